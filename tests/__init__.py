@@ -1,0 +1,1 @@
+"""What the two packages promise, checked."""
