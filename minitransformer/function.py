@@ -1,0 +1,218 @@
+"""The tape: what a differentiable function is, and how gradients travel back through it.
+
+Applying a :class:`Function` to tensors runs its ``forward`` on their arrays. If any of them needs a
+gradient, the :class:`Context` of that call stays behind as a node of the tape, with one *edge* per
+input: to the node that made the input, or, for a leaf, to the tensor itself. Nodes hold what
+``forward`` saved and nothing else: an intermediate array that no backward needs is freed at once.
+
+Nodes are numbered as they are made, and a node is always made after its inputs. Visiting them from
+the highest number down is therefore a topological order: when a node's turn comes, every gradient
+that it waits for has arrived. :func:`backpropagate` does so with a heap, without recursion, and
+drops each gradient as soon as its node has used it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+from .device import Array
+from .tensor import Tensor
+
+Edge: TypeAlias = "tuple[Context, int] | Tensor"
+"""Where a gradient goes: output ``int`` of a node, or a leaf."""
+
+_recording = ContextVar("recording", default=True)
+_order = itertools.count()
+
+
+def is_grad_enabled() -> bool:
+    """Return whether applying a function is recorded for a later backward."""
+    return _recording.get()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Record nothing inside this block (or, as ``@no_grad()``, inside a function).
+
+    The setting belongs to the current thread or task, as PyTorch's does.
+
+    Example:
+        >>> x = Tensor([1.0], requires_grad=True)
+        >>> with no_grad():
+        ...     y = x * 2
+        >>> y.requires_grad
+        False
+    """
+    token = _recording.set(False)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+class Context:
+    """What one application of a function leaves for its backward; a node of the tape.
+
+    Attributes:
+        needs_input_grad: One flag per positional input. A backward may skip the work for an input
+            whose flag is False and return None for it.
+        saved: What ``forward`` handed to :meth:`save`.
+    """
+
+    __slots__ = ("edges", "function", "needs_input_grad", "order", "outputs", "saved")
+
+    def __init__(self, function: type[Function], needs_input_grad: tuple[bool, ...]) -> None:
+        self.function = function
+        self.needs_input_grad = needs_input_grad
+        self.saved: tuple[Any, ...] = ()
+        self.edges: list[Edge | None]
+        self.outputs: list[tuple[tuple[int, ...], Any]]  # shape and dtype of each output
+        self.order: int
+
+    def save(self, *values: Any) -> None:
+        """Keep arrays, numbers or shapes for the backward, which reads them from ``saved``.
+
+        Args:
+            *values: Anything. Arrays are kept as they are, not copied, and must not be changed.
+        """
+        self.saved = values
+
+    def record(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> list[Tensor]:
+        """Join the tape and return the outputs as tensors that lead back here."""
+        self.order = next(_order)
+        self.edges = [
+            (x.edge or x) if needed else None
+            for x, needed in zip(inputs, self.needs_input_grad, strict=True)
+        ]
+        self.outputs = [(array.shape, array.dtype) for array in outputs]
+        return [Tensor.wrap(array, (self, index)) for index, array in enumerate(outputs)]
+
+    def run_backward(self, incoming: Sequence[Array | None]) -> Sequence[Array | None]:
+        """Return what the function's backward gives, as one gradient or None per input."""
+        gradients = self.function.backward(self, *incoming)
+        if not isinstance(gradients, tuple):
+            gradients = (gradients,)
+        if len(gradients) != len(self.edges):
+            raise RuntimeError(
+                f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one per "
+                f"input of forward, got {len(gradients)}; return None where there is none"
+            )
+        return gradients
+
+
+class Function:
+    """A differentiable function: arrays in and out, with its gradient written by hand.
+
+    A subclass defines two static methods.
+
+    ``forward(ctx, *inputs, **options)`` gets arrays where :meth:`apply` got tensors, and everything
+    else as it came. It returns an array or a tuple of arrays, and must not change its inputs.
+
+    ``backward(ctx, *gradients)`` gets one gradient per output, None for an output that nothing
+    used, and returns one per positional input, in the input's shape; None where there is none to
+    give. It must not change the gradients it got. Options have no gradient.
+
+    Example:
+        >>> class Square(Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save(x)
+        ...         return x * x
+        ...     @staticmethod
+        ...     def backward(ctx, gradient):
+        ...         (x,) = ctx.saved
+        ...         return 2 * x * gradient
+        >>> x = Tensor([3.0], requires_grad=True)
+        >>> Square.apply(x).backward()
+        >>> x.grad
+        Tensor([6.], dtype=float32)
+    """
+
+    forward: Any
+    backward: Any
+
+    @classmethod
+    def apply(cls, *inputs: Any, **options: Any) -> Any:
+        """Run ``forward`` and record it for backward where a tensor needs a gradient.
+
+        Args:
+            *inputs: Tensors, arrays and whatever else ``forward`` takes.
+            **options: Keywords of ``forward``.
+
+        Returns:
+            A Tensor, or a tuple of Tensors where ``forward`` returns a tuple.
+        """
+        record = _recording.get()
+        needs = tuple([record and isinstance(x, Tensor) and x.requires_grad for x in inputs])
+        ctx = Context(cls, needs)
+        arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+        try:
+            result = cls.forward(ctx, *arrays, **options)
+        except Exception as error:
+            error.add_note(f"in {cls.__name__}.forward of {', '.join(map(_describe, arrays))}")
+            raise
+        outputs = result if isinstance(result, tuple) else (result,)
+        tensors = ctx.record(inputs, outputs) if True in needs else list(map(Tensor.wrap, outputs))
+        return tuple(tensors) if isinstance(result, tuple) else tensors[0]
+
+
+def backpropagate(root: Tensor, gradient: Array) -> None:
+    """Add the gradient of ``sum(root * gradient)`` to the ``.grad`` of every leaf behind ``root``.
+
+    Args:
+        root: The tensor to start from; it must need a gradient.
+        gradient: Its cotangent, in its shape.
+    """
+    arrived: dict[Context, list[Array | None]] = {}
+    waiting: list[tuple[int, Context]] = []  # a heap: the node made last comes first
+
+    def send(edge: Edge, gradient: Array) -> None:
+        if isinstance(edge, Tensor):
+            edge.accumulate(gradient)
+            return
+        node, index = edge
+        if node not in arrived:
+            arrived[node] = [None] * len(node.outputs)
+            heapq.heappush(waiting, (-node.order, node))
+        earlier = arrived[node][index]
+        arrived[node][index] = gradient if earlier is None else earlier + gradient
+
+    send(root.edge or root, gradient.copy() if root.edge is None else gradient)
+    while waiting:
+        _, node = heapq.heappop(waiting)
+        incoming = arrived.pop(node)
+        outgoing = node.run_backward(incoming)
+        for number, (edge, out) in enumerate(zip(node.edges, outgoing, strict=True)):
+            if edge is None or out is None:
+                continue
+            if isinstance(edge, Tensor) and _is_shared(out, (*incoming, *outgoing, *node.saved)):
+                out = out.copy()
+            send(edge, _conform(node, number, edge, out))
+
+
+def _is_shared(gradient: Array, held: Sequence[Any]) -> bool:
+    """Return whether somebody else may hold this memory, so that ``.grad`` must not."""
+    return gradient.base is not None or sum(gradient is other for other in held) > 1
+
+
+def _conform(node: Context, number: int, edge: Edge, gradient: Array) -> Array:
+    """Return the gradient in its input's dtype, having checked its shape."""
+    shape, dtype = (
+        (edge.shape, edge.dtype) if isinstance(edge, Tensor) else edge[0].outputs[edge[1]]
+    )
+    if gradient.shape != shape:
+        raise RuntimeError(
+            f"{node.function.__name__}.backward: input {number} has shape {shape}, "
+            f"but its gradient has shape {gradient.shape}"
+        )
+    return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+def _describe(value: Any) -> str:
+    """Return an array's dtype and shape, as in ``float32 (3, 4)``, or the value itself."""
+    return f"{value.dtype} {value.shape}" if hasattr(value, "shape") else repr(value)

@@ -1,0 +1,358 @@
+"""Arithmetic with broadcasting, matrix products and moves between devices and dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..device import Array, array_module, as_array, device_of, resolve_device, to_device
+from ..function import Context, Function
+from ..tensor import Operand, Tensor
+
+
+def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """Return ``gradient`` summed over the dimensions that broadcasting added to ``shape``.
+
+    Args:
+        gradient: The gradient of the broadcast array.
+        shape: The shape before broadcasting.
+
+    Returns:
+        An array of ``shape``; ``gradient`` itself where nothing was broadcast.
+    """
+    if gradient.shape == shape:
+        return gradient
+    added = gradient.ndim - len(shape)
+    stretched = tuple(
+        added + dim for dim, n in enumerate(shape) if n == 1 and gradient.shape[added + dim] != 1
+    )
+    summed: Array = gradient.sum(axis=(*range(added), *stretched)).reshape(shape)
+    return summed
+
+
+def _operands(name: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """Return both operands, numbers and integers converted to the dtype of the floating one."""
+    x, y = (value.data if isinstance(value, Tensor) else value for value in (left, right))
+    if not hasattr(x, "dtype") or isinstance(x, float):
+        x = left = _number(x, y)
+    if not hasattr(y, "dtype") or isinstance(y, float):
+        y = right = _number(y, x)
+    if x.dtype.kind != y.dtype.kind:
+        if x.dtype.kind == "f":
+            right = _cast(right, x.dtype)
+        elif y.dtype.kind == "f":
+            left = _cast(left, y.dtype)
+    if x.shape != y.shape:
+        _check_broadcast(name, x.shape, y.shape)
+    return left, right
+
+
+def _number(value: Any, other: Any) -> Any:
+    """Return a Python number as a scalar that will not widen ``other``, or a sequence as an array.
+
+    Python floats are float32 unless they meet a float64 tensor.
+    """
+    if not isinstance(value, int | float):
+        return as_array(value, device_of(other))
+    floating = isinstance(value, float)
+    kind = other.dtype.kind
+    if kind == "f" or (kind in "iu" and not floating):
+        return other.dtype.type(value)
+    return np.float32(value) if floating else np.asarray(value)[()]
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    return to(value, dtype=dtype) if isinstance(value, Tensor) else value.astype(dtype)
+
+
+def _check_broadcast(name: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    for m, n in zip(reversed(left), reversed(right), strict=False):
+        if m != n and m != 1 and n != 1:
+            raise ValueError(
+                f"{name}: shapes {left} and {right} do not broadcast: from the right, sizes must "
+                f"be equal or one of them 1, got {m} and {n}"
+            )
+
+
+class _Add(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        ctx.save(x.shape, y.shape)
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, Array]:
+        x_shape, y_shape = ctx.saved
+        return sum_to(gradient, x_shape), sum_to(gradient, y_shape)
+
+
+class _Subtract(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        ctx.save(x.shape, y.shape)
+        return x - y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, Array | None]:
+        x_shape, y_shape = ctx.saved
+        dy = -sum_to(gradient, y_shape) if ctx.needs_input_grad[1] else None
+        return sum_to(gradient, x_shape), dy
+
+
+class _Multiply(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        ctx.save(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None]:
+        x, y = ctx.saved
+        for_x, for_y = ctx.needs_input_grad
+        dx = sum_to(gradient * y, x.shape) if for_x else None
+        dy = sum_to(gradient * x, y.shape) if for_y else None
+        return dx, dy
+
+
+class _Divide(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        quotient = x / y
+        ctx.save(x.shape, y, quotient)
+        return quotient
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, Array | None]:
+        x_shape, y, quotient = ctx.saved
+        dx = gradient / y
+        dy = -sum_to(dx * quotient, y.shape) if ctx.needs_input_grad[1] else None
+        return sum_to(dx, x_shape), dy
+
+
+class _Power(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        result = x**y
+        ctx.save(x, y, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None]:
+        x, y, result = ctx.saved
+        xp = array_module(result)
+        dx = dy = None
+        if ctx.needs_input_grad[0]:  # y x^(y-1), and 0 where y = 0, even at x = 0
+            dx = sum_to(gradient * y * x ** xp.where(y == 0, xp.ones_like(y), y - 1), x.shape)
+        if ctx.needs_input_grad[1]:  # x^y log x, and its limit 0 at x = 0
+            dy = sum_to(gradient * result * xp.log(xp.where(x == 0, xp.ones_like(x), x)), y.shape)
+        return dx, dy
+
+
+class _Negative(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        return -x
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        return -gradient
+
+
+class _Matmul(Function):
+    """``x @ y`` for at least two dimensions each."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array) -> Array:
+        ctx.save(x, y)
+        return product(x, y)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None]:
+        x, y = ctx.saved
+        for_x, for_y = ctx.needs_input_grad
+        dx = sum_to(product(gradient, y.swapaxes(-1, -2)), x.shape) if for_x else None
+        if not for_y:
+            return dx, None
+        if y.ndim == 2:  # the batch is one long matrix: its sum happens inside the product
+            return dx, rows(x).T @ rows(gradient)
+        return dx, sum_to(x.swapaxes(-1, -2) @ gradient, y.shape)
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, weight: Array, bias: Array | None) -> Array:
+        ctx.save(x, weight)
+        result = product(x, weight.T)
+        if bias is not None:
+            result += bias
+        return result
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, Array | None]:
+        x, weight = ctx.saved
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        dx = product(gradient, weight) if for_x else None
+        dweight = rows(gradient).T @ rows(x) if for_weight else None
+        dbias = rows(gradient).sum(axis=0) if for_bias else None
+        return dx, dweight, dbias
+
+
+class _To(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, device: str, dtype: Any) -> Array:
+        ctx.save(device_of(x))
+        return as_array(x, device, dtype)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
+        (device,) = ctx.saved
+        return to_device(gradient, device), None, None  # the tape restores the dtype
+
+
+def rows(array: Array) -> Array:
+    """Return ``(..., D)`` as the matrix ``(rows, D)``."""
+    return array.reshape(-1, array.shape[-1]) if array.ndim != 2 else array
+
+
+def product(x: Array, y: Array) -> Array:
+    """Return ``x @ y``; with a matrix ``y`` all of ``x``'s rows go through one matrix product.
+
+    NumPy would call one small product for each leading index.
+
+    Args:
+        x: ``(..., L, K)``.
+        y: ``(..., K, M)``.
+
+    Returns:
+        ``(..., L, M)``.
+    """
+    if y.ndim != 2 or x.ndim == 2:
+        return x @ y
+    return (rows(x) @ y).reshape(*x.shape[:-1], y.shape[1])
+
+
+def add(x: Operand, y: Operand) -> Tensor:
+    """Return ``x + y`` with broadcasting; a Python number takes the tensor's dtype."""
+    result: Tensor = _Add.apply(*_operands("add", x, y))
+    return result
+
+
+def subtract(x: Operand, y: Operand) -> Tensor:
+    """Return ``x - y`` with broadcasting."""
+    result: Tensor = _Subtract.apply(*_operands("subtract", x, y))
+    return result
+
+
+def multiply(x: Operand, y: Operand) -> Tensor:
+    """Return ``x * y`` with broadcasting."""
+    result: Tensor = _Multiply.apply(*_operands("multiply", x, y))
+    return result
+
+
+def divide(x: Operand, y: Operand) -> Tensor:
+    """Return ``x / y`` with broadcasting; integers are divided as float32."""
+    left, right = _operands("divide", x, y)
+    if left.dtype.kind != "f":
+        left, right = _cast(left, np.float32), _cast(right, np.float32)
+    result: Tensor = _Divide.apply(left, right)
+    return result
+
+
+def power(x: Operand, y: Operand) -> Tensor:
+    """Return ``x ** y`` with broadcasting, differentiable in both where ``x`` is positive."""
+    result: Tensor = _Power.apply(*_operands("power", x, y))
+    return result
+
+
+def negative(x: Tensor) -> Tensor:
+    """Return ``-x``."""
+    result: Tensor = _Negative.apply(x)
+    return result
+
+
+def compare(name: str, x: Any, y: Any) -> Tensor:
+    """Return a boolean tensor, without a gradient.
+
+    Args:
+        name: NumPy's name of the comparison, such as ``"less"``.
+        x: Left operand.
+        y: Right operand.
+    """
+    left, right = (v.data if isinstance(v, Tensor) else v for v in _operands(name, x, y))
+    return Tensor.wrap(getattr(array_module(left), name)(left, right))
+
+
+def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:
+    """Return the matrix product over the last two dimensions, batched over those before.
+
+    Args:
+        x: ``(..., L, K)``, or a vector ``(K,)``.
+        y: ``(..., K, M)``, or a vector ``(K,)``.
+
+    Returns:
+        ``(..., L, M)``, without the dimension of a vector.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Example:
+        >>> (Tensor([[1.0, 2.0]]) @ Tensor([3.0, 4.0])).tolist()
+        [11.0]
+    """
+    if x.ndim == 0 or y.ndim == 0:
+        raise ValueError(f"matmul: expected matrices or vectors, got {x.shape} and {y.shape}")
+    if x.ndim == 1:
+        return matmul(x.reshape(1, -1), y).squeeze(-1 if y.ndim == 1 else -2)
+    if y.ndim == 1:
+        return matmul(x, y.reshape(-1, 1)).squeeze(-1)
+    if x.shape[-1] != y.shape[-2]:
+        raise ValueError(
+            f"matmul: x is {x.shape} and y is {y.shape}: the last dimension of x, {x.shape[-1]}, "
+            f"must be y's last but one, {y.shape[-2]}"
+        )
+    _check_broadcast("matmul", x.shape[:-2], y.shape[:-2])
+    result: Tensor = _Matmul.apply(x, y)
+    return result
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias``, as one matrix product over all leading dimensions.
+
+    Args:
+        x: ``(..., in_features)``.
+        weight: ``(out_features, in_features)``.
+        bias: ``(out_features,)`` or None.
+
+    Returns:
+        ``(..., out_features)``.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Example:
+        >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).tolist()
+        [[11.5]]
+    """
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            "linear: expected x (..., in_features) and weight (out_features, in_features), "
+            f"got {x.shape} and {weight.shape}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"linear: expected bias of shape {weight.shape[:1]}, got {bias.shape}")
+    if x.ndim == 1:
+        return linear(x.reshape(1, -1), weight, bias).squeeze(0)
+    result: Tensor = _Linear.apply(x, weight, bias)
+    return result
+
+
+def to(x: Tensor, device: str | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
+    """Return ``x`` on another device or in another dtype; see :meth:`Tensor.to`."""
+    target = x.device if device is None else resolve_device(device)
+    kind = x.dtype if dtype is None else np.dtype(dtype)
+    if target == x.device and kind == x.dtype:
+        return x
+    result: Tensor = _To.apply(x, target, kind)
+    return result

@@ -1,0 +1,165 @@
+"""Reductions along dimensions."""
+
+from __future__ import annotations
+
+import math
+
+from ..device import Array, array_module
+from ..function import Context, Function
+from ..tensor import Dim, Tensor
+
+
+def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) -> Array:
+    """Return a reduction's gradient as a view in the shape of what was reduced."""
+    xp = array_module(gradient)
+    if dim is not None and not keepdim:
+        gradient = xp.expand_dims(gradient, dim)
+    view: Array = xp.broadcast_to(gradient, shape)
+    return view
+
+
+def _count(shape: tuple[int, ...], dim: Dim) -> int:
+    """Return how many elements a reduction puts together."""
+    dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return math.prod(shape[d] for d in dims)
+
+
+def _check_dim(name: str, x: Tensor, dim: Dim) -> None:
+    for d in () if dim is None else (dim,) if isinstance(dim, int) else dim:
+        if not -x.ndim <= d < x.ndim:
+            raise ValueError(f"{name}: dim {d} is out of range for a tensor of shape {x.shape}")
+
+
+class _Sum(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, dim: Dim, keepdim: bool) -> Array:
+        ctx.save(x.shape, dim, keepdim)
+        total: Array = x.sum(axis=dim, keepdims=keepdim)
+        return total
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
+        return _spread(gradient, *ctx.saved), None, None
+
+
+class _Mean(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, dim: Dim, keepdim: bool) -> Array:
+        ctx.save(x.shape, dim, keepdim)
+        average: Array = x.mean(axis=dim, keepdims=keepdim)
+        return average
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
+        shape, dim, keepdim = ctx.saved
+        return _spread(gradient / _count(shape, dim), shape, dim, keepdim), None, None
+
+
+class _Var(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, dim: Dim, correction: float, keepdim: bool) -> Array:
+        centred = x - x.mean(axis=dim, keepdims=True)
+        divisor = x.dtype.type(_count(x.shape, dim) - correction)
+        ctx.save(centred, dim, divisor, keepdim)
+        variance: Array = (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
+        return variance
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None, None]:
+        centred, dim, divisor, keepdim = ctx.saved
+        # The mean depends on x too, but the centred values sum to zero, so its path vanishes.
+        slope = _spread(gradient * (2 / divisor), centred.shape, dim, keepdim)
+        return slope * centred, None, None, None
+
+
+class _Amax(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, dim: Dim, keepdim: bool) -> Array:
+        largest: Array = x.max(axis=dim, keepdims=True)
+        ctx.save(x, largest, dim, keepdim)
+        return largest if keepdim else largest.squeeze(axis=dim)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
+        x, largest, dim, keepdim = ctx.saved
+        winners = x == largest
+        share = winners / winners.sum(axis=dim, keepdims=True)
+        return _spread(gradient, x.shape, dim, keepdim) * share, None, None
+
+
+def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Return the sum over ``dim``.
+
+    Args:
+        x: Any shape.
+        dim: The dimension or dimensions that disappear; None for all.
+        keepdim: Whether they stay, with size 1.
+
+    Returns:
+        The reduced tensor.
+
+    Raises:
+        ValueError: ``dim`` is out of range.
+
+    Example:
+        >>> sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0).tolist()
+        [4.0, 6.0]
+    """
+    _check_dim("sum", x, dim)
+    result: Tensor = _Sum.apply(x, dim, keepdim)
+    return result
+
+
+def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Return the mean over ``dim``; arguments as for :func:`sum`, floating only.
+
+    Raises:
+        TypeError: ``x`` is not floating.
+        ValueError: ``dim`` is out of range.
+    """
+    _check_dim("mean", x, dim)
+    if x.dtype.kind != "f":
+        raise TypeError(
+            f"mean: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
+        )
+    result: Tensor = _Mean.apply(x, dim, keepdim)
+    return result
+
+
+def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
+    """Return the variance over ``dim``, computed in two passes.
+
+    Args:
+        x: Any shape, floating.
+        dim: The dimension or dimensions that disappear; None for all.
+        correction: Subtracted from the count in the divisor; 1 is Bessel's, 0 the biased variance.
+        keepdim: Whether the reduced dimensions stay, with size 1.
+
+    Returns:
+        The reduced tensor.
+
+    Raises:
+        ValueError: ``dim`` is out of range.
+    """
+    _check_dim("var", x, dim)
+    result: Tensor = _Var.apply(x, dim, correction, keepdim)
+    return result
+
+
+def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Return the largest element over ``dim``; equal ones share the gradient, as in PyTorch.
+
+    Args and errors as for :func:`sum`.
+    """
+    _check_dim("amax", x, dim)
+    result: Tensor = _Amax.apply(x, dim, keepdim)
+    return result
+
+
+def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Return the index of the first largest element along ``dim`` (None: of the flattened tensor).
+
+    Integers have no gradient. Errors as for :func:`sum`.
+    """
+    _check_dim("argmax", x, dim)
+    return Tensor.wrap(x.data.argmax(axis=dim, keepdims=keepdim))

@@ -1,0 +1,77 @@
+"""The one source of randomness: initial weights, dropout and sampling all draw from here.
+
+A run that saves :func:`get_state` and restores it with :func:`set_state` continues bit by bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import numpy as np
+
+from .device import Array
+
+_generator = np.random.default_rng(0)
+
+
+def manual_seed(seed: int) -> None:
+    """Restart the engine's randomness.
+
+    Args:
+        seed: Any non-negative integer; the same seed gives the same numbers.
+
+    Example:
+        >>> manual_seed(3); first = generator().random()
+        >>> manual_seed(3); first == generator().random()
+        True
+    """
+    _generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+
+def generator() -> np.random.Generator:
+    """Return the generator that everything in the engine draws from."""
+    return _generator
+
+
+def get_state() -> dict[str, Any]:
+    """Return the generator's state, made of plain integers and strings that JSON can hold."""
+    return copy.deepcopy(dict(_generator.bit_generator.state))
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Continue from what :func:`get_state` returned.
+
+    Args:
+        state: The state; it is not kept.
+
+    Raises:
+        ValueError: The state is not one of this generator's.
+    """
+    try:
+        _generator.bit_generator.state = copy.deepcopy(state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"set_state: expected what get_state() returned, got {state!r}") from error
+
+
+def uniform(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
+    """Draw from U[0, 1) on the device of ``xp``.
+
+    On CUDA the numbers come from a counter-based generator whose key is drawn from the engine's,
+    so that the state above is the whole state there too.
+
+    Args:
+        shape: The shape to draw.
+        dtype: float32 or float64.
+        xp: ``numpy`` or ``cupy``.
+
+    Returns:
+        The array of that shape and dtype.
+    """
+    if xp is np:
+        return _generator.random(shape, dtype)
+    cupy_random: Any = importlib.import_module("cupy.random")
+    key = int(_generator.integers(2**63))
+    drawn: Array = cupy_random.Generator(cupy_random.Philox4x3210(key)).random(shape, dtype)
+    return drawn
