@@ -63,15 +63,16 @@ def visible(
     """Returns w_ij of equation (1), which query sees which key: bool, (N, 1, Lq, Lk)."""
     i = np.arange(query.shape[2])[:, None]
     j = np.arange(key.shape[2])
-    seen = inside(query, query_lengths)[..., None] & inside(key, key_lengths)[..., None, :]
-    return seen & (j <= i + query_offset) if causal else seen
+    w: Array = inside(query, query_lengths)[..., None] & inside(key, key_lengths)[..., None, :]
+    return w & (j <= i + query_offset) if causal else w  # (1)
 
 
 def inside(sequence: Array, lengths: ArrayLike | None) -> Array:
     """Returns which positions of (N, H, L, E) are no padding: bool, (N, 1, L)."""
     batch, _, count, _ = sequence.shape
-    lengths = np.full(batch, count) if lengths is None else np.asarray(lengths)
-    return np.less(np.arange(count), lengths[:, None, None])
+    ends = np.full(batch, count) if lengths is None else np.asarray(lengths)
+    valid: Array = np.arange(count) < ends[:, None, None]
+    return valid
 
 
 def softmax_attention(
@@ -107,7 +108,8 @@ def softmax_attention(
     query, key, value = (np.asarray(x, dtype) for x in (query, key, value))
     seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
     weights, _ = softmax_weights(query, key, seen, scale)
-    return weights @ value  # (5)
+    output: Array = weights @ value  # (5)
+    return output
 
 
 def softmax_weights(

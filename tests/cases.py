@@ -1,0 +1,245 @@
+"""How the inputs of an attention operation are drawn.
+
+Hypothesis draws a `Case`, a short description that prints on a few lines and can be pasted into a
+test. `Case.problem()` builds the arrays from its seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from minitransformer_kernels import reference
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of one call of an operation, and the cotangents of its results."""
+
+    inputs: Arrays  # query, key, value; with an initial state S and Z
+    cotangents: Arrays  # output; S and Z where the final state has a gradient
+    keywords: dict[str, Any]
+    layout: str = "contiguous"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of every floating array."""
+        return self.inputs["query"].dtype
+
+    @property
+    def initial_state(self) -> tuple[Array, Array] | None:
+        """S and Z where the operation is given them."""
+        return (self.inputs["S"], self.inputs["Z"]) if "S" in self.inputs else None
+
+    @property
+    def grad_state(self) -> tuple[Array, Array] | None:
+        """The cotangents of the final S and Z where they have any."""
+        return (self.cotangents["S"], self.cotangents["Z"]) if "S" in self.cotangents else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A description of a `Problem`; see `Domain` for what an operation takes."""
+
+    dtype: str = "float64"
+    batch: int = 1
+    heads: int = 1
+    query_length: int = 5
+    key_length: int = 5
+    head_dim: int = 3
+    value_dim: int = 2
+    causal: bool = False
+    query_offset: int = 0
+    query_lengths: tuple[int, ...] | None = None
+    key_lengths: tuple[int, ...] | None = None
+    initial_state: bool = False
+    grad_state: bool = False
+    guard_bites: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    spread: float = 1.0
+    shift: float = 0.0
+    layout: str = "contiguous"
+
+    def problem(self) -> Problem:
+        """Builds the arrays."""
+        rng = np.random.default_rng(self.seed)
+        inputs = {
+            "query": self._scores(rng, self.query_length) * self._signs(rng),
+            "key": self._scores(rng, self.key_length),
+            "value": self.spread * rng.normal(size=self._shape(self.key_length, self.value_dim)),
+        }
+        cotangents = {"output": rng.normal(size=self._shape(self.query_length, self.value_dim))}
+        if self.initial_state:
+            inputs |= self._state(rng)
+        if self.grad_state:
+            cotangents |= self._state(rng)
+        keywords = self._keywords()
+        if self.guard_bites:
+            keywords["eps"] = biting_eps(inputs, keywords)
+        return Problem(self._cast(inputs), self._cast(cotangents), keywords, self.layout)
+
+    def _shape(self, *rest: int) -> tuple[int, ...]:
+        return (self.batch, self.heads, *rest)
+
+    def _scores(self, rng: np.random.Generator, length: int) -> Array:
+        x = self.shift + self.spread * rng.normal(size=self._shape(length, self.head_dim))
+        return 0.1 + np.abs(x) if self.options.get("feature_map") == "identity" else x
+
+    def _signs(self, rng: np.random.Generator) -> Array:
+        """Whole rows of negative queries, whose denominators are negative: for a signed guard."""
+        signs = rng.choice([-1.0, 1.0], size=self._shape(self.query_length, 1))
+        return signs if self.options.get("guard") == "signed" else np.ones_like(signs)
+
+    def _state(self, rng: np.random.Generator) -> Arrays:
+        S = rng.normal(size=self._shape(self.head_dim, self.value_dim))
+        return {"S": S, "Z": rng.uniform(0.5, 2.0, size=self._shape(self.head_dim))}
+
+    def _cast(self, arrays: Arrays) -> Arrays:
+        return {name: array.astype(self.dtype) for name, array in arrays.items()}
+
+    def _keywords(self) -> dict[str, Any]:
+        keywords = dict(self.options)
+        if self.causal:
+            keywords |= {"causal": True, "query_offset": self.query_offset}
+        for name in ("query_lengths", "key_lengths"):
+            if (lengths := getattr(self, name)) is not None:
+                keywords[name] = np.array(lengths)
+        return keywords
+
+
+def biting_eps(inputs: Arrays, keywords: dict[str, Any]) -> float:
+    """Returns an eps that about half of the denominators are below, and none is near."""
+    q, k, v = (inputs[name] for name in ("query", "key", "value"))
+    lengths = keywords.get("query_lengths"), keywords.get("key_lengths")
+    seen = reference.visible(
+        q, k, keywords.get("causal", False), keywords.get("query_offset", 0), *lengths
+    )
+    alive = reference.inside(q, lengths[0])
+    state = (inputs["S"], inputs["Z"]) if "S" in inputs else None
+    _, d = reference.linear_sums(q, k, v, keywords["feature_map"], seen, alive, state)
+    sizes = np.unique(np.abs(d[d != 0]))
+    middle = sizes[len(sizes) // 3 : 2 * len(sizes) // 3 + 2]
+    if len(middle) < 2:
+        return 1.0
+    widest = int(np.argmax(middle[1:] / middle[:-1]))
+    return float(np.sqrt(middle[widest] * middle[widest + 1]))
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What an operation takes.
+
+    `specialisations` are the (dtype, E, M) to draw. A kernel is compiled anew for every dtype and
+    rounded head dim, which takes seconds, so they are few; they round up to 8, 16 and 64.
+    """
+
+    tiles: tuple[int, ...] = (16,)
+    causal: tuple[bool, ...] = (False, True)
+    stateful: bool = False
+    options: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    specialisations: tuple[tuple[str, int, int], ...] = (
+        ("float64", 5, 9),
+        ("float64", 8, 16),
+        ("float64", 1, 12),
+        ("float32", 12, 3),
+        ("float32", 16, 8),
+        ("float32", 64, 33),
+    )
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the operation divides by a guarded sum."""
+        return "guard" in self.options
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths around every tile size: the ragged ones are the normal case."""
+        around = {n for t in self.tiles for n in (t - 1, t, t + 1, 2 * t + 3)}
+        return sorted(n for n in around | {1, 2} if n > 0)
+
+
+@st.composite
+def cases(draw: st.DrawFn, domain: Domain) -> Case:
+    """Draws a case of a domain."""
+    dtype, head_dim, value_dim = draw(st.sampled_from(domain.specialisations))
+    batch, query_length, key_length = (
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from(domain.lengths)),
+        draw(st.sampled_from(domain.lengths)),
+    )
+    options = {name: draw(st.sampled_from(values)) for name, values in domain.options.items()}
+    return Case(
+        dtype=dtype,
+        batch=batch,
+        heads=draw(st.integers(1, 2)),
+        query_length=query_length,
+        key_length=key_length,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        causal=draw(st.sampled_from(domain.causal)),
+        query_offset=draw(offsets(query_length, key_length)),
+        query_lengths=draw(padding(batch, query_length)),
+        key_lengths=draw(padding(batch, key_length)),
+        initial_state=domain.stateful and draw(st.booleans()),
+        grad_state=domain.stateful and draw(st.booleans()),
+        guard_bites=domain.guarded and options["guard"] != "add" and draw(st.booleans()),
+        options=options,
+        seed=draw(st.integers(0, 2**32 - 1)),
+        spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
+        shift=draw(st.sampled_from([0.0, 1.0, -6.0])),
+        layout=draw(st.sampled_from(sorted(LAYOUTS))),
+    )
+
+
+def offsets(query_length: int, key_length: int) -> st.SearchStrategy[int]:
+    """Draws a query offset: mostly 0 or the end of the keys, now and then out of their range."""
+    return st.sampled_from([0, key_length - query_length]) | st.integers(
+        -query_length - 1, key_length + 1
+    )
+
+
+def padding(batch: int, length: int) -> st.SearchStrategy[tuple[int, ...] | None]:
+    """Draws the lengths of a batch, or None; a sequence may be empty."""
+    return st.none() | st.tuples(*[st.integers(0, length)] * batch)
+
+
+def permuted(x: Array, xp: Any) -> Array:
+    """The same values, the last two axes swapped in memory."""
+    return xp.asarray(x.swapaxes(-1, -2).copy()).swapaxes(-1, -2)  # type: ignore[no-any-return]
+
+
+def sliced(x: Array, xp: Any) -> Array:
+    """The same values, every second row of a larger array full of NaN."""
+    frame = np.full((*x.shape[:-2], 2 * x.shape[-2] + 1, x.shape[-1] + 3), np.nan, x.dtype)
+    frame[..., 1::2, 2:-1] = x
+    return xp.asarray(frame)[..., 1::2, 2:-1]  # type: ignore[no-any-return]
+
+
+def backwards(x: Array, xp: Any) -> Array:
+    """The same values, stored from the last to the first: negative strides."""
+    return xp.asarray(x[..., ::-1, ::-1].copy())[..., ::-1, ::-1]  # type: ignore[no-any-return]
+
+
+def frozen(x: Array, xp: Any) -> Array:
+    """The same values, not writeable where the library knows that."""
+    copy = xp.array(x)
+    if xp is np:
+        copy.flags.writeable = False
+    return copy  # type: ignore[no-any-return]
+
+
+LAYOUTS = {
+    "contiguous": lambda x, xp: xp.array(x),
+    "permuted": permuted,
+    "sliced": sliced,
+    "backwards": backwards,
+    "frozen": frozen,
+}

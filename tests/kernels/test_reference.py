@@ -1,0 +1,148 @@
+"""The reference's backward passes against the complex step, which has no cancellation.
+
+Im f(x + i h u) / h is the derivative of f along u to machine precision, for any tiny h. The forward
+passes are the definitions; where another formula says the same, they are held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from minitransformer_kernels import reference
+
+from .. import references
+from ..cases import Array, Arrays, Case, Domain, Problem, cases
+from ..references import Result
+
+SMALL = Domain(tiles=(3,), options={"scale": (None, 0.7)}, specialisations=(("float64", 3, 2),))
+GUARDS = {"guard": ("clamp", "add", "signed"), "feature_map": ("elu", "identity")}
+LINEAR = replace(SMALL, options=GUARDS, stateful=True)
+
+Reference = Callable[[Problem, Any], Result]
+
+
+def complex_step(compute: Reference, problem: Problem, name: str) -> Array:
+    """The gradient of <cotangents, outputs> with respect to one input, element by element."""
+    gradient = np.zeros_like(problem.inputs[name])
+    for index in np.ndindex(*gradient.shape):
+        nudged = problem.inputs[name].astype(complex)
+        nudged[index] += 1e-30j
+        outputs = compute(
+            replace(problem, inputs={**problem.inputs, name: nudged}), np.complex128
+        ).outputs
+        gradient[index] = sum(
+            np.sum(g * outputs[out].imag) / 1e-30 for out, g in problem.cotangents.items()
+        )
+    return gradient
+
+
+def assert_proven(compute: Reference, case: Case) -> None:
+    problem = case.problem()
+    for name, gradient in compute(problem, np.float64).gradients.items():
+        proof = complex_step(compute, problem, name)
+        size = max(1.0, np.max(np.abs(proof), initial=0.0))
+        np.testing.assert_allclose(gradient, proof, rtol=1e-9, atol=1e-12 * size)
+
+
+@given(cases(SMALL))
+def test_softmax_backward(case: Case) -> None:
+    assert_proven(references.softmax, case)
+
+
+@given(cases(LINEAR))
+def test_linear_backward_with_states(case: Case) -> None:
+    assert_proven(references.recurrent, case)
+
+
+@given(cases(LINEAR))
+def test_linear_backward_against_central_differences(case: Case) -> None:
+    """A second opinion, along one random direction."""
+    problem = replace(case, guard_bites=False, spread=1.0, shift=0.0).problem()
+    rng = np.random.default_rng(case.seed)
+    direction = {name: rng.normal(size=x.shape) for name, x in problem.inputs.items()}
+    away_from_kink = {
+        name: np.where(np.abs(x) < 1e-3, 0.0, direction[name]) for name, x in problem.inputs.items()
+    }
+
+    def loss(h: float) -> float:
+        inputs = {name: x + h * away_from_kink[name] for name, x in problem.inputs.items()}
+        outputs = references.recurrent(replace(problem, inputs=inputs), np.float64).outputs
+        return float(sum(np.sum(g * outputs[out]) for out, g in problem.cotangents.items()))
+
+    gradients = references.recurrent(problem, np.float64).gradients
+    slope = sum(np.sum(away_from_kink[name] * x) for name, x in gradients.items())
+    size = sum(np.sum(np.abs(away_from_kink[name] * x)) for name, x in gradients.items())
+    assert abs((loss(1e-6) - loss(-1e-6)) / 2e-6 - slope) <= 1e-6 * (1 + size)
+
+
+@given(cases(SMALL))
+def test_softmax_is_the_ratio_of_sums(case: Case) -> None:
+    """Equation (5) with (3) and (4) put in: nothing is subtracted before the exponential."""
+    problem = replace(case, spread=1.0, shift=0.0).problem()
+    query, key, value = references.qkv(problem)
+    seen, _ = references.seen_and_alive(problem)
+    scale = problem.keywords["scale"] or query.shape[-1] ** -0.5
+    e = seen * np.exp(scale * np.einsum("nhie,nhje->nhij", query, key))
+    total = e.sum(-1, keepdims=True)
+    expected = e @ value / np.where(total > 0, total, 1.0)
+    np.testing.assert_allclose(references.softmax(problem, np.float64).outputs["output"], expected)
+
+
+@given(cases(replace(LINEAR, causal=(True,))))
+@settings(max_examples=10)
+def test_linear_attention_is_a_recurrence(case: Case) -> None:
+    """S_i and Z_i updated token by token give every row, and the final state."""
+    case = replace(case, query_length=case.key_length, query_lengths=None, query_offset=0)
+    problem = replace(case, key_lengths=None, guard_bites=False).problem()
+    query, key, value = references.qkv(problem)
+    feature_map, guard = problem.keywords["feature_map"], problem.keywords["guard"]
+    S, Z = problem.initial_state or reference.zero_state(key, value)
+    result = references.recurrent(problem, np.float64).outputs
+    for i in range(case.key_length):
+        k, q = (reference.phi(x[:, :, i], feature_map) for x in (key, query))
+        S = S + k[..., :, None] * value[:, :, i, None, :]
+        Z = Z + k
+        d, _ = reference.guarded(np.sum(q * Z, axis=-1, keepdims=True), guard, None)
+        o = np.einsum("nhe,nhem->nhm", q, S) / d
+        np.testing.assert_allclose(result["output"][:, :, i], o, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(result["S"], S, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(result["Z"], Z, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "compute", [references.softmax, references.recurrent], ids=["softmax", "linear"]
+)
+def test_float32_stays_float32(compute: Reference) -> None:
+    options: dict[str, Any] = {}
+    if compute is references.recurrent:
+        options = {"feature_map": "elu", "guard": "signed"}
+    case = Case(dtype="float32", initial_state=bool(options), grad_state=bool(options))
+    arrays: Arrays = compute(replace(case, options=options).problem(), np.float32).arrays()
+    assert {str(x.dtype) for x in arrays.values()} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("guard", "d", "expected", "slope"),
+    [
+        ("clamp", [2.0, 0.5, 0.0, -3.0], [2.0, 1.0, 1.0, 1.0], [1, 0, 0, 0]),
+        ("add", [2.0, 0.5, 0.0, -3.0], [3.0, 1.5, 1.0, -2.0], [1, 1, 1, 1]),
+        ("signed", [2.0, 0.5, 0.0, -3.0], [2.0, 1.0, 1.0, -3.0], [1, 0, 0, 1]),
+        ("signed", [-0.5, -0.0], [-1.0, 1.0], [0, 0]),
+    ],
+)
+def test_guards(guard: str, d: list[float], expected: list[float], slope: list[float]) -> None:
+    value, derivative = reference.guarded(np.array(d), guard, 1.0)
+    np.testing.assert_array_equal(value, expected)
+    np.testing.assert_array_equal(derivative, slope)
+
+
+def test_elu_features_do_not_cancel() -> None:
+    """elu(x) + 1 is exp(x) below zero: at -40 the sum of the two is long zero in float32."""
+    features = reference.phi(np.array([-40.0, 0.0, 2.0], np.float32), "elu")
+    np.testing.assert_allclose(features, [np.exp(-40), 1, 3], rtol=1e-6)

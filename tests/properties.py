@@ -1,0 +1,488 @@
+"""Every check of an attention operation, derived from three things.
+
+An `Operation` says how to draw its inputs (a `Domain`), what it computes, and its reference. From
+these `derive` picks the checks that apply to it, and `examine` tries one of them on drawn cases:
+
+    @pytest.mark.parametrize("check", derive(OPERATION), ids=str)
+    def test_operation(check, device):
+        examine(OPERATION.on(device), check)
+
+Where two computations must be the same they are compared bit by bit; where they may round
+differently, by `allowed_errors`. Cotangents are random: under a plain sum the gradient of a softmax
+is zero, and a backward that returns zeros would pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from numpy.testing import assert_array_equal
+
+from .cases import LAYOUTS, Array, Arrays, Case, Domain, Problem, cases
+from .references import Result, qkv, seen_and_alive
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation under test.
+
+    `apply` takes a problem to its result, in arrays of one library; `reference` does so in NumPy
+    arithmetic of a given dtype. `step`, where the operation has one, takes (query, key, value,
+    state, keywords) of one position to its output and the next state.
+    """
+
+    name: str
+    domain: Domain
+    apply: Callable[[Problem], Result]
+    reference: Callable[[Problem, Any], Result]
+    step: Callable[..., tuple[Array, Any]] | None = None
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def on(self, device: str) -> Operation:
+        """The same operation on another device."""
+        return replace(self, device=device)
+
+    def run(self, problem: Problem) -> Result:
+        """Applies the operation on its device, and sees that it leaves its arguments alone."""
+        xp = array_library(self.device)
+        arguments = laid_out(problem, xp)
+        result = self.apply(arguments)
+        assert_all_equal(to_numpy(arguments.inputs), problem.inputs, "its input")
+        assert_all_equal(to_numpy(arguments.cotangents), problem.cotangents, "its cotangent")
+        return Result(to_numpy(result.outputs), to_numpy(result.gradients))
+
+
+def array_library(device: str) -> Any:
+    """NumPy or CuPy."""
+    if device == "cpu":
+        return np
+    import cupy
+
+    return cupy
+
+
+def laid_out(problem: Problem, xp: Any) -> Problem:
+    """The problem in arrays of another library, in the memory layout that it asks for."""
+    place = LAYOUTS[problem.layout]
+    return replace(
+        problem,
+        inputs={name: place(x, xp) for name, x in problem.inputs.items()},
+        cotangents={name: place(x, xp) for name, x in problem.cotangents.items()},
+        keywords={
+            name: xp.asarray(x) if isinstance(x, np.ndarray) else x
+            for name, x in problem.keywords.items()
+        },
+    )
+
+
+def to_numpy(arrays: Arrays) -> Arrays:
+    """Copies of arrays of either library."""
+    return {name: np.array(x.get() if hasattr(x, "get") else x) for name, x in arrays.items()}
+
+
+# ------------------------------------------------------------------------------- how close is equal
+
+FLOOR = {"float64": 1e-10, "float32": 4e-6}
+
+
+def allowed_errors(operation: Operation, problem: Problem) -> dict[str, float]:
+    """What each array of the result may be off by.
+
+    That is twice the error that the naive computation makes in the same dtype, plus a floor. One
+    naive error is a matter of luck, so the worst of a few problems next to this one counts.
+    """
+    truth = operation.reference(problem, np.float64).arrays()
+    naive = [naive_errors(operation, near) for near in neighbours(problem)]
+    return {
+        name: 2 * max(errors[name] for errors in naive)
+        + FLOOR[str(problem.dtype)] * max(largest(x), natural_size(name, problem, truth))
+        for name, x in truth.items()
+    }
+
+
+def neighbours(problem: Problem) -> Iterable[Problem]:
+    """The problem, and a few that differ from it in every last digit."""
+    rng = np.random.default_rng(0)
+    yield problem
+    for _ in range(3):
+        nudged = {
+            name: (x * (1 + 1e-5 * rng.normal(size=x.shape))).astype(x.dtype)
+            for name, x in problem.inputs.items()
+        }
+        yield replace(problem, inputs=nudged)
+
+
+def naive_errors(operation: Operation, problem: Problem) -> dict[str, float]:
+    """The errors of the reference when it computes in the problem's own dtype."""
+    truth = operation.reference(problem, np.float64).arrays()
+    naive = operation.reference(problem, problem.dtype).arrays()
+    return {name: largest_error(naive[name], x) for name, x in truth.items()}
+
+
+def natural_size(name: str, problem: Problem, truth: Arrays) -> float:
+    """The size of the terms of a gradient, which may themselves cancel to nothing."""
+    if not name.startswith("grad_"):
+        return 0.0
+    x = problem.inputs[name.removeprefix("grad_")]
+    return largest(problem.cotangents["output"]) * largest(truth["output"]) / max(1.0, largest(x))
+
+
+def largest(x: Array) -> float:
+    """The largest finite absolute value."""
+    return float(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))
+
+
+def largest_error(actual: Array, truth: Array) -> float:
+    """The largest absolute difference; infinite where only one is, or one is not a number."""
+    with np.errstate(invalid="ignore"):
+        error = np.where(actual == truth, 0.0, np.abs(actual - truth))
+    return float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0))
+
+
+def assert_within(actual: Arrays, truth: Arrays, allowed: dict[str, float]) -> None:
+    """Fails on the first array of `actual` that is off by more than allowed."""
+    for name, x in actual.items():
+        assert x.shape == truth[name].shape, f"{name}: {truth[name].shape} expected, got {x.shape}"
+        error = largest_error(x, truth[name])
+        assert error <= allowed[name], f"{name}: off by {error:.2e}, allowed {allowed[name]:.2e}"
+
+
+def assert_all_equal(actual: Arrays, expected: Arrays, what: str) -> None:
+    """Fails on the first array that differs from the expected one in any bit but a zero's sign."""
+    for name, x in actual.items():
+        assert_array_equal(x, expected[name], f"{what} {name} changed")
+
+
+# -------------------------------------------------------------------------------------- the checks
+
+
+@dataclass(frozen=True)
+class Check:
+    """A property, and whether an operation should have it."""
+
+    holds: Callable[[Operation, Case], None]
+    suits: Callable[[Operation], bool]
+
+    def __str__(self) -> str:
+        return self.holds.__name__
+
+
+CHECKS: list[Check] = []
+
+
+def check(
+    suits: Callable[[Operation], bool] = lambda operation: True,
+) -> Callable[[Callable[[Operation, Case], None]], Callable[[Operation, Case], None]]:
+    """Makes a function a check of every operation that it suits."""
+
+    def register(holds: Callable[[Operation, Case], None]) -> Callable[[Operation, Case], None]:
+        CHECKS.append(Check(holds, suits))
+        return holds
+
+    return register
+
+
+def derive(operation: Operation) -> list[Check]:
+    """The checks of an operation."""
+    return [check for check in CHECKS if check.suits(operation)]
+
+
+def examine(operation: Operation, check: Check, effort: settings | None = None) -> None:
+    """Tries a check on cases drawn by hypothesis, as hard as its profile says."""
+
+    def holds(case: Case) -> None:
+        check.holds(operation, case)
+
+    # Hypothesis seeds itself and remembers failures by this name.
+    holds.__name__ = holds.__qualname__ = f"{operation}_{check}_{operation.device}"
+    (effort or settings())(given(cases(operation.domain))(holds))()
+
+
+def can_be_causal(operation: Operation) -> bool:
+    """Whether the operation has a causal form."""
+    return True in operation.domain.causal
+
+
+def can_see_all(operation: Operation) -> bool:
+    """Whether the operation has a bidirectional form."""
+    return False in operation.domain.causal
+
+
+def is_stateful(operation: Operation) -> bool:
+    """Whether the operation takes and gives a state."""
+    return operation.domain.stateful
+
+
+def has_step(operation: Operation) -> bool:
+    """Whether the operation can be taken one position at a time."""
+    return operation.step is not None
+
+
+@check()
+def equals_the_reference(operation: Operation, case: Case) -> None:
+    """Results and gradients are those of the reference, in the dtype of the inputs."""
+    problem = case.problem()
+    result = operation.run(problem).arrays()
+    truth = operation.reference(problem, np.float64).arrays()
+    assert_within(result, truth, allowed_errors(operation, problem))
+    for name, x in result.items():
+        assert x.dtype == case.dtype, f"{name} is {x.dtype}"
+
+
+@check()
+def repeats_bit_by_bit(operation: Operation, case: Case) -> None:
+    """A second call gives the very same bits."""
+    first, second = (operation.run(case.problem()).arrays() for _ in range(2))
+    assert_all_equal(first, second, "in a second call")
+
+
+@check(suits=can_be_causal)
+def hides_the_future(operation: Operation, case: Case) -> None:
+    """No key after its position reaches a query's output, nor a gradient the other way."""
+    case = replace(case, causal=True, grad_state=False, guard_bites=False)
+    problem, other = case.problem(), replace(case, seed=case.seed + 1).problem()
+    now = case.seed % (case.query_length + 1)
+    frontier = int(np.clip(now + case.query_offset, 0, case.key_length))
+    starts = {"query": now, "key": frontier, "value": frontier, "output": now}
+    past = {"output": before(problem.cotangents["output"], 0.0, now)}
+    altered = {
+        name: before(x, other.inputs[name], starts[name]) if name in starts else x
+        for name, x in problem.inputs.items()
+    }
+    result = operation.run(replace(problem, cotangents=past))
+    elsewhere = operation.run(replace(problem, cotangents=past, inputs=altered))
+    assert_array_equal(
+        result.outputs["output"][:, :, :now], elsewhere.outputs["output"][:, :, :now]
+    )
+    assert_all_equal(result.gradients, elsewhere.gradients, "with another future, the gradient of")
+    for name in ("query", "key", "value"):
+        assert not result.gradients[name][:, :, starts[name] :].any(), f"{name} moved the past"
+
+
+@check()
+def ignores_padding(operation: Operation, case: Case) -> None:
+    """Whatever stands in the padding, results are the same, and gradients there are zero."""
+    rng = np.random.default_rng(case.seed)
+    query_lengths, key_lengths = (
+        tuple(int(n) for n in rng.integers(0, length + 1, case.batch))
+        for length in (case.query_length, case.key_length)
+    )
+    case = replace(case, query_lengths=query_lengths, key_lengths=key_lengths, guard_bites=False)
+    problem, other = case.problem(), replace(case, seed=case.seed + 1).problem()
+    ends = {"query": query_lengths, "output": query_lengths, "key": key_lengths}
+    ends["value"] = key_lengths
+
+    def padded(mine: Arrays, theirs: Arrays) -> Arrays:
+        return {
+            name: before(x, 10 * theirs[name], ends[name]) if name in ends else x
+            for name, x in mine.items()
+        }
+
+    result = operation.run(problem)
+    altered = operation.run(
+        replace(
+            problem,
+            inputs=padded(problem.inputs, other.inputs),
+            cotangents=padded(problem.cotangents, other.cotangents),
+        )
+    )
+    assert_all_equal(altered.arrays(), result.arrays(), "with other padding")
+    for name, x in {**result.gradients, "output": result.outputs["output"]}.items():
+        if name in ends:
+            assert_array_equal(x, before(x, 0.0, ends[name]), f"{name} is not zero in its padding")
+
+
+def before(x: Array, rest: Array | float, ends: int | tuple[int, ...]) -> Array:
+    """`x` up to the end of each sequence of the batch, and `rest` after it."""
+    inside = np.arange(x.shape[2])[:, None] < np.reshape(ends, (-1, 1, 1, 1))
+    return np.where(inside, x, np.asarray(rest, x.dtype))
+
+
+@check(suits=can_see_all)
+def ignores_the_order_of_keys(operation: Operation, case: Case) -> None:
+    """Without causality, keys and values in another order change nothing but their order."""
+    case = replace(case, causal=False)
+    problem = case.problem()
+    order = shuffled_keys(case)
+
+    def reordered(arrays: Arrays) -> Arrays:
+        return {
+            name: np.take_along_axis(x, order, 2) if name in ("key", "value") else x
+            for name, x in arrays.items()
+        }
+
+    result = operation.run(problem)
+    shuffled = operation.run(replace(problem, inputs=reordered(problem.inputs)))
+    expected = Result(result.outputs, reordered(result.gradients))
+    assert_within(
+        shuffled.arrays(), expected.arrays(), times(2, allowed_errors(operation, problem))
+    )
+
+
+def shuffled_keys(case: Case) -> Array:
+    """An order of the valid keys of every sequence: (N, 1, Lk, 1) indices."""
+    rng = np.random.default_rng(case.seed)
+    order = np.tile(np.arange(case.key_length), (case.batch, 1))
+    for row, count in zip(order, case.key_lengths or [case.key_length] * case.batch, strict=True):
+        rng.shuffle(row[:count])
+    return order[:, None, :, None]
+
+
+@check()
+def is_linear_in_the_values(operation: Operation, case: Case) -> None:
+    """2 V - V' / 2 gives twice the output of V less half of that of V'; S counts as values."""
+    case = replace(case, grad_state=False)
+    problem, other = case.problem(), replace(case, seed=case.seed + 1).problem()
+    values = [name for name in ("value", "S") if name in problem.inputs]
+
+    def with_values(arrays: Arrays) -> Problem:
+        return replace(problem, inputs={**problem.inputs, **arrays})
+
+    second = with_values({name: other.inputs[name] for name in values})
+    mixed = with_values(
+        {name: 2 * problem.inputs[name] - second.inputs[name] / 2 for name in values}
+    )
+    x, y, z = (operation.run(p).outputs["output"] for p in (problem, second, mixed))
+    allowed = [allowed_errors(operation, p)["output"] for p in (problem, second, mixed)]
+    assert_within(
+        {"output": z}, {"output": 2 * x - y / 2}, {"output": np.dot(allowed, [2, 0.5, 1])}
+    )
+
+
+@check()
+def preserves_a_constant_value(operation: Operation, case: Case) -> None:
+    """Attention is a mean: where all values are the same vector, so is every output."""
+    options = {name: "clamp" if name == "guard" else x for name, x in case.options.items()}
+    case = replace(case, options=options, guard_bites=False)
+    problem = case.problem()
+    constant = np.random.default_rng(case.seed).normal(size=case.value_dim).astype(case.dtype)
+    inputs = {**problem.inputs, "value": np.broadcast_to(constant, problem.inputs["value"].shape)}
+    if case.initial_state:
+        inputs["S"] = inputs["Z"][..., None] * constant
+    problem = replace(problem, inputs=inputs)
+    seen, alive = seen_and_alive(problem)
+    sees: Array = np.asarray(alive if case.initial_state else seen.any(axis=-1))[..., None]
+    assert_within(
+        {"output": operation.run(problem).outputs["output"]},
+        {"output": np.where(sees, constant, 0) + np.zeros_like(problem.cotangents["output"])},
+        allowed_errors(operation, problem),
+    )
+
+
+@check()
+def gives_zeros_to_the_blind(operation: Operation, case: Case) -> None:
+    """A query that sees nothing gives zeros and zero gradients: no queries, no keys, no past."""
+    case = replace(case, initial_state=False, grad_state=False, guard_bites=False)
+    nobody = (0,) * case.batch
+    blind = [replace(case, query_lengths=nobody), replace(case, key_lengths=nobody)]
+    if can_be_causal(operation):
+        blind.append(replace(case, causal=True, query_offset=-case.query_length))
+    for each in blind:
+        result = operation.run(each.problem())
+        for name, x in {"output": result.outputs["output"], **result.gradients}.items():
+            assert_array_equal(x, np.zeros_like(x), f"{name} of a query that sees nothing")
+
+
+@check()
+def stays_finite(operation: Operation, case: Case) -> None:
+    """Scores far from zero, on either side, give neither infinities nor NaN."""
+    for shift, spread in ((60.0, 10.0), (-60.0, 1.0), (0.0, 30.0)):
+        far = replace(case, shift=shift, spread=spread, guard_bites=False)
+        result = operation.run(far.problem())
+        for name, x in {"output": result.outputs["output"], **result.gradients}.items():
+            assert np.isfinite(x).all(), f"{name} is not finite around {shift} ± {spread}"
+
+
+@check(suits=is_stateful)
+def hands_its_state_over(operation: Operation, case: Case) -> None:
+    """Cut anywhere, the second half continues from the state of the first, and so do gradients."""
+    length = max(case.key_length, 2)
+    case = replace(
+        case,
+        query_length=length,
+        key_length=length,
+        query_offset=0,
+        query_lengths=None,
+        key_lengths=None,
+        initial_state=True,
+        grad_state=True,
+        guard_bites=False,
+    )
+    whole = case.problem()
+    cut = 1 + case.seed % (length - 1)
+    first, second = part(whole, slice(0, cut)), part(whole, slice(cut, length))
+    S, Z = (operation.run(first).outputs[name] for name in "SZ")
+    later = operation.run(replace(second, inputs={**second.inputs, "S": S, "Z": Z}))
+    state = {name: later.gradients[name] for name in "SZ"}
+    earlier = operation.run(replace(first, cotangents={**first.cotangents, **state}))
+    joined = join(earlier, later)
+    truth = operation.reference(whole, np.float64).arrays()
+    assert_within(joined.arrays(), truth, times(2, allowed_errors(operation, whole)))
+
+
+def part(problem: Problem, positions: slice) -> Problem:
+    """The problem of some positions of the sequence."""
+
+    def cut(arrays: Arrays) -> Arrays:
+        return {name: x if name in "SZ" else x[:, :, positions] for name, x in arrays.items()}
+
+    return replace(problem, inputs=cut(problem.inputs), cotangents=cut(problem.cotangents))
+
+
+def join(earlier: Result, later: Result) -> Result:
+    """The result of a sequence from those of its two parts."""
+
+    def along_sequence(first: Arrays, second: Arrays) -> Arrays:
+        return {
+            name: np.concatenate([x, second[name]], axis=2)
+            for name, x in first.items()
+            if name not in "SZ"
+        }
+
+    outputs = along_sequence(earlier.outputs, later.outputs)
+    gradients = along_sequence(earlier.gradients, later.gradients)
+    return Result(
+        {**outputs, **{name: later.outputs[name] for name in "SZ"}},
+        {**gradients, **{name: earlier.gradients[name] for name in "SZ"}},
+    )
+
+
+@check(suits=has_step)
+def steps_like_the_whole(operation: Operation, case: Case) -> None:
+    """Position after position, the step gives the rows of the full forward, and its state."""
+    assert operation.step is not None
+    length = case.key_length
+    case = replace(
+        case,
+        query_length=length,
+        causal=True,
+        query_offset=0,
+        query_lengths=None,
+        key_lengths=None,
+        guard_bites=False,
+    )
+    problem = case.problem()
+    arguments = laid_out(problem, array_library(operation.device))
+    state, rows = arguments.initial_state, []
+    for i in range(length):
+        output, state = operation.step(
+            *(x[:, :, i] for x in qkv(arguments)), state, arguments.keywords
+        )
+        rows.append(to_numpy({"output": output})["output"])
+    assert_all_equal(to_numpy(arguments.inputs), problem.inputs, "its input")
+    assert state is not None
+    stepped = {"output": np.stack(rows, axis=2), **to_numpy(dict(zip("SZ", state, strict=True)))}
+    truth = operation.reference(problem, np.float64).outputs
+    assert_within(stepped, truth, allowed_errors(operation, problem))
+
+
+def times(factor: float, allowed: dict[str, float]) -> dict[str, float]:
+    """Errors allowed to a comparison of two results."""
+    return {name: factor * error for name, error in allowed.items()}

@@ -1,0 +1,103 @@
+"""The naive truth in the form that the checks compare: results of a `Problem`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minitransformer_kernels import reference
+
+from .cases import Array, Arrays, Problem
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an operation returns for a `Problem`: its results, and one gradient for each input."""
+
+    outputs: Arrays
+    gradients: Arrays
+
+    def arrays(self) -> Arrays:
+        """Everything, by name."""
+        return {**self.outputs, **{f"grad_{name}": x for name, x in self.gradients.items()}}
+
+
+def qkv(problem: Problem) -> tuple[Array, Array, Array]:
+    """The three inputs that every attention has."""
+    return problem.inputs["query"], problem.inputs["key"], problem.inputs["value"]
+
+
+def seen_and_alive(problem: Problem) -> tuple[Array, Array]:
+    """Which query sees which key (N, 1, Lq, Lk), and which query is no padding (N, 1, Lq)."""
+    query, key, _ = qkv(problem)
+    keywords = problem.keywords
+    seen = reference.visible(
+        query,
+        key,
+        keywords.get("causal", False),
+        keywords.get("query_offset", 0),
+        keywords.get("query_lengths"),
+        keywords.get("key_lengths"),
+    )
+    return seen, reference.inside(query, keywords.get("query_lengths"))
+
+
+def softmax(problem: Problem, dtype: Any) -> Result:
+    """Softmax attention and the logarithm of its denominators."""
+    query, key, value = (x.astype(dtype) for x in qkv(problem))
+    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype}
+    output = reference.softmax_attention(query, key, value, **keywords)
+    scale = problem.keywords.get("scale")
+    _, log_sum_exp = reference.softmax_weights(query, key, seen_and_alive(problem)[0], scale)
+    dq, dk, dv = reference.softmax_attention_backward(
+        problem.cotangents["output"], query, key, value, **keywords
+    )
+    outputs = {"output": output, "log_sum_exp": log_sum_exp}
+    return Result(outputs, {"query": dq, "key": dk, "value": dv})
+
+
+def linear(problem: Problem, dtype: Any) -> Result:
+    """Linear attention and its denominators."""
+    query, key, value = (x.astype(dtype) for x in qkv(problem))
+    state = problem.initial_state
+    keywords: dict[str, Any] = {**problem.keywords, "initial_state": state, "dtype": dtype}
+    output = reference.linear_attention(query, key, value, **keywords)
+    _, denominator = reference.linear_sums(
+        query, key, value, keywords["feature_map"], *seen_and_alive(problem), state
+    )
+    dq, dk, dv, (dS, dZ) = reference.linear_attention_backward(
+        problem.cotangents["output"], query, key, value, **keywords
+    )
+    gradients = {"query": dq, "key": dk, "value": dv}
+    if state is not None:
+        gradients |= {"S": dS, "Z": dZ}
+    return Result({"output": output, "denominator": denominator}, gradients)
+
+
+def recurrent(problem: Problem, dtype: Any) -> Result:
+    """Linear attention with its final state."""
+    _, key, value = qkv(problem)
+    attention = linear(problem, dtype)
+    feature_map, key_lengths = problem.keywords["feature_map"], problem.keywords.get("key_lengths")
+    S, Z = reference.final_state(
+        key,
+        value,
+        feature_map=feature_map,
+        key_lengths=key_lengths,
+        initial_state=problem.initial_state,
+        dtype=dtype,
+    )
+    outputs = {**attention.outputs, "S": S, "Z": Z}
+    if problem.grad_state is None:
+        return Result(outputs, attention.gradients)
+    dk, dv, (dS, dZ) = reference.final_state_backward(
+        problem.grad_state,
+        key,
+        value,
+        feature_map=feature_map,
+        key_lengths=key_lengths,
+        dtype=dtype,
+    )
+    more = {"key": dk, "value": dv, "S": dS, "Z": dZ}
+    added = {name: x + more[name] for name, x in attention.gradients.items() if name in more}
+    return Result(outputs, {**attention.gradients, **added})
