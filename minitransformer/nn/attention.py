@@ -1,0 +1,204 @@
+"""Multi-head attention: projections around any attention variant."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from .. import functions as F
+from ..tensor import Tensor
+from .layers import Dropout, Linear, check_positive
+from .module import Module
+from .variants import AttentionVariant, attention_variant
+
+
+class MultiHeadAttention(Module):
+    """H attentions side by side, each between projections of its own, joined by one projection.
+
+    Every width can be chosen (S3's d_q, d_k, d_v and the projections' sizes); by default all follow
+    from `embed_dim`.
+
+    Args:
+        embed_dim: D, the model's width.
+        num_heads: H.
+        attention: a variant's name, "softmax" or "linear" among others, or an `AttentionVariant`.
+        query_dim: width of the queries' input; D by default.
+        key_dim: width of the keys' input; D by default.
+        value_dim: width of the values' input; D by default.
+        head_dim: E, what a head's queries and keys are projected to; D / H by default.
+        value_head_dim: M, what a head's values are projected to; E by default.
+        out_dim: width of the output; D by default.
+        bias: whether the projections add biases.
+        dropout: the fraction of the output that is dropped in training.
+
+    Raises:
+        ValueError: a size is below 1, D is not a multiple of H where E follows from it, or there
+            is no such variant.
+
+    Source: Vaswani et al. 2017, section 3.2.2; S3.
+
+    >>> from minitransformer import Tensor, nn
+    >>> attention = nn.MultiHeadAttention(8, num_heads=2, attention="linear")
+    >>> tokens = Tensor([[[0.5] * 8] * 5])  # (N, L, D)
+    >>> attention(tokens, causal=True).shape
+    (1, 5, 8)
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        attention: str | AttentionVariant = "softmax",
+        query_dim: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        check_positive(self, embed_dim=embed_dim, num_heads=num_heads)
+        self.num_heads = num_heads
+        self.head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
+        value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
+        check_positive(self, head_dim=self.head_dim, value_head_dim=value_head_dim)
+
+        query_width, value_width = num_heads * self.head_dim, num_heads * value_head_dim
+        self.query_projection = Linear(query_dim or embed_dim, query_width, bias)
+        self.key_projection = Linear(key_dim or embed_dim, query_width, bias)
+        self.value_projection = Linear(value_dim or embed_dim, value_width, bias)
+        self.attention = attention_variant(attention)
+        self.out_projection = Linear(value_width, out_dim or embed_dim, bias)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        causal: bool = False,
+        query_offset: int = 0,
+        query_lengths: Any = None,
+        key_lengths: Any = None,
+    ) -> Tensor:
+        """Attend: to the queries' own sequence, or across to another one.
+
+        Args:
+            query: (N, Lq, query_dim).
+            key: (N, Lk, key_dim); the query itself by default.
+            value: (N, Lk, value_dim); the key itself by default.
+            causal: whether query i sees only the keys j <= i + query_offset.
+            query_offset: the position of the first query among the keys.
+            query_lengths: (N,) integers; None: all queries count.
+            key_lengths: (N,) integers; None: all keys count.
+
+        Returns:
+            (N, Lq, out_dim).
+        """
+        heads = self._attention_inputs(query, key, value)
+        output = self.attention(
+            *heads,
+            causal=causal,
+            query_offset=query_offset,
+            query_lengths=query_lengths,
+            key_lengths=key_lengths,
+        )
+        return self._join(output)
+
+    def init_state(self) -> Any:
+        """Return the state of causal self-attention before its first token."""
+        return self.attention.init_state()
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Attend causally with the next tokens to themselves and all before them.
+
+        Args:
+            x: (N, L, D), often L = 1.
+            state: what the last step or `init_state` returned; it may be used up.
+
+        Returns:
+            The output (N, L, out_dim) and the next state.
+        """
+        output, state = self.attention.step(*self._attention_inputs(x), state)
+        return self._join(output), state
+
+    def remember(self, key: Tensor, value: Tensor | None = None, key_lengths: Any = None) -> Any:
+        """Project a sequence that later queries attend to, once for all of them.
+
+        Args:
+            key: (N, Lk, key_dim).
+            value: (N, Lk, value_dim); the key itself by default.
+            key_lengths: (N,) integers or None.
+
+        Returns:
+            What `recall` needs.
+        """
+        value = key if value is None else value
+        projected = _project((key, value), (self.key_projection, self.value_projection))
+        return self.attention.remember(*map(self._split, projected), key_lengths)
+
+    def recall(self, query: Tensor, memory: Any) -> Tensor:
+        """Attend across to what was remembered.
+
+        Args:
+            query: (N, L, query_dim).
+            memory: what `remember` returned.
+
+        Returns:
+            (N, L, out_dim).
+        """
+        return self._join(self.attention.recall(self._split(self.query_projection(query)), memory))
+
+    def extra_repr(self) -> str:
+        """Return the heads."""
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+    def _attention_inputs(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> list[Tensor]:
+        key = query if key is None else key
+        value = key if value is None else value
+        projections = self.query_projection, self.key_projection, self.value_projection
+        return [self._split(x) for x in _project((query, key, value), projections)]
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape  # (N, L, H E)
+        heads = x.reshape(batch, length, self.num_heads, width // self.num_heads)  # (N, L, H, E)
+        return heads.transpose(1, 2)  # (N, H, L, E)
+
+    def _join(self, output: Tensor) -> Tensor:
+        batch, heads, length, width = output.shape  # (N, H, L, M)
+        joined = output.transpose(1, 2).reshape(batch, length, heads * width)  # (N, L, H M)
+        result: Tensor = self.dropout(self.out_projection(joined))  # (N, L, D)
+        return result
+
+
+def _project(inputs: Sequence[Tensor], projections: Sequence[Linear]) -> list[Tensor]:
+    """Project each input; neighbours that project the same one share a single product."""
+    outputs: list[Tensor] = []
+    pairs = zip(inputs, projections, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: id(pair[0])):
+        (x, *_), layers = zip(*group, strict=True)
+        outputs += _project_jointly(x, layers)
+    return outputs
+
+
+def _project_jointly(x: Tensor, layers: Sequence[Linear]) -> Sequence[Tensor]:
+    """One large product keeps the machine busier than several small ones; copying weights is cheap."""
+    if len(layers) == 1:
+        return [layers[0](x)]
+    weight = F.cat([layer.weight for layer in layers])  # (H E + H E + H M, D)
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    joint = F.linear(x, weight, F.cat(biases) if biases else None)
+    return F.split(joint, [layer.out_features for layer in layers], dim=-1)
+
+
+def _head_dim(embed_dim: int, num_heads: int) -> int:
+    if embed_dim % num_heads:
+        raise ValueError(
+            f"MultiHeadAttention: embed_dim must be a multiple of num_heads, got {embed_dim} and "
+            f"{num_heads}; or choose head_dim"
+        )
+    return embed_dim // num_heads

@@ -1,0 +1,383 @@
+"""Optimizers, gradient clipping, and learning rates as functions of the step.
+
+A learning rate is a number, or a function from the number of steps taken so far to a number, and
+such functions compose:
+
+    >>> from minitransformer import nn, optim
+    >>> rate = optim.warmup(10, optim.cosine(1e-3, steps=100))
+    >>> [round(rate(step), 6) for step in (0, 9, 50, 100)]
+    [0.0001, 0.00098, 0.0005, 0.0]
+    >>> optimizer = optim.Adam(nn.Linear(4, 4).parameters(), lr=rate)
+    >>> optimizer.learning_rate
+    0.0001
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from minitransformer_kernels import optimizer as updates
+from numpy.typing import NDArray
+
+from .device import array_module, as_array, to_numpy
+from .tensor import Tensor
+
+Array = Any
+Schedule = Callable[[int], float]
+
+
+class Optimizer:
+    """What optimizers share: the parameters, the learning rate, and state that survives a restart.
+
+    A subclass names its moments, the arrays it keeps beside each parameter, and overrides `_update`.
+
+    Args:
+        parameters: the tensors to optimize, changed in place by `step`.
+        lr: the learning rate, or a function of the number of steps taken so far.
+        weight_decay: λ, added to each gradient as λ times its parameter.
+
+    Raises:
+        ValueError: there are no parameters, or a setting is out of its range.
+        TypeError: something else than tensors that require a gradient was passed.
+    """
+
+    moments: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float | Schedule, weight_decay: float = 0.0
+    ) -> None:
+        self.parameters = list(parameters)
+        self.lr = lr
+        self.weight_decay = _not_negative(self, "weight_decay", weight_decay)
+        self.steps = 0
+        self._state: dict[str, Array] = {}
+        self._check_parameters()
+        if not callable(lr):
+            _not_negative(self, "lr", lr)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.lr(self.steps) if callable(self.lr) else self.lr)
+
+    def zero_grad(self) -> None:
+        """Forget every parameter's gradient."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, in place."""
+        rate = self.learning_rate
+        self.steps += 1
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                gradient = array_module(parameter.grad.data).ascontiguousarray(parameter.grad.data)
+                moments = (self._moment(name, index) for name in self.moments)
+                self._update(rate, parameter.data, gradient, *moments)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that a resumed run needs to continue bit for bit: steps and moments, copied."""
+        moments = {
+            f"{name}.{index}": to_numpy(self._moment(name, index)).copy()
+            for name in self.moments
+            for index in range(len(self.parameters))
+        }
+        return {"steps": np.array([self.steps]), **moments}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from a `state_dict` of the same kind of optimizer over the same parameters.
+
+        Raises:
+            ValueError: the state has other entries, shapes or dtypes; nothing has been loaded then.
+        """
+        own = self.state_dict()
+        wrong = [
+            f"{key} is {_kind(state.get(key))}, expected {_kind(own.get(key))}"
+            for key in sorted(own.keys() | state.keys())
+            if _kind(state.get(key)) != _kind(own.get(key))
+        ]
+        if wrong:
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: the state does not fit: {'; '.join(wrong)}. "
+                "Build the optimizer as it was built when the state was saved"
+            )
+        self.steps = int(state["steps"][0])
+        for key in own.keys() - {"steps"}:
+            moment = self._state[key]
+            moment[...] = array_module(moment).asarray(state[key])
+
+    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not override _update")
+
+    def _moment(self, name: str, index: int) -> Array:
+        """Return a parameter's moment; made at its first use, on the device the parameter then has."""
+        key = f"{name}.{index}"
+        if key not in self._state:
+            parameter = self.parameters[index].data
+            self._state[key] = array_module(parameter).zeros(parameter.shape, parameter.dtype)
+        return self._state[key]
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        if not self.parameters:
+            raise ValueError(
+                f"{name}: expected at least one parameter, got none; pass model.parameters()"
+            )
+        for parameter in self.parameters:
+            if not (isinstance(parameter, Tensor) and parameter.requires_grad):
+                raise TypeError(
+                    f"{name}: parameters must be tensors that require a gradient, got "
+                    f"{type(parameter).__name__}; pass model.parameters()"
+                )
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum.
+
+    Args:
+        parameters: the tensors to optimize.
+        lr: the learning rate, or a function of the step.
+        momentum: μ; zero keeps no buffer.
+        weight_decay: λ.
+        nesterov: look ahead along the momentum.
+
+    Source: Sutskever et al. 2013; the equations are in `minitransformer_kernels.optimizer`.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Schedule = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(parameters, lr, weight_decay)
+        self.momentum = _not_negative(self, "momentum", momentum)
+        self.nesterov = nesterov
+        if nesterov and not momentum:
+            raise ValueError(
+                "SGD: nesterov looks ahead along the momentum, got momentum 0; set it above 0"
+            )
+        if momentum:
+            self.moments = ("buffer",)  # type: ignore[misc]
+
+    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
+        decay = self.weight_decay
+        if moments:
+            updates.momentum_descend(
+                parameter,
+                gradient,
+                *moments,
+                rate=rate,
+                momentum=self.momentum,
+                nesterov=self.nesterov,
+                weight_decay=decay,
+            )
+        else:
+            updates.descend(parameter, gradient, rate=rate, weight_decay=decay)
+
+
+class Adam(Optimizer):
+    """Adam: each step is the mean gradient over the root of the mean squared gradient.
+
+    Args:
+        parameters: the tensors to optimize.
+        lr: the learning rate, or a function of the step.
+        betas: β₁ and β₂, what the means keep at each step, in [0, 1).
+        eps: added to the root, so that no step divides by zero.
+        weight_decay: λ.
+
+    Source: Kingma and Ba 2015, algorithm 1.
+    """
+
+    moments = ("first_moment", "second_moment")
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Schedule = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, weight_decay)
+        self.betas = _decays(self, betas)
+        self.eps = _not_negative(self, "eps", eps)
+
+    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
+        size, root_weight, eps = self._coefficients()
+        updates.moment_descend(
+            parameter,
+            gradient,
+            *moments,
+            rate=rate * size,
+            betas=self.betas,
+            root_weight=root_weight,
+            eps=eps,
+            weight_decay=self.weight_decay,
+        )
+
+    def _corrections(self) -> tuple[float, float]:
+        """What the means, which start at zero, have absorbed of all the weight: 1 - β^t."""
+        return 1 - self.betas[0] ** self.steps, 1 - self.betas[1] ** self.steps
+
+    def _coefficients(self) -> tuple[float, float, float]:
+        """Return a, r and ε of the step a lr m / (r √v + ε)."""
+        correction1, correction2 = self._corrections()
+        return 1 / correction1, 1 / math.sqrt(correction2), self.eps
+
+
+class RAdam(Adam):
+    """Rectified Adam: warms up by itself, as far as the variance of the step size calls for.
+
+    While too few gradients have been seen for that variance to exist, it is gradient descent with
+    momentum.
+
+    Args:
+        parameters: the tensors to optimize.
+        lr: the learning rate, or a function of the step.
+        betas: β₁ and β₂, what the means keep at each step, in [0, 1).
+        eps: added to the root, so that no step divides by zero.
+        weight_decay: λ.
+
+    Source: Liu et al. 2020, "On the variance of the adaptive learning rate and beyond", algorithm 2.
+    """
+
+    def _coefficients(self) -> tuple[float, float, float]:
+        correction1, correction2 = self._corrections()
+        longest = 2 / (1 - self.betas[1]) - 1  # ρ_∞, the length of the average at infinity
+        length = longest - 2 * self.steps * (1 - correction2) / correction2  # ρ_t
+        if length <= 5:
+            return 1 / correction1, 0.0, 1.0
+        rectification = (length - 4) * (length - 2) * longest
+        rectification /= (longest - 4) * (longest - 2) * length  # r_t²
+        return math.sqrt(rectification * correction2) / correction1, 1.0, self.eps
+
+
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients together, in place, so that their joint norm is at most `max_norm`.
+
+    Args:
+        parameters: the tensors whose gradients to clip; those without one are skipped.
+        max_norm: the largest Euclidean norm of all gradients, seen as one vector, above 0.
+
+    Returns:
+        The norm before clipping. A NaN is returned, and not hidden: nothing is scaled then.
+
+    Raises:
+        ValueError: `max_norm` is not above 0.
+
+    Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
+    """
+    if not max_norm > 0:
+        raise ValueError(
+            f"clip_grad_norm_: max_norm must be above 0, got {max_norm}; "
+            "to switch clipping off, do not call it"
+        )
+    gradients = [p.grad.data for p in parameters if p.grad is not None]
+    norm = math.sqrt(sum(float(array_module(g).vdot(g, g)) for g in gradients))
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient *= max_norm / norm
+    return norm
+
+
+def constant(lr: float) -> Schedule:
+    """Return the same rate at every step.
+
+    Args:
+        lr: the learning rate.
+    """
+    return lambda step: lr
+
+
+def warmup(steps: int, then: Schedule) -> Schedule:
+    """Rise linearly to another schedule, which counts from step 0 too.
+
+    Args:
+        steps: how many steps run below the full rate.
+        then: the full rate.
+    """
+    return lambda step: then(step) * min(1.0, (step + 1) / max(1, steps))
+
+
+def cosine(lr: float, steps: int, final: float = 0.0) -> Schedule:
+    """Fall from `lr` to `final` along half a cosine, and stay there.
+
+    Args:
+        lr: the rate at step 0.
+        steps: the step that reaches the final rate, at least 1.
+        final: the rate from then on.
+
+    Source: Loshchilov and Hutter 2017, "SGDR", equation (5).
+    """
+    _at_least_one("cosine", "steps", steps)
+    return lambda step: final + (lr - final) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
+
+
+def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
+    """Multiply the rate by a factor every so many steps.
+
+    Args:
+        lr: the rate at step 0.
+        every: how many steps keep one rate, at least 1.
+        factor: what the next rate is of the last.
+    """
+    _at_least_one("step_decay", "every", every)
+    return lambda step: lr * factor ** (step // every)
+
+
+def inverse_sqrt(lr: float, warmup_steps: int = 4000) -> Schedule:
+    """Rise linearly to `lr`, then fall with the root of the step.
+
+    Args:
+        lr: the highest rate.
+        warmup_steps: the step that reaches it, at least 1.
+
+    Source: Vaswani et al. 2017, equation (3).
+    """
+    _at_least_one("inverse_sqrt", "warmup_steps", warmup_steps)
+    return lambda step: lr * min((step + 1) / warmup_steps, math.sqrt(warmup_steps / (step + 1)))
+
+
+def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedule:
+    """The rate of the first transformer: `inverse_sqrt`, highest for narrow models.
+
+    Args:
+        d_model: the model's width.
+        warmup_steps: the step of the highest rate, at least 1.
+        factor: multiplies every rate.
+
+    Source: Vaswani et al. 2017, equation (3).
+    """
+    _at_least_one("noam", "d_model", d_model)
+    _at_least_one("noam", "warmup_steps", warmup_steps)
+    return inverse_sqrt(factor / math.sqrt(d_model * warmup_steps), warmup_steps)
+
+
+def _kind(array: NDArray[Any] | None) -> str:
+    return "absent" if array is None else f"{np.shape(array)} {np.asarray(array).dtype}"
+
+
+def _not_negative(optimizer: Optimizer, name: str, value: float) -> float:
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(
+            f"{type(optimizer).__name__}: {name} must be a finite number, 0 or more, got {value}"
+        )
+    return value
+
+
+def _decays(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, float]:
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(
+            f"{type(optimizer).__name__}: betas must be two numbers in [0, 1), got {betas}"
+        )
+    return betas
+
+
+def _at_least_one(function: str, name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{function}: {name} must be 1 or more, got {value}")
