@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .tensor import Tensor  # isort: skip
 from . import functions
 from .function import Context, Function, is_grad_enabled, no_grad
+from .gradcheck import GradientError, gradcheck
 from .random import manual_seed
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ except metadata.PackageNotFoundError:
 __all__ = [
     "Context",
     "Function",
+    "GradientError",
     "Tensor",
     "__version__",
     "attention",
     "functions",
+    "gradcheck",
     "is_grad_enabled",
     "kernels",
     "manual_seed",

@@ -94,9 +94,8 @@ class Context:
 
     def run_backward(self, incoming: Sequence[Array | None]) -> Sequence[Array | None]:
         """Return what the function's backward gives, as one gradient or None per input."""
-        gradients = self.function.backward(self, *incoming)
-        if not isinstance(gradients, tuple):
-            gradients = (gradients,)
+        result = self.function.backward(self, *incoming)
+        gradients: tuple[Array | None, ...] = result if isinstance(result, tuple) else (result,)
         if len(gradients) != len(self.edges):
             raise RuntimeError(
                 f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one per "

@@ -53,6 +53,7 @@ class Tensor:
     """
 
     __slots__ = ("data", "edge", "grad", "requires_grad")
+    data: Array
     # NumPy then leaves `array + tensor` to Tensor.__radd__.
     __array_ufunc__ = None
 
@@ -68,7 +69,7 @@ class Tensor:
             )
 
     @classmethod
-    def wrap(cls, array: Array, edge: tuple[Context, int] | None = None) -> Tensor:
+    def wrap(cls, array: Any, edge: tuple[Context, int] | None = None) -> Tensor:
         """Return a function's output as a tensor, skipping the checks of the constructor.
 
         Args:
@@ -280,16 +281,16 @@ class Tensor:
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         return F.compare("not_equal", self, other)
 
-    def __lt__(self, other: Operand) -> Tensor:
+    def __lt__(self, other: Any) -> Tensor:
         return F.compare("less", self, other)
 
-    def __le__(self, other: Operand) -> Tensor:
+    def __le__(self, other: Any) -> Tensor:
         return F.compare("less_equal", self, other)
 
-    def __gt__(self, other: Operand) -> Tensor:
+    def __gt__(self, other: Any) -> Tensor:
         return F.compare("greater", self, other)
 
-    def __ge__(self, other: Operand) -> Tensor:
+    def __ge__(self, other: Any) -> Tensor:
         return F.compare("greater_equal", self, other)
 
     # -- Reductions and shapes ---------------------------------------------------------------

@@ -28,12 +28,23 @@ def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
     stretched = tuple(
         added + dim for dim, n in enumerate(shape) if n == 1 and gradient.shape[added + dim] != 1
     )
-    summed: Array = gradient.sum(axis=(*range(added), *stretched)).reshape(shape)
-    return summed
+    return gradient.sum(axis=(*range(added), *stretched)).reshape(shape)
 
 
-def _operands(name: str, left: Any, right: Any) -> tuple[Any, Any]:
-    """Return both operands, numbers and integers converted to the dtype of the floating one."""
+def match(name: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """Return two operands, numbers and integers converted to the dtype of the floating one.
+
+    Args:
+        name: The function, for the message.
+        left: A tensor, an array or a Python number.
+        right: Likewise.
+
+    Returns:
+        Tensors where tensors were given, else arrays.
+
+    Raises:
+        ValueError: The shapes do not broadcast.
+    """
     x, y = (value.data if isinstance(value, Tensor) else value for value in (left, right))
     if not hasattr(x, "dtype") or isinstance(x, float):
         x = left = _number(x, y)
@@ -235,41 +246,35 @@ def product(x: Array, y: Array) -> Array:
 
 def add(x: Operand, y: Operand) -> Tensor:
     """Return ``x + y`` with broadcasting; a Python number takes the tensor's dtype."""
-    result: Tensor = _Add.apply(*_operands("add", x, y))
-    return result
+    return _Add.apply(*match("add", x, y))
 
 
 def subtract(x: Operand, y: Operand) -> Tensor:
     """Return ``x - y`` with broadcasting."""
-    result: Tensor = _Subtract.apply(*_operands("subtract", x, y))
-    return result
+    return _Subtract.apply(*match("subtract", x, y))
 
 
 def multiply(x: Operand, y: Operand) -> Tensor:
     """Return ``x * y`` with broadcasting."""
-    result: Tensor = _Multiply.apply(*_operands("multiply", x, y))
-    return result
+    return _Multiply.apply(*match("multiply", x, y))
 
 
 def divide(x: Operand, y: Operand) -> Tensor:
     """Return ``x / y`` with broadcasting; integers are divided as float32."""
-    left, right = _operands("divide", x, y)
+    left, right = match("divide", x, y)
     if left.dtype.kind != "f":
         left, right = _cast(left, np.float32), _cast(right, np.float32)
-    result: Tensor = _Divide.apply(left, right)
-    return result
+    return _Divide.apply(left, right)
 
 
 def power(x: Operand, y: Operand) -> Tensor:
     """Return ``x ** y`` with broadcasting, differentiable in both where ``x`` is positive."""
-    result: Tensor = _Power.apply(*_operands("power", x, y))
-    return result
+    return _Power.apply(*match("power", x, y))
 
 
 def negative(x: Tensor) -> Tensor:
     """Return ``-x``."""
-    result: Tensor = _Negative.apply(x)
-    return result
+    return _Negative.apply(x)
 
 
 def compare(name: str, x: Any, y: Any) -> Tensor:
@@ -280,7 +285,7 @@ def compare(name: str, x: Any, y: Any) -> Tensor:
         x: Left operand.
         y: Right operand.
     """
-    left, right = (v.data if isinstance(v, Tensor) else v for v in _operands(name, x, y))
+    left, right = (v.data if isinstance(v, Tensor) else v for v in match(name, x, y))
     return Tensor.wrap(getattr(array_module(left), name)(left, right))
 
 
@@ -313,8 +318,7 @@ def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:
             f"must be y's last but one, {y.shape[-2]}"
         )
     _check_broadcast("matmul", x.shape[:-2], y.shape[:-2])
-    result: Tensor = _Matmul.apply(x, y)
-    return result
+    return _Matmul.apply(x, y)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -344,8 +348,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise ValueError(f"linear: expected bias of shape {weight.shape[:1]}, got {bias.shape}")
     if x.ndim == 1:
         return linear(x.reshape(1, -1), weight, bias).squeeze(0)
-    result: Tensor = _Linear.apply(x, weight, bias)
-    return result
+    return _Linear.apply(x, weight, bias)
 
 
 def to(x: Tensor, device: str | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
@@ -354,5 +357,4 @@ def to(x: Tensor, device: str | None = None, *, dtype: DTypeLike | None = None) 
     kind = x.dtype if dtype is None else np.dtype(dtype)
     if target == x.device and kind == x.dtype:
         return x
-    result: Tensor = _To.apply(x, target, kind)
-    return result
+    return _To.apply(x, target, kind)

@@ -14,8 +14,7 @@ def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) ->
     xp = array_module(gradient)
     if dim is not None and not keepdim:
         gradient = xp.expand_dims(gradient, dim)
-    view: Array = xp.broadcast_to(gradient, shape)
-    return view
+    return xp.broadcast_to(gradient, shape)
 
 
 def _count(shape: tuple[int, ...], dim: Dim) -> int:
@@ -34,8 +33,7 @@ class _Sum(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, dim: Dim, keepdim: bool) -> Array:
         ctx.save(x.shape, dim, keepdim)
-        total: Array = x.sum(axis=dim, keepdims=keepdim)
-        return total
+        return x.sum(axis=dim, keepdims=keepdim)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
@@ -46,8 +44,7 @@ class _Mean(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, dim: Dim, keepdim: bool) -> Array:
         ctx.save(x.shape, dim, keepdim)
-        average: Array = x.mean(axis=dim, keepdims=keepdim)
-        return average
+        return x.mean(axis=dim, keepdims=keepdim)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
@@ -61,8 +58,7 @@ class _Var(Function):
         centred = x - x.mean(axis=dim, keepdims=True)
         divisor = x.dtype.type(_count(x.shape, dim) - correction)
         ctx.save(centred, dim, divisor, keepdim)
-        variance: Array = (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
-        return variance
+        return (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None, None]:
@@ -106,8 +102,7 @@ def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         [4.0, 6.0]
     """
     _check_dim("sum", x, dim)
-    result: Tensor = _Sum.apply(x, dim, keepdim)
-    return result
+    return _Sum.apply(x, dim, keepdim)
 
 
 def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -122,8 +117,7 @@ def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         raise TypeError(
             f"mean: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
         )
-    result: Tensor = _Mean.apply(x, dim, keepdim)
-    return result
+    return _Mean.apply(x, dim, keepdim)
 
 
 def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
@@ -142,8 +136,7 @@ def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = Fa
         ValueError: ``dim`` is out of range.
     """
     _check_dim("var", x, dim)
-    result: Tensor = _Var.apply(x, dim, correction, keepdim)
-    return result
+    return _Var.apply(x, dim, correction, keepdim)
 
 
 def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -152,8 +145,7 @@ def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     Args and errors as for :func:`sum`.
     """
     _check_dim("amax", x, dim)
-    result: Tensor = _Amax.apply(x, dim, keepdim)
-    return result
+    return _Amax.apply(x, dim, keepdim)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -162,4 +154,4 @@ def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     Integers have no gradient. Errors as for :func:`sum`.
     """
     _check_dim("argmax", x, dim)
-    return Tensor.wrap(x.data.argmax(axis=dim, keepdims=keepdim))
+    return Tensor.wrap(array_module(x.data).argmax(x.data, axis=dim, keepdims=keepdim))

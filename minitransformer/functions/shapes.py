@@ -51,8 +51,7 @@ class _Expand(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, shape: tuple[int, ...]) -> Array:
         ctx.save(x.shape)
-        view: Array = array_module(x).broadcast_to(x, shape)
-        return view
+        return array_module(x).broadcast_to(x, shape)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None]:
@@ -87,8 +86,7 @@ class _Cat(Function):
     @staticmethod
     def forward(ctx: Context, *arrays: Array, dim: int) -> Array:
         ctx.save(dim, [array.shape[dim] for array in arrays])
-        joined: Array = array_module(arrays[0]).concatenate(arrays, axis=dim)
-        return joined
+        return array_module(arrays[0]).concatenate(arrays, axis=dim)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, ...]:
@@ -141,8 +139,7 @@ def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
     fits = known == x.size if -1 not in sizes else known and x.size % known == 0
     if not fits or sizes.count(-1) > 1 or min(sizes, default=0) < -1:
         raise ValueError(f"reshape: {x.shape} has {x.size} elements and cannot become {sizes}")
-    result: Tensor = _Reshape.apply(x, sizes)
-    return result
+    return _Reshape.apply(x, sizes)
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -192,8 +189,7 @@ def permute(x: Tensor, *dims: int | tuple[int, ...]) -> Tensor:
         raise ValueError(
             f"permute: expected each of the {x.ndim} dimensions of {x.shape} once, got {dims}"
         )
-    result: Tensor = _Permute.apply(x, order)
-    return result
+    return _Permute.apply(x, order)
 
 
 def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -201,8 +197,7 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
     first, second = (_check_dim("transpose", dim, x.ndim) for dim in (dim0, dim1))
     order = list(range(x.ndim))
     order[first], order[second] = second, first
-    result: Tensor = _Permute.apply(x, tuple(order))
-    return result
+    return _Permute.apply(x, tuple(order))
 
 
 def expand(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
@@ -224,8 +219,7 @@ def expand(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
     sizes = tuple(m if n == -1 else n for m, n in zip(old, wanted, strict=False))
     if added < 0 or any(m not in (1, n) for m, n in zip(old, sizes, strict=True)):
         raise ValueError(f"expand: {x.shape} cannot be expanded to {wanted}")
-    result: Tensor = _Expand.apply(x, sizes)
-    return result
+    return _Expand.apply(x, sizes)
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -243,8 +237,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     """
     parts = index if isinstance(index, tuple) else (index,)
     plain = tuple([_plain_index(part, x) for part in parts])
-    result: Tensor = _GetItem.apply(x, plain)
-    return result
+    return _GetItem.apply(x, plain)
 
 
 def _plain_index(part: Any, x: Tensor) -> Any:
@@ -279,8 +272,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise ValueError(
             f"cat: shapes must agree but for dim {dim}, got {[t.shape for t in tensors]}"
         )
-    result: Tensor = _Cat.apply(*tensors, dim=at)
-    return result
+    return _Cat.apply(*tensors, dim=at)
 
 
 concatenate = cat
@@ -324,5 +316,4 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
         sizes = list(size)
     if math.fsum(sizes) != length or min(sizes, default=-1) < 0:
         raise ValueError(f"split: {size} does not cut dim {dim} of {x.shape}, which is {length}")
-    result: tuple[Tensor, ...] = _Split.apply(x, sizes, at)
-    return result
+    return _Split.apply(x, sizes, at)

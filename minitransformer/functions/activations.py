@@ -1,0 +1,265 @@
+"""Element-wise functions and their slopes.
+
+A backward prefers the slope that can be told from the output (``exp' = exp``): then the input may
+be freed. Constants are given in the array's dtype, because an older NumPy widens a float32 without
+dimensions that meets a Python float.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+
+from ..device import Array, array_module
+from ..function import Context, Function
+from ..tensor import Tensor
+
+
+class _Exp(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).exp(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved
+        return gradient * y
+
+
+class _Log(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        ctx.save(x)
+        return array_module(x).log(x)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (x,) = ctx.saved
+        return gradient / x
+
+
+class _Sqrt(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).sqrt(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved
+        return gradient / (y + y)
+
+
+class _Tanh(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).tanh(x)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved
+        return gradient * (1 - y * y)
+
+
+class _Sigmoid(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        xp = array_module(x)
+        decay = xp.exp(-abs(x))  # never overflows
+        y = xp.maximum(decay, x >= 0) / (1 + decay)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved
+        return gradient * (y - y * y)
+
+
+class _Softplus(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        xp = array_module(x)
+        y = xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved  # sigmoid(x) = 1 - exp(-softplus(x))
+        return gradient * -array_module(y).expm1(-y)
+
+
+class _Relu(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        y = array_module(x).maximum(x, 0)
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        (y,) = ctx.saved
+        return gradient * (y > 0)
+
+
+class _Elu(Function):
+    @staticmethod
+    def forward(ctx: Context, x: Array, alpha: float) -> Array:
+        xp = array_module(x)
+        scale = x.dtype.type(alpha)
+        y = xp.maximum(x, 0) + scale * xp.expm1(xp.minimum(x, 0))
+        ctx.save(x > 0, y, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None]:
+        positive, y, scale = ctx.saved
+        return gradient * (positive + ~positive * (y + scale)), None
+
+
+class _Gelu(Function):
+    """``x Phi(x)``, with Phi the normal distribution's cumulative function."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        one, scale = x.dtype.type(1), x.dtype.type(math.sqrt(0.5))
+        phi = (one + _erf(array_module(x))(x * scale)) / x.dtype.type(2)
+        ctx.save(x, phi)
+        return x * phi
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        x, phi = ctx.saved  # d/dx = Phi(x) + x exp(-x²/2) / sqrt(2 pi)
+        slope = array_module(x).exp(x * x * x.dtype.type(-0.5))
+        slope *= x.dtype.type(1 / math.sqrt(2 * math.pi))
+        slope *= x
+        slope += phi
+        slope *= gradient
+        return slope
+
+
+class _GeluTanh(Function):
+    """The approximation ``x (1 + tanh u) / 2`` with ``u = sqrt(2/pi) (x + 0.044715 x³)``."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array) -> Array:
+        root, cubic = x.dtype.type(math.sqrt(2 / math.pi)), x.dtype.type(0.044715)
+        half, one = x.dtype.type(0.5), x.dtype.type(1)
+        phi = half * (one + array_module(x).tanh(root * x * (one + cubic * x * x)))
+        ctx.save(x, phi)
+        return x * phi
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        x, phi = ctx.saved  # phi = (1 + tanh u) / 2, so phi' = 2 phi (1 - phi) u'
+        root, cubic = x.dtype.type(math.sqrt(2 / math.pi)), x.dtype.type(3 * 0.044715)
+        rise = root * (1 + cubic * x * x)
+        return gradient * (phi + 2 * x * phi * (1 - phi) * rise)
+
+
+@functools.cache
+def _erf(xp: Any) -> Any:
+    """Return the error function, which NumPy lacks: Numba's on the CPU, CuPy's on CUDA."""
+    if xp is not np:
+        return importlib.import_module("cupyx.scipy.special").erf
+    numba: Any = importlib.import_module("numba")
+    return numba.vectorize(["float32(float32)", "float64(float64)"], cache=True)(_erf_element)
+
+
+def _erf_element(x: float) -> float:
+    return math.erf(x)
+
+
+def _floating(name: str, x: Tensor) -> Tensor:
+    if x.dtype.kind != "f":
+        raise TypeError(
+            f"{name}: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
+        )
+    return x
+
+
+def exp(x: Tensor) -> Tensor:
+    """Return ``e ** x``."""
+    return _Exp.apply(_floating("exp", x))
+
+
+def log(x: Tensor) -> Tensor:
+    """Return the natural logarithm."""
+    return _Log.apply(_floating("log", x))
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Return the square root."""
+    return _Sqrt.apply(_floating("sqrt", x))
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return the hyperbolic tangent."""
+    return _Tanh.apply(_floating("tanh", x))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Return ``1 / (1 + exp(-x))``, without overflow."""
+    return _Sigmoid.apply(_floating("sigmoid", x))
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return ``log(1 + exp(x))``, without overflow."""
+    return _Softplus.apply(_floating("softplus", x))
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return ``max(x, 0)``; the slope at 0 is 0."""
+    return _Relu.apply(_floating("relu", x))
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return ``x`` where it is positive, else ``alpha (exp(x) - 1)``.
+
+    For the feature map elu(x) + 1 of linear attention use the kernels' own: adding 1 here rounds
+    away every value below float32's resolution near 1.
+
+    Args:
+        x: Any shape, floating.
+        alpha: Minus the limit for ``x`` towards minus infinity.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return _Elu.apply(_floating("elu", x), alpha)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return ``x Phi(x)``, Phi being the cumulative function of the normal distribution.
+
+    Args:
+        x: Any shape, floating.
+        approximate: ``"none"`` for Phi itself, ``"tanh"`` for the approximation of the paper.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ValueError: Another ``approximate``.
+
+    Source:
+        Hendrycks and Gimpel 2016, "Gaussian error linear units".
+
+    Example:
+        >>> gelu(Tensor([0.0, 1.0]), approximate="tanh")
+        Tensor([0.       , 0.8411919], dtype=float32)
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}")
+    function = _Gelu if approximate == "none" else _GeluTanh
+    return function.apply(_floating("gelu", x))

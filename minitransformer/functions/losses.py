@@ -1,0 +1,129 @@
+"""Losses: how far a prediction is from its target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..device import Array, array_module
+from ..function import Context, Function
+from ..tensor import Tensor
+from .selection import check_range
+
+
+class _CrossEntropy(Function):
+    """The loss of each row of ``(R, C)`` logits, zero where it is not ``counted``."""
+
+    @staticmethod
+    def forward(ctx: Context, logits: Array, targets: Array, counted: Array) -> Array:
+        xp = array_module(logits)
+        row = xp.arange(len(targets))
+        probability = logits - logits.max(axis=1, keepdims=True)
+        chosen = probability[row, targets]
+        xp.exp(probability, out=probability)
+        total = probability.sum(axis=1)
+        probability /= total[:, None]
+        ctx.save(probability, row, targets, counted)
+        return (xp.log(total) - chosen) * counted
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
+        probability, row, targets, counted = ctx.saved  # dlogits = g (p - onehot(target))
+        gradient = gradient * counted
+        dlogits = probability * gradient[:, None]
+        dlogits[row, targets] -= gradient
+        return dlogits, None, None
+
+
+class _MeanSquaredError(Function):
+    """The mean of ``(x - y)²``, or its sum, as ``scale`` says."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, y: Array, scale: float) -> Array:
+        difference = x - y
+        ctx.save(difference, scale)
+        flat = difference.reshape(-1)
+        return flat.dot(flat) * flat.dtype.type(scale)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, None]:
+        difference, scale = ctx.saved
+        dx = difference * (gradient * difference.dtype.type(2 * scale))
+        return dx, -dx if ctx.needs_input_grad[1] else None, None
+
+
+def cross_entropy(
+    logits: Tensor, targets: Any, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Return ``-log softmax(logits)[target]``, for every target or put together.
+
+    Args:
+        logits: ``(N, C)``, ``(N, C, ...)`` or ``(C,)``: C classes, in dimension 1 as in PyTorch.
+        targets: ``(N,)``, ``(N, ...)`` or ``()`` integers: the right class of each.
+        ignore_index: Targets of this value count for nothing.
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"``.
+
+    Returns:
+        A tensor without dimensions, or in the shape of ``targets``. The mean over nothing is NaN,
+        as in PyTorch.
+
+    Raises:
+        TypeError: The targets are not integers.
+        ValueError: The shapes do not fit, or the reduction is unknown.
+        IndexError: A target is not a class.
+
+    Example:
+        >>> round(cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item(), 6)
+        0.693147
+    """
+    _check_reduction("cross_entropy", reduction)
+    classes = Tensor(targets, device=logits.device).data
+    if logits.ndim == 0 or classes.shape != logits.shape[:1] * (logits.ndim > 1) + logits.shape[2:]:
+        raise ValueError(
+            "cross_entropy: expected logits (N, C, ...) and targets (N, ...), "
+            f"got {logits.shape} and {classes.shape}"
+        )
+    if classes.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: expected integer targets, got {classes.dtype}")
+    last = logits if logits.ndim <= 2 else logits.permute(0, *range(2, logits.ndim), 1)
+    matrix = last.reshape(-1, last.shape[-1])
+    flat = classes.reshape(-1)
+    counted = flat != ignore_index
+    flat = flat * counted  # an ignored target is read, and multiplied by zero
+    check_range("cross_entropy", "targets", flat, matrix.shape[1])
+    losses = _CrossEntropy.apply(matrix, flat, counted)
+    if reduction == "none":
+        return losses.reshape(classes.shape)
+    return losses.sum() / (counted.sum().astype(matrix.dtype) if reduction == "mean" else 1)
+
+
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the squared error.
+
+    Args:
+        x: Any shape, floating.
+        target: The same shape.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        A tensor without dimensions, or, with ``"none"``, in the shape of ``x``.
+
+    Raises:
+        ValueError: The shapes differ, or the reduction is unknown.
+
+    Example:
+        >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 0.0])).item()
+        2.0
+    """
+    _check_reduction("mse_loss", reduction)
+    if x.shape != target.shape:
+        raise ValueError(
+            f"mse_loss: expected x and target of one shape, got {x.shape} and {target.shape}"
+        )
+    if reduction == "none":
+        return (x - target) ** 2
+    return _MeanSquaredError.apply(x, target, 1 / x.size if reduction == "mean" else 1.0)
+
+
+def _check_reduction(name: str, reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{name}: expected reduction 'mean', 'sum' or 'none', got {reduction!r}")

@@ -1,0 +1,131 @@
+"""Choosing elements: by condition, by mask, by index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..device import Array, array_module
+from ..function import Context, Function
+from ..tensor import Operand, Tensor
+from .arithmetic import match, sum_to
+
+
+class _Where(Function):
+    @staticmethod
+    def forward(ctx: Context, condition: Array, x: Array, y: Array) -> Array:
+        ctx.save(condition, x.shape, y.shape)
+        return array_module(condition).where(condition, x, y)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[None, Array | None, Array | None]:
+        condition, x_shape, y_shape = ctx.saved
+        xp = array_module(gradient)
+        zero = gradient.dtype.type(0)
+        _, for_x, for_y = ctx.needs_input_grad
+        dx = sum_to(xp.where(condition, gradient, zero), x_shape) if for_x else None
+        dy = sum_to(xp.where(condition, zero, gradient), y_shape) if for_y else None
+        return None, dx, dy
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx: Context, indices: Array, weight: Array) -> Array:
+        ctx.save(indices, weight.shape)
+        return weight[indices]
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> tuple[None, Array]:
+        indices, shape = ctx.saved
+        xp = array_module(gradient)
+        dweight: Array = xp.zeros(shape, gradient.dtype)
+        xp.add.at(dweight, indices, gradient)
+        return None, dweight
+
+
+def where(condition: Any, x: Operand, y: Operand) -> Tensor:
+    """Return ``x`` where the condition holds and ``y`` elsewhere, all three broadcast.
+
+    Args:
+        condition: Booleans, a tensor or an array.
+        x: A tensor or a number.
+        y: A tensor or a number.
+
+    Returns:
+        The mixed tensor. What was not chosen gets a zero gradient, even where it is infinite.
+
+    Example:
+        >>> where([True, False], Tensor([1.0, 2.0]), 0.0).tolist()
+        [1.0, 0.0]
+    """
+    left, right = match("where", x, y)
+    device = next((v.device for v in (left, right) if isinstance(v, Tensor)), None)
+    return _Where.apply(_mask("where", condition, device), left, right)
+
+
+def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
+    """Return ``x`` with ``value`` where the mask is true.
+
+    Args:
+        x: Any shape.
+        mask: Booleans, broadcast to ``x``.
+        value: A number.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        TypeError: The mask is not boolean.
+    """
+    return where(_mask("masked_fill", mask, x.device), x.dtype.type(value), x)
+
+
+def _mask(name: str, mask: Any, device: str | None) -> Array:
+    """Return a mask as an array on the device of what it chooses from."""
+    array = Tensor(mask, device=device).data
+    if array.dtype.kind != "b":
+        raise TypeError(f"{name}: expected a boolean mask, got {array.dtype}")
+    return array
+
+
+def embedding(indices: Any, weight: Tensor) -> Tensor:
+    """Return the rows of ``weight`` that ``indices`` name.
+
+    Args:
+        indices: Integers of any shape, a tensor or an array.
+        weight: ``(num_embeddings, embedding_dim)``.
+
+    Returns:
+        ``(*indices.shape, embedding_dim)``. A row that is named twice gets both gradients.
+
+    Raises:
+        TypeError: The indices are not integers.
+        IndexError: An index has no row.
+
+    Example:
+        >>> embedding(Tensor([1, 0]), Tensor([[1.0], [2.0]])).tolist()
+        [[2.0], [1.0]]
+    """
+    array = Tensor(indices, device=weight.device).data
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"embedding: expected integer indices, got {array.dtype}")
+    check_range("embedding", "indices", array, weight.shape[0])
+    return _Embedding.apply(array, weight)
+
+
+def check_range(name: str, argument: str, indices: Array, size: int) -> None:
+    """Refuse indices outside ``0..size-1``, which NumPy would count from the end or CuPy wrap.
+
+    Args:
+        name: The function, for the message.
+        argument: Its argument, for the message.
+        indices: Integers.
+        size: How many there are to choose from.
+
+    Raises:
+        IndexError: An index is out of range.
+    """
+    if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < size):
+        raise IndexError(
+            f"{name}: {argument} must be 0..{size - 1}, "
+            f"got {int(indices.min())}..{int(indices.max())}"
+        )
