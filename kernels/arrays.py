@@ -1,0 +1,61 @@
+"""What every host function does to its arrays before a launch."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+
+Array = Any  # a NumPy or a CuPy array
+HEAD_DIMS = (8, 16, 32, 64, 128, 256)
+SHARED_BYTES = 48 * 1024  # what a block may use on every GPU without asking
+
+
+def array_module(array: Array) -> ModuleType:
+    """`numpy`, or `cupy` for CuPy arrays."""
+    cupy = sys.modules.get("cupy")
+    return cupy if cupy is not None and isinstance(array, cupy.ndarray) else np
+
+
+def contiguous(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays in C order, copied only where they are not."""
+    return tuple(array_module(array).ascontiguousarray(array) for array in arrays)
+
+
+def round_up(size: int, what: str = "head dim") -> int:
+    """The head dim that a kernel is compiled for: few sizes, so that few kernels are compiled.
+
+    Raises:
+        ValueError: there is none, because the size is above 256.
+    """
+    for rounded in HEAD_DIMS:
+        if size <= rounded:
+            return rounded
+    raise ValueError(f"{what} is {size}, but kernels hold at most {HEAD_DIMS[-1]}; use more heads")
+
+
+def kernel_dtype(array: Array) -> Any:
+    """Numba's type for the numbers of an array: float32 or float64.
+
+    Raises:
+        TypeError: the array holds something else.
+    """
+    if array.dtype not in (np.float32, np.float64):
+        raise TypeError(f"kernels take float32 or float64 arrays, got {array.dtype}")
+    return numba.from_dtype(array.dtype)
+
+
+def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -> Array:
+    """Lengths as int64 `(N,)` on the device of `like`; all of them `full` where none are given."""
+    xp = array_module(like)
+    if lengths is None:
+        return xp.full(batch, full, dtype=xp.int64)
+    return xp.ascontiguousarray(xp.asarray(lengths, dtype=xp.int64))
+
+
+def ceil_div(count: int, size: int) -> int:
+    """How many groups of `size` hold `count` things."""
+    return -(-count // size)

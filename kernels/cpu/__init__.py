@@ -1,0 +1,21 @@
+"""How a CUDA block becomes a CPU loop: compile `@cuda.jit` kernels for NumPy arrays.
+
+The method is that of MCUDA (Stratton et al. 2008) and of pocl's work-group functions (Jaaskelainen et al.
+2015), on Python source. Its steps, one module each:
+
+    source      read the kernel's text and the constants that it refers to
+    canonical   bring it into a canonical form
+    uniformity  find what is the same for all threads of a block
+    regions     cut at barriers and at loops that all threads share; find what lives across
+    emit        write it down as Python, each region a loop over the threads
+    pipeline    compile that with Numba, the loops over the threads marked as parallel
+    pool        share the blocks out among CPU threads
+
+Nothing here knows of attention: the package could be lifted out as it is.
+"""
+
+from .errors import DivergentBarrier, KernelError, UnsupportedKernel
+from .launch import CpuKernel
+from .pool import num_threads
+
+__all__ = ["CpuKernel", "DivergentBarrier", "KernelError", "UnsupportedKernel", "num_threads"]

@@ -1,0 +1,324 @@
+"""Step 2: bring a kernel into a canonical form, so that the later steps see few kinds of statement.
+
+    cuda.threadIdx.x          thread_x             the loop variables of the lane loops
+    cuda.blockIdx.x           block_x              the loop variables of the block loop
+    cuda.blockDim.x           BLOCK_X              constants: a kernel is compiled per block shape
+    cuda.gridDim.x            grid_x
+    cuda.grid(1)              block_x * BLOCK_X + thread_x
+    cuda.syncthreads()        barrier()
+    x, y = a, b               x = a; y = b
+    if done: return           if not done: <the rest of the kernel>
+    for j in ..: for j in ..: each loop gets a variable of its own
+
+Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, not emitted in place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .source import Source
+
+AXES = "xyz"
+ATOMICS = {"add", "sub", "max", "min", "exch", "cas"}
+Shape3 = tuple[int, int, int]
+
+
+@dataclass
+class Array:
+    """A shared array (one per block) or a local array (one per thread)."""
+
+    name: str
+    shape: str
+    dtype: str
+    space: str
+
+
+@dataclass
+class Canonical:
+    """A kernel in canonical form."""
+
+    source: Source
+    body: list[ast.stmt]
+    arrays: dict[str, Array]
+    block: Shape3
+
+    def refuse(self, node: ast.AST, what: str, way_out: str) -> NoReturn:
+        """Raise the error for a construct that cannot be compiled."""
+        raise self.source.refuse(node, what, way_out)
+
+
+def name(identifier: str) -> ast.Name:
+    """A name being read."""
+    return ast.Name(identifier, ast.Load())
+
+
+def parse(text: str) -> ast.expr:
+    """A small expression from its text."""
+    return ast.parse(text, mode="eval").body
+
+
+def is_barrier(node: ast.AST) -> bool:
+    """Whether a statement is `barrier()`."""
+    return isinstance(node, ast.Expr) and _called(node.value) == "barrier"
+
+
+def _called(node: ast.AST) -> str | None:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+
+
+def canonical(source: Source, block: Shape3) -> Canonical:
+    """Bring a kernel into canonical form for one block shape.
+
+    Raises:
+        UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
+    """
+    form = Canonical(source, [], {}, block)
+    rewriter = _Rewriter(form)
+    body = [new for statement in source.tree.body for new in rewriter.statements(statement)]
+    body = _without_returns(form, body)
+    _give_loops_their_own_variable(body)
+    form.body = [ast.fix_missing_locations(statement) for statement in body]
+    return form
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, form: Canonical) -> None:
+        self.form = form
+        self.cuda = form.source.cuda_names
+
+    def statements(self, statement: ast.stmt) -> list[ast.stmt]:
+        new = self.visit(statement)
+        return new if isinstance(new, list) else [] if new is None else [new]
+
+    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
+        new = super().visit(node)
+        for item in new if isinstance(new, list) else [new]:
+            if isinstance(item, (ast.stmt, ast.expr)) and isinstance(node, (ast.stmt, ast.expr)):
+                ast.copy_location(item, node)
+        return new
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, _REFUSED):
+            self.form.refuse(
+                node,
+                f"`{type(node).__name__}` is not part of a kernel",
+                "Write it with assignments, if, for, while and calls of device functions",
+            )
+        if isinstance(node, (ast.For, ast.While)) and node.orelse:
+            self.form.refuse(node, "a loop has an `else`", "Use a flag instead")
+        return super().generic_visit(node)
+
+    def cuda_path(self, node: ast.AST) -> list[str]:
+        """`cuda.threadIdx.x` as ["threadIdx", "x"]; [] when it is something else."""
+        path: list[str] = []
+        while isinstance(node, ast.Attribute):
+            path.insert(0, node.attr)
+            node = node.value
+        return path if isinstance(node, ast.Name) and node.id in self.cuda else []
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        if isinstance(node.value, ast.Constant):
+            return None
+        if isinstance(node.value, ast.Call) and self.cuda_path(node.value.func) == ["syncthreads"]:
+            return ast.Expr(ast.Call(name("barrier"), [], []))
+        return self.generic_visit(node)
+
+    def visit_Pass(self, node: ast.Pass) -> None:
+        return None
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.stmt] | None:
+        if node.value is None:
+            return None
+        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt] | None:
+        if len(node.targets) != 1:
+            self.form.refuse(node, "a chained assignment", "Write one assignment a line")
+        target = node.targets[0]
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
+            path = self.cuda_path(node.value.func)
+            if path in (["shared", "array"], ["local", "array"]):
+                return self.declare(target.id, path[0], node.value)
+        if isinstance(target, ast.Tuple):
+            return self.split(target, node)
+        return self.generic_visit(node)
+
+    def declare(self, target: str, space: str, call: ast.Call) -> None:
+        arguments = dict(zip(("shape", "dtype"), call.args, strict=False))
+        arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
+        if set(arguments) != {"shape", "dtype"}:
+            self.form.refuse(
+                call, f"cuda.{space}.array takes a shape and a dtype", "Pass exactly these two"
+            )
+        for part in ast.walk(arguments["shape"]):
+            if isinstance(part, ast.Name) and part.id not in self.form.source.constants:
+                self.form.refuse(
+                    call,
+                    f"the size {part.id!r} of {space} array {target!r} is not a constant",
+                    "Its shape must be known when the kernel is compiled: make the kernel in a "
+                    "factory function and take the size from its closure",
+                )
+        if isinstance(arguments["shape"], ast.Constant) and arguments["shape"].value == 0:
+            self.form.refuse(
+                call,
+                f"shared array {target!r} is dynamic (shape 0)",
+                "Give it a constant shape",
+            )
+        if target in self.form.arrays:
+            self.form.refuse(call, f"array {target!r} is declared twice", "Use two names")
+        shape, dtype = (ast.unparse(arguments[key]) for key in ("shape", "dtype"))
+        self.form.arrays[target] = Array(target, shape, dtype, space)
+
+    def split(self, target: ast.Tuple, node: ast.Assign) -> list[ast.stmt]:
+        names = [item.id for item in target.elts if isinstance(item, ast.Name)]
+        value = node.value
+        count = len(target.elts)
+        if isinstance(value, ast.Call) and self.cuda_path(value.func) in (["grid"], ["gridsize"]):
+            values = [self.grid(self.cuda_path(value.func)[0], axis) for axis in AXES[:count]]
+        elif isinstance(value, ast.Tuple) and len(value.elts) == count:
+            values = [self.visit(item) for item in value.elts]  # type: ignore[misc]
+        elif isinstance(value, ast.Attribute) and value.attr == "shape":
+            base = self.visit(value)
+            values = [
+                ast.Subscript(base, ast.Constant(i), ast.Load())  # type: ignore[arg-type]
+                for i in range(count)
+            ]
+        else:
+            values = []
+        read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
+        if len(names) != count or not values or read & set(names):
+            self.form.refuse(node, "this assignment to a tuple", "Write one assignment a line")
+        return [
+            ast.copy_location(ast.Assign([ast.Name(n, ast.Store())], v), node)
+            for n, v in zip(names, values, strict=True)
+        ]
+
+    def grid(self, what: str, axis: str) -> ast.expr:
+        if what == "gridsize":
+            return parse(f"grid_{axis} * BLOCK_{axis.upper()}")
+        block = self.form.block[AXES.index(axis)]
+        thread = f"thread_{axis}" if block > 1 else "0"
+        return parse(f"block_{axis} * BLOCK_{axis.upper()} + {thread}")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        match self.cuda_path(node):
+            case []:
+                return self.generic_visit(node)
+            case ["threadIdx", axis] if axis in AXES:
+                many = self.form.block[AXES.index(axis)] > 1
+                return name(f"thread_{axis}") if many else ast.Constant(0)
+            case ["blockIdx", axis] if axis in AXES:
+                return name(f"block_{axis}")
+            case ["blockDim", axis] if axis in AXES:
+                return name(f"BLOCK_{axis.upper()}")
+            case ["gridDim", axis] if axis in AXES:
+                return name(f"grid_{axis}")
+            case ["warpsize"]:
+                return ast.Constant(32)
+            case path:
+                self.refuse_cuda(node, path)
+
+    def refuse_cuda(self, node: ast.AST, path: list[str]) -> NoReturn:
+        self.form.refuse(
+            node,
+            f"cuda.{'.'.join(path)} is not supported on the CPU",
+            "Use shared memory and cuda.syncthreads() instead",
+        )
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        path = self.cuda_path(node.func)
+        if not path:
+            return self.generic_visit(node)
+        if path[0] in ("grid", "gridsize") and len(node.args) == 1:
+            if not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 1):
+                self.form.refuse(
+                    node, f"cuda.{path[0]}({ast.unparse(node.args[0])}) inside an expression",
+                    f"Write `x, y = cuda.{path[0]}(2)`",
+                )
+            return self.grid(path[0], "x")
+        if path[0] == "atomic" and path[1] in ATOMICS:
+            arguments = [self.visit(argument) for argument in node.args]
+            return ast.Call(name(f"atomic_{path[1]}"), arguments, [])  # type: ignore[arg-type]
+        if path == ["fma"]:
+            a, b, c = (ast.unparse(self.visit(argument)) for argument in node.args)  # type: ignore[type-var]
+            return parse(f"({a}) * ({b}) + ({c})")
+        self.refuse_cuda(node, path)
+
+
+_REFUSED = (
+    ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
+    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Import, ast.ImportFrom,
+    ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Delete, ast.Raise, ast.Assert, ast.Dict, ast.Set,
+    ast.List, ast.JoinedStr, ast.Starred, ast.Match, ast.AsyncFor, ast.AsyncWith,
+)  # fmt: skip
+
+
+def _contains(node: ast.AST, kinds: type[ast.AST] | tuple[type[ast.AST], ...]) -> bool:
+    return any(isinstance(inner, kinds) for inner in ast.walk(node))
+
+
+def _always_returns(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Return)
+
+
+def _without_returns(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Turn `if c: return` followed by the rest into `if not c: rest`."""
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.Return):
+            if statement.value is not None and not (
+                isinstance(statement.value, ast.Constant) and statement.value.value is None
+            ):
+                form.refuse(statement, "a kernel returns a value", "Write it to an array argument")
+            return body[:index]
+        if not _contains(statement, ast.Return):
+            continue
+        rest = body[index + 1 :]
+        if isinstance(statement, ast.If) and _always_returns(statement.body):
+            then, otherwise = statement.body, [*statement.orelse, *rest]
+        elif isinstance(statement, ast.If) and _always_returns(statement.orelse):
+            then, otherwise = [*statement.body, *rest], statement.orelse
+        else:
+            form.refuse(
+                statement,
+                "a `return` inside a loop, or in only a part of a branch",
+                "Return at the top of the kernel (`if i >= n: return`), or use a condition",
+            )
+        then, otherwise = _without_returns(form, then), _without_returns(form, otherwise)
+        test = statement.test
+        if not then:
+            test, then, otherwise = ast.UnaryOp(ast.Not(), test), otherwise, []
+        new = ast.copy_location(ast.If(test, then, otherwise), statement)
+        return [*body[:index], *([new] if then else [])]
+    return body
+
+
+def _give_loops_their_own_variable(body: list[ast.stmt]) -> None:
+    """Rename the variable of each `for`, where it is read only inside loops that bind it."""
+    loops = [n for s in body for n in ast.walk(s) if isinstance(n, ast.For)]
+    reads = Counter(
+        n.id for s in body for n in ast.walk(s)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    )  # fmt: skip
+    bindings: dict[str, list[ast.For]] = {}
+    for loop in loops:
+        if isinstance(loop.target, ast.Name):
+            bindings.setdefault(loop.target.id, []).append(loop)
+    for target, bound in bindings.items():
+        inside = [n for loop in bound for s in loop.body for n in _names(s, target)]
+        read_inside = {id(n) for n in inside if isinstance(n.ctx, ast.Load)}
+        stored = [n for n in inside if isinstance(n.ctx, ast.Store)]
+        nested = any(isinstance(n, ast.For) and n in bound for b in bound for s in b.body
+                     for n in ast.walk(s))  # fmt: skip
+        if len(bound) < 2 or len(read_inside) != reads[target] or stored or nested:
+            continue
+        for number, loop in enumerate(bound[1:], 2):
+            for use in [loop.target, *(n for s in loop.body for n in _names(s, target))]:
+                use.id = f"{target}_{number}"  # type: ignore[attr-defined]
+
+
+def _names(node: ast.AST, identifier: str) -> list[ast.Name]:
+    return [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == identifier]

@@ -1,0 +1,272 @@
+"""Step 5: write the regions down as a Python module that Numba compiles.
+
+The module holds the constants, the device functions, and one function over a range of blocks, in which
+every lane region is a loop over the block's threads. It is meant to be read: `kernel.cpu_source()`
+prints it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from .canonical import AXES, Array, Canonical, Shape3, is_barrier
+from .pipeline import LANES
+from .regions import Branch, Lanes, Loop, Node, Regions, Scalar, exposed, needs, reads, writes
+from .source import Source
+from .uniformity import base_name
+
+INDENT = "    "
+
+
+class Text:
+    """Lines under construction, with the current indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def line(self, text: str = "") -> None:
+        """Append one line, or several."""
+        self.lines += [INDENT * self.depth + part if part else "" for part in text.split("\n")]
+
+    @contextmanager
+    def block(self, header: str) -> Any:
+        """A compound statement."""
+        self.line(header)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def block_constants(block: Shape3) -> dict[str, int]:
+    """BLOCK_X, BLOCK_Y, BLOCK_Z."""
+    return {f"BLOCK_{axis.upper()}": size for axis, size in zip(AXES, block, strict=True)}
+
+
+def lane_axes(block: Shape3) -> str:
+    """The axes that the threads of a block spread over, outermost first."""
+    return "".join(axis for axis in "zyx" if block[AXES.index(axis)] > 1) or "x"
+
+
+def _header(text: Text, source: Source, block: Shape3, runtime: str) -> None:
+    shape = " x ".join(str(size) for size in block)
+    text.line(f'"""Kernel {source.name!r} for the CPU, in blocks of {shape} threads.')
+    text.line(f"\nMade by {runtime.rpartition('.')[0]}; read it, but do not edit it.\n" + '"""')
+    text.line(f"\nfrom {runtime} import *\n")
+    for constant, value in block_constants(block).items():
+        text.line(f"{constant} = {value}")
+    _constants(text, source)
+
+
+def _constants(text: Text, source: Source) -> None:
+    for constant, value in source.constants.items():
+        if constant != value:
+            text.line(f"{constant} = {value}")
+
+
+def _device_functions(text: Text, source: Source, fastmath: bool) -> None:
+    """The device functions, innermost first, each with its constants just before it."""
+    for alias, inner in source.device_functions.items():
+        _device_functions(text, inner, fastmath)
+        _constants(text, inner)
+        tree = copy.deepcopy(inner.tree)
+        tree.decorator_list, tree.name, tree.returns = [], alias, None
+        if ast.get_docstring(tree):
+            tree.body = tree.body[1:]
+        for argument in tree.args.args:
+            argument.annotation = None
+        text.line(f"\n\n@device(fastmath={fastmath})\n{ast.unparse(tree)}")
+
+
+def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
+    """The kernel as one thread sees it, for type inference only."""
+    text = Text()
+    _header(text, form.source, form.block, runtime)
+    _device_functions(text, form.source, fastmath)
+    with text.block(f"def {form.source.name}(thread_x, thread_y, thread_z, block_x, block_y, "
+                    f"block_z, {_signature(form)}):"):  # fmt: skip
+        for array in form.arrays.values():
+            text.line(f"{array.name} = stack({array.shape}, {array.dtype})")
+        _statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])
+        text.line("return")
+    return str(text)
+
+
+def _drop_barriers(statement: ast.stmt) -> ast.stmt | None:
+    class Drop(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> ast.AST:
+            return ast.Pass() if is_barrier(node) else node
+
+    return Drop().visit(statement)  # type: ignore[no-any-return]
+
+
+def _signature(form: Canonical) -> str:
+    return ", ".join(["grid_x, grid_y, grid_z", *form.source.parameters])
+
+
+def _statements(text: Text, body: Iterable[ast.stmt]) -> None:
+    for statement in body:
+        text.line(ast.unparse(ast.fix_missing_locations(statement)))
+
+
+def module(
+    form: Canonical, regions: Regions, types: Mapping[str, str], runtime: str, fastmath: bool
+) -> str:
+    """The module to compile: `types` gives each slot's dtype."""
+    text = Text()
+    _header(text, form.source, form.block, runtime)
+    _device_functions(text, form.source, fastmath)
+    text.line(f"\n\n@kernel(fastmath={fastmath})")
+    with text.block(f"def {form.source.name}(first_block, last_block, {_signature(form)}):"):
+        _Body(text, form, regions, types).write()
+    return str(text)
+
+
+class _Body:
+    def __init__(
+        self, text: Text, form: Canonical, regions: Regions, types: Mapping[str, str]
+    ) -> None:
+        self.text, self.form, self.regions, self.types = text, form, regions, types
+        self.axes = lane_axes(form.block)
+        self.lane = ", ".join(f"thread_{axis}" for axis in self.axes)
+        self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in self.axes)
+        self.rewriter = _Indices(form.arrays, self.lane)
+
+    def write(self) -> None:
+        for array in self.form.arrays.values():
+            self.declare(array)
+        for slot in sorted(self.regions.slots):
+            self.text.line(f"{slot}_of = stack(({self.lane_shape},), numba.{self.types[slot]})")
+        with self.text.block("for block in range(first_block, last_block):"):
+            self.text.line("block_x = block % grid_x")
+            self.text.line("block_y = block // grid_x % grid_y")
+            self.text.line("block_z = block // (grid_x * grid_y)")
+            self.nodes(self.regions.nodes)
+
+    def declare(self, array: Array) -> None:
+        shape = array.shape
+        if array.space == "local":
+            tree = ast.parse(shape, mode="eval").body
+            dims = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+            shape = f"({', '.join([*map(ast.unparse, dims), self.lane_shape])})"
+        self.text.line(f"{array.name} = stack({shape}, {array.dtype})  # {array.space}")
+
+    def nodes(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            match node:
+                case Scalar(statement):
+                    _statements(self.text, [self.rewrite(statement)])
+                case Loop(ast.For(target=target, iter=iterator), body):
+                    header = f"for {ast.unparse(target)} in {self.source(iterator)}:"
+                    self.compound(header, body)
+                case Loop(ast.While(test=test), body):
+                    self.compound(f"while {self.source(test)}:", body)
+                case Branch(test, body, orelse):
+                    self.compound(f"if {self.source(test)}:", body)
+                    if orelse:
+                        self.compound("else:", orelse)
+                case Lanes():
+                    self.lanes(node)
+
+    def compound(self, header: str, body: list[Node]) -> None:
+        with self.text.block(header):
+            before = len(self.text.lines)
+            self.nodes(body)
+            if len(self.text.lines) == before:
+                self.text.line("pass")
+
+    def lanes(self, region: Lanes) -> None:
+        """One loop over the threads: recompute, load the slots, run, store the slots."""
+        body = self.without_dead_definitions(region)
+        if not body:
+            return
+        depth = self.text.depth
+        for axis in self.axes:
+            mark = f"  {LANES}" if axis == self.axes[-1] else ""
+            header = f"for thread_{axis} in range(BLOCK_{axis.upper()}):{mark}"
+            self.text.line(header)
+            self.text.depth += 1
+        self.recompute(needs(Lanes(body, region.mask)))
+        if region.mask in self.regions.slots:
+            self.text.line(f"{region.mask} = {region.mask}_of[{self.lane}]")
+        if region.mask:
+            self.text.line(f"if {region.mask}:")
+            self.text.depth += 1
+        written = writes(body)
+        defined: set[str] = set()
+        loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
+        for slot in sorted(loaded):
+            self.text.line(f"{slot} = {slot}_of[{self.lane}]")
+        _statements(self.text, [self.rewrite(statement) for statement in body])
+        for slot in sorted(written & self.regions.slots):
+            self.text.line(f"{slot}_of[{self.lane}] = {slot}")
+        self.text.depth = depth
+
+    def without_dead_definitions(self, region: Lanes) -> list[ast.stmt]:
+        """The statements of a region without definitions that only other regions use."""
+        kept: list[ast.stmt] = []
+        used: set[str] = set()
+        for statement in reversed(region.body):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)]) if (
+                    target in self.regions.recomputed and target not in used
+                ):
+                    continue
+            used |= reads(statement)
+            kept.insert(0, statement)
+        return kept
+
+    def recompute(self, wanted: set[str]) -> None:
+        done: set[str] = set()
+
+        def visit(target: str) -> None:
+            if target in done or target not in self.regions.recomputed:
+                return
+            done.add(target)
+            value = self.regions.recomputed[target]
+            for operand in sorted(reads(value)):
+                visit(operand)
+            self.text.line(f"{target} = {self.source(value)}")
+
+        for target in sorted(wanted):
+            visit(target)
+
+    def rewrite(self, node: Any) -> Any:
+        return self.rewriter.visit(copy.deepcopy(node))
+
+    def source(self, node: ast.expr) -> str:
+        return ast.unparse(ast.fix_missing_locations(self.rewrite(node)))
+
+
+class _Indices(ast.NodeTransformer):
+    """Add the thread to the indices of local arrays, and keep all indices from wrapping."""
+
+    def __init__(self, arrays: Mapping[str, Array], lane: str) -> None:
+        self.arrays = arrays
+        self.lane = [ast.Name(part, ast.Load()) for part in lane.split(", ")]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Attribute) or base_name(node) is None:
+            return node
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = [self.unsigned(index) for index in indices]
+        array = self.arrays.get(base_name(node) or "")
+        if array and array.space == "local":
+            indices += self.lane
+        node.slice = indices[0] if len(indices) == 1 else ast.Tuple(indices, ast.Load())
+        return node
+
+    def unsigned(self, index: ast.expr) -> ast.expr:
+        if isinstance(index, ast.Constant) or (
+            isinstance(index, ast.Name) and index.id.startswith("thread_")
+        ):
+            return index
+        return ast.Call(ast.Name("u", ast.Load()), [index], [])

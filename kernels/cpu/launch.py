@@ -1,0 +1,117 @@
+"""A kernel on the CPU: check a launch, find or compile its function, run its blocks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from . import pool
+from .canonical import Shape3
+from .errors import KernelError
+from .lowering import lower
+from .source import Source, read
+
+Compiled = Callable[..., None]
+
+
+class CpuKernel:
+    """A `@cuda.jit` kernel that runs on NumPy arrays."""
+
+    def __init__(self, function: types.FunctionType, *, fastmath: bool = False) -> None:
+        self.function = function
+        self.fastmath = fastmath
+        self._source: Source | None = None
+        self._compiled: dict[Any, Compiled] = {}
+        self._path: Path | None = None
+
+    @property
+    def source(self) -> Source:
+        """The kernel's parsed source, read on first use."""
+        if self._source is None:
+            self._source = read(self.function)
+        return self._source
+
+    def launch(self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...]) -> None:
+        """Run every block of a grid.
+
+        Raises:
+            KernelError: an argument's type, layout or number is wrong, or the kernel cannot be
+                compiled for the CPU.
+        """
+        key = (block, *[_kind(argument) for argument in arguments])
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile(block, arguments)
+        if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
+            arguments = tuple(map(_writable_alias, arguments))
+        run = compiled
+
+        def blocks(first: int, last: int) -> None:
+            run(first, last, *grid, *arguments)
+
+        pool.run(blocks, grid[0] * grid[1] * grid[2])
+
+    def emitted(self) -> str:
+        """The text of the module that was compiled last."""
+        if self._path is None:
+            raise KernelError(
+                f"kernel {self.function.__name__!r} has not run on the CPU yet, and what is emitted "
+                "depends on the arguments: launch it once on NumPy arrays, then ask again"
+            )
+        return self._path.read_text()
+
+    def _compile(self, block: Shape3, arguments: tuple[Any, ...]) -> Compiled:
+        parameters = self.source.parameters
+        if len(parameters) != len(arguments):
+            raise KernelError(
+                f"kernel {self.function.__name__!r} takes {len(parameters)} arguments "
+                f"({', '.join(parameters)}), got {len(arguments)}"
+            )
+        for parameter, argument in zip(parameters, arguments, strict=True):
+            self._check(parameter, argument)
+        kinds = tuple(numba.typeof(_writable_alias(argument)) for argument in arguments)
+        function, self._path = lower(self.source, block, kinds, self.fastmath)
+        return function
+
+    def _check(self, parameter: str, argument: Any) -> None:
+        if isinstance(argument, (bool, int, float, np.number, np.bool_)):
+            return
+        if not isinstance(argument, np.ndarray):
+            raise KernelError(
+                f"kernel {self.function.__name__!r}: argument {parameter!r} is a "
+                f"{type(argument).__name__}; expected a NumPy array or a number. "
+                f"Convert it with numpy.asarray"
+            )
+        if not argument.flags.c_contiguous:
+            raise KernelError(
+                f"kernel {self.function.__name__!r}: argument {parameter!r} of shape "
+                f"{argument.shape} is not contiguous; pass numpy.ascontiguousarray({parameter})"
+            )
+
+
+def _kind(argument: Any) -> Any:
+    """What decides the compiled function: cheap to compute, since every launch does."""
+    if isinstance(argument, np.ndarray):
+        return argument.dtype.char, argument.ndim, argument.flags.c_contiguous
+    return type(argument)
+
+
+def _writable_alias(array: Any) -> Any:
+    """The same memory without the read-only mark, which Numba would compile again for."""
+    if not isinstance(array, np.ndarray) or array.flags.writeable:
+        return array
+    return np.asarray(_Memory(array))
+
+
+class _Memory:
+    """An array's memory, for `numpy.asarray`."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}

@@ -1,0 +1,126 @@
+"""From a kernel and the types of its arguments to a compiled function over a range of blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+from numba.core import types
+from numba.core.errors import NumbaError
+
+from . import emit, pipeline
+from .canonical import Shape3, canonical
+from .errors import KernelError
+from .regions import cut
+from .source import Source
+from .uniformity import Uniformity
+
+HERE = Path(__file__).parent
+RUNTIME = f"{__package__}.runtime"
+
+
+def cache_folder() -> Path:
+    """Where emitted modules, and Numba's compiled code beside them, are kept.
+
+    `MINITRANSFORMER_CACHE_DIR`, else the user's cache folder, else a temporary one.
+    """
+    chosen = os.environ.get("MINITRANSFORMER_CACHE_DIR")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in [Path(chosen)] if chosen else [base / "minitransformer" / "kernels"]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+        except OSError:
+            continue
+    return _temporary_folder()
+
+
+@cache
+def _temporary_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="minitransformer-kernels-"))
+
+
+@cache
+def _version_of_the_lowering() -> str:
+    """A digest of this package's own source: other code, other cache."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(HERE.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def lower(
+    source: Source, block: Shape3, arguments: tuple[types.Type, ...], fastmath: bool
+) -> tuple[Callable[..., None], Path]:
+    """Compile a kernel for one block shape and one tuple of argument types.
+
+    Returns:
+        The function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the file
+        that its text was written to. Neither is made again when the file exists already.
+    """
+    parts = [source.text(), block, arguments, fastmath, _version_of_the_lowering()]
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+    path = cache_folder() / f"{source.name}_{digest}.py"
+    if not path.exists():
+        _write(path, emitted(source, block, arguments, fastmath))
+    return getattr(_load(path), source.name), path
+
+
+def emitted(
+    source: Source, block: Shape3, arguments: tuple[types.Type, ...], fastmath: bool
+) -> str:
+    """The text of the module that is compiled."""
+    form = canonical(source, block)
+    regions = cut(form, Uniformity(form))
+    slots = _slot_types(source, emit.typing_module(form, RUNTIME, fastmath), arguments, regions.slots)
+    return emit.module(form, regions, slots, RUNTIME, fastmath)
+
+
+def _slot_types(
+    source: Source, text: str, arguments: tuple[types.Type, ...], slots: set[str]
+) -> dict[str, str]:
+    masks = {slot: "boolean" for slot in slots if slot.startswith(("active_", "inactive_", "has_"))}
+    namespace: dict[str, Any] = {}
+    text = text.replace("@device(", "@_untyped_device(")
+    namespace["_untyped_device"] = lambda fastmath: numba.njit(error_model="numpy")
+    exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
+    indices = (types.int64,) * 9
+    try:
+        found = pipeline.infer_types(namespace[source.name], indices + arguments, slots)
+    except NumbaError as error:
+        raise KernelError(
+            f"{source.filename}:{source.first_line}: kernel {source.name!r}: Numba cannot type it "
+            f"for the arguments ({', '.join(map(str, arguments))}):\n{error}"
+        ) from error
+    for slot, kind in found.items():
+        if not isinstance(kind, (types.Number, types.Boolean)):
+            raise KernelError(
+                f"{source.filename}:{source.first_line}: kernel {source.name!r}: the variable "
+                f"{slot!r} is a {kind}; across a barrier or a loop a thread can keep numbers only. "
+                "Index the array itself instead of keeping a view of it"
+            )
+    return masks | {slot: str(kind) for slot, kind in found.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that other processes may be reading or writing too."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+def _load(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -1,0 +1,339 @@
+"""Step 4: cut a block's program into lane regions, and find what lives across the cuts.
+
+The result is a small tree:
+
+    Lanes      statements that every thread runs, one thread after the other: `for thread in ...`
+    Scalar     a statement on uniform values: run once for the block
+    Loop       a loop at block level, with a tree of its own inside
+    Branch     an `if` at block level
+
+A barrier is nothing but a cut between two `Lanes`: when the first has run for all threads, every
+thread has reached the barrier. Loops at block level cut as well, which puts the loop over the
+threads innermost, where it becomes SIMD code.
+
+A varying `if` that contains a loop at block level is taken apart: its condition becomes a *mask*
+that guards each region inside it.
+
+What lives across a cut is either *recomputed* in each region (an index such as
+`row = block_x * 64 + thread_x`, made of values that do not change) or kept in a *slot*: an array with one
+element per thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .canonical import Canonical, is_barrier, name
+from .errors import DivergentBarrier
+from .uniformity import Uniformity, range_arguments
+
+CHEAP_CALLS = {"min", "max", "abs", "int"}
+CHEAP_SIZE = 32
+
+
+@dataclass
+class Lanes:
+    """Statements that every thread runs (those whose mask is set)."""
+
+    body: list[ast.stmt]
+    mask: str | None = None
+
+
+@dataclass
+class Scalar:
+    """A statement on uniform values."""
+
+    statement: ast.stmt
+
+
+@dataclass
+class Loop:
+    """A `for` or `while` that all threads walk in step."""
+
+    header: ast.For | ast.While
+    body: list[Node]
+
+
+@dataclass
+class Branch:
+    """An `if` that all threads decide alike."""
+
+    test: ast.expr
+    body: list[Node]
+    orelse: list[Node]
+
+
+Node = Lanes | Scalar | Loop | Branch
+
+
+@dataclass
+class Regions:
+    """The tree, and what lives across its cuts."""
+
+    nodes: list[Node]
+    slots: set[str] = field(default_factory=set)
+    recomputed: dict[str, ast.expr] = field(default_factory=dict)
+
+
+def cut(form: Canonical, uniformity: Uniformity) -> Regions:
+    """Cut a kernel into regions.
+
+    Raises:
+        DivergentBarrier: a barrier stands under a condition, or in a loop, that threads of one
+            block may decide differently.
+    """
+    nodes = _Cutter(form, uniformity).cut(form.body, None)
+    return _what_lives_across(Regions(nodes), uniformity)
+
+
+class _Cutter:
+    def __init__(self, form: Canonical, uniformity: Uniformity) -> None:
+        self.form = form
+        self.uniform = uniformity
+        self.numbers = itertools.count(1)
+
+    def cut(self, body: list[ast.stmt], mask: str | None) -> list[Node]:
+        """The tree of a list of statements that run under a mask."""
+        nodes: list[Node] = []
+        for statement in body:
+            if is_barrier(statement):
+                if mask:
+                    raise self.divergent(statement)
+                nodes.append(Lanes([]))  # an empty region keeps its neighbours apart
+            else:
+                self.add(nodes, statement, mask)
+        return [node for node in nodes if not (isinstance(node, Lanes) and not node.body)]
+
+    def add(self, nodes: list[Node], statement: ast.stmt, mask: str | None) -> None:
+        uniform = self.uniform
+        match statement:
+            case ast.For() | ast.While() if statement in uniform.block_loops:
+                nodes.append(Loop(statement, self.cut(statement.body, mask)))
+            case ast.For() if statement in uniform.trip_loops:
+                nodes.append(self.trips(statement, mask))
+            case ast.If(test=test) if not uniform.is_varying(test):
+                then, otherwise = (self.cut(b, mask) for b in (statement.body, statement.orelse))
+                nodes.append(Branch(test, then, otherwise))
+            case ast.If() if self.has_block_loop(statement):
+                self.split(nodes, statement, mask)
+            case ast.Break() | ast.Continue():
+                nodes.append(Scalar(statement))
+            case ast.Assign(targets=[ast.Name(id=target)]) if target not in uniform.varying:
+                self.add_scalar(nodes, statement, target)
+            case ast.AugAssign(target=ast.Name(id=target)) if target not in uniform.varying:
+                self.add_scalar(nodes, statement, target)
+            case _:
+                for inner in ast.walk(statement):
+                    if is_barrier(inner):
+                        raise self.divergent(inner)
+                self.add_lanes(nodes, [statement], mask)
+
+    def add_lanes(self, nodes: list[Node], body: list[ast.stmt], mask: str | None) -> None:
+        last = nodes[-1] if nodes else None
+        if isinstance(last, Lanes) and last.body and last.mask == mask:
+            last.body.extend(body)
+        else:
+            nodes.append(Lanes(list(body), mask))
+
+    def add_scalar(self, nodes: list[Node], statement: ast.stmt, target: str) -> None:
+        """Put a uniform assignment before the open region, where that changes nothing."""
+        last = nodes[-1] if nodes else None
+        free = isinstance(last, Lanes) and not any(
+            isinstance(n, ast.Name) and n.id == target for s in last.body for n in ast.walk(s)
+        )
+        nodes.insert(len(nodes) - 1 if free else len(nodes), Scalar(statement))
+
+    def trips(self, loop: ast.For, mask: str | None) -> Loop:
+        """`for j in range(start, stop, step)` whose threads start apart, in common trips."""
+        assert isinstance(loop.target, ast.Name)
+        target = loop.target.id
+        start, stop, step = range_arguments(loop)
+        lowest = self.uniform.lowest(start)
+        assert lowest is not None
+        first, turn = f"{target}_first", f"has_{target}"
+        offset = ast.BinOp(start, ast.Sub(), lowest)
+        own = ast.BinOp(name(first), ast.Add(), offset)
+        test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
+        header = ast.For(
+            ast.Name(first, ast.Store()),
+            ast.Call(name("range"), [lowest, stop, step], []),
+            [],
+            [],
+        )
+        self.define(target, own)
+        nodes: list[Node] = [Lanes([_assign(target, own)])]
+        self.mask(nodes, turn, test, mask)
+        nodes += self.cut(loop.body, turn)
+        return Loop(ast.copy_location(header, loop), nodes)
+
+    def split(self, nodes: list[Node], statement: ast.If, mask: str | None) -> None:
+        number = next(self.numbers)
+        active, inactive = f"active_{number}", f"inactive_{number}"
+        self.mask(nodes, active, statement.test, mask)
+        if statement.orelse:
+            self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), statement.test), mask)
+        nodes += self.cut(statement.body, active)
+        nodes += self.cut(statement.orelse, inactive)
+
+    def mask(self, nodes: list[Node], mask: str, test: ast.expr, outer: str | None) -> None:
+        test = ast.BoolOp(ast.And(), [name(outer), test]) if outer else test
+        self.define(mask, test)
+        self.add_lanes(nodes, [_assign(mask, test)], None)
+
+    def define(self, target: str, value: ast.expr) -> None:
+        self.uniform.varying.add(target)
+        self.uniform.definitions[target] = value
+        self.uniform.assignments[target] = 1
+
+    def has_block_loop(self, statement: ast.stmt) -> bool:
+        loops = self.uniform.block_loops | self.uniform.trip_loops
+        return any(inner in loops for inner in ast.walk(statement))
+
+    def divergent(self, node: ast.AST) -> DivergentBarrier:
+        return DivergentBarrier(
+            f"{self.form.source.where(node)}: kernel {self.form.source.name!r}: "
+            "cuda.syncthreads() stands under a condition, or in a loop, that threads of one block "
+            "may decide differently. Every thread must reach every barrier: move it out of the "
+            "branch, and guard the work around it instead"
+        )
+
+
+def _assign(target: str, value: ast.expr) -> ast.stmt:
+    statement = ast.Assign([ast.Name(target, ast.Store())], value)
+    return ast.fix_missing_locations(statement)
+
+
+def reads(node: ast.AST) -> set[str]:
+    """The names that an expression or a statement reads."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
+    """The names that statements read before they surely defined them; `defined` grows."""
+    found: set[str] = set()
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=value):
+                found |= reads(value) - defined
+                defined.add(target)
+            case ast.AugAssign(target=ast.Name(id=target), value=value):
+                found |= ({target} | reads(value)) - defined
+                defined.add(target)
+            case ast.If(test=test, body=then, orelse=otherwise):
+                found |= reads(test) - defined
+                after = [set(defined), set(defined)]
+                found |= exposed(then, after[0]) | exposed(otherwise, after[1])
+                defined |= after[0] & after[1]
+            case ast.For(target=ast.Name(id=target), iter=iterator, body=inner):
+                found |= reads(iterator) - defined
+                found |= exposed(inner, defined | {target})
+            case ast.While(test=test, body=inner):
+                found |= reads(test) - defined
+                found |= exposed(inner, set(defined))
+            case _:
+                found |= reads(statement) - defined
+    return found
+
+
+def writes(body: list[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    nodes = (n for statement in body for n in ast.walk(statement))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def needs(region: Lanes) -> set[str]:
+    """What a region takes from outside itself."""
+    return exposed(region.body, set()) | ({region.mask} if region.mask else set())
+
+
+def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
+    """Every lane region of a tree."""
+    for node in nodes:
+        match node:
+            case Lanes():
+                yield node
+            case Loop(body=body):
+                yield from all_lanes(body)
+            case Branch(body=body, orelse=orelse):
+                yield from all_lanes(body)
+                yield from all_lanes(orelse)
+
+
+def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
+    """Decide for each varying name that crosses a cut: recomputed, or a slot."""
+    recomputed = _recomputable(uniformity)
+    while True:
+        unavailable = _not_dominated(regions.nodes, recomputed, frozenset())
+        if not unavailable:
+            break
+        recomputed = _closed({n: e for n, e in recomputed.items() if n not in unavailable}, uniformity)
+    crossing = set().union(*(needs(region) for region in all_lanes(regions.nodes)))
+    regions.recomputed = recomputed
+    regions.slots = (crossing & uniformity.varying) - set(recomputed)
+    regions.slots -= {"thread_x", "thread_y", "thread_z"}
+    return regions
+
+
+def _recomputable(uniformity: Uniformity) -> dict[str, ast.expr]:
+    """Varying names with one definition: a small pure expression of values that do not change."""
+    cheap = {n: e for n, e in uniformity.definitions.items() if n in uniformity.varying and _cheap(e)}
+    return _closed(cheap, uniformity)
+
+
+def _closed(cheap: dict[str, ast.expr], uniformity: Uniformity) -> dict[str, ast.expr]:
+    """Drop names whose definition reads something that changes, until none is left."""
+    arrays = set(uniformity.form.arrays)
+
+    def stable(operand: str) -> bool:
+        if operand in arrays:
+            return False
+        if operand.startswith("thread_") or operand not in uniformity.varying:
+            return uniformity.assignments[operand] <= 1
+        return operand in cheap
+
+    while True:
+        keep = {n: e for n, e in cheap.items() if all(stable(operand) for operand in reads(e))}
+        if len(keep) == len(cheap):
+            return keep
+        cheap = keep
+
+
+def _cheap(expression: ast.expr) -> bool:
+    def allowed(node: ast.AST) -> bool:
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Attribute():
+                return True
+            case ast.Call(func=ast.Name(id=called)):
+                return called in CHEAP_CALLS
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=right):
+                return isinstance(right, (ast.Constant, ast.Name))
+            case ast.BinOp(op=ast.Div() | ast.Pow()) | ast.Subscript() | ast.Call():
+                return False
+        return True
+
+    nodes = list(ast.walk(expression))
+    return len(nodes) <= CHEAP_SIZE and all(allowed(node) for node in nodes)
+
+
+def _not_dominated(
+    nodes: list[Node], recomputed: dict[str, ast.expr], before: frozenset[str]
+) -> set[str]:
+    """The names that some region needs before, or outside, the place of their definition."""
+    available, missing = set(before), set()
+    for node in nodes:
+        match node:
+            case Lanes():
+                missing |= (needs(node) & set(recomputed)) - available
+                available |= {
+                    s.targets[0].id for s in node.body
+                    if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+                }  # fmt: skip
+            case Loop(body=body):
+                missing |= _not_dominated(body, recomputed, frozenset(available))
+            case Branch(body=body, orelse=orelse):
+                missing |= _not_dominated(body, recomputed, frozenset(available))
+                missing |= _not_dominated(orelse, recomputed, frozenset(available))
+    return missing

@@ -1,0 +1,223 @@
+"""Step 3: which values are the same for every thread of a block, and which loops all threads share.
+
+A value is *uniform* when it is built only from arguments, shapes, constants, block indices and other
+uniform values, under uniform control flow; it is *varying* otherwise, and when in doubt. A loop with
+uniform bounds is walked by all threads in step, so it can stand outside the loop over the threads:
+it runs *at block level*. So can a loop whose threads start at different points but share the stop
+and the step, the usual way to share work out (`for i in range(threadIdx.x, n, blockDim.x)`): all
+threads make the same number of *trips*, some with nothing to do in the last.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from .canonical import Canonical
+
+THREADS = {"thread_x", "thread_y", "thread_z"}
+POSITIVE = {"BLOCK_X", "BLOCK_Y", "BLOCK_Z", "grid_x", "grid_y", "grid_z"}
+Loop = ast.For | ast.While
+
+
+def base_name(node: ast.AST) -> str | None:
+    """The array's name in `array[i]` or `array[i][j]`; None when it is not a plain name."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
+    """Start, stop and step of a `for ... in range(...)`."""
+    zero, one = ast.Constant(0), ast.Constant(1)
+    match loop.iter:
+        case ast.Call(func=ast.Name(id="range"), args=[stop]):
+            return zero, stop, one
+        case ast.Call(func=ast.Name(id="range"), args=[start, stop]):
+            return start, stop, one
+        case ast.Call(func=ast.Name(id="range"), args=[start, stop, step]):
+            return start, stop, step
+    raise ValueError(ast.unparse(loop))
+
+
+class Uniformity:
+    """The varying names of a kernel, and the loops that run at block level."""
+
+    def __init__(self, form: Canonical) -> None:
+        self.form = form
+        self.varying: set[str] = set(THREADS)
+        self.written = _written_arrays(form)
+        self.assignments = _count_assignments(form)
+        self.definitions = _single_definitions(form, self.assignments)
+        self.block_loops: set[ast.AST] = set()
+        self.trip_loops: set[ast.AST] = set()
+        before = -1
+        while before != len(self.varying):
+            before = len(self.varying)
+            self.block_loops.clear()
+            self.trip_loops.clear()
+            self._visit(form.body, under_varying=False, lane_level=False)
+
+    def is_varying(self, node: ast.AST) -> bool:
+        """Whether an expression can differ between the threads of a block."""
+        if isinstance(node, ast.Name):
+            return node.id in self.varying
+        if isinstance(node, ast.Attribute):  # array.shape, array.size, math.pi
+            return False
+        if isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Attribute):
+            array = base_name(node)
+            known = array in self.form.source.parameters or array in self.form.source.constants
+            if not known or array in self.written:
+                return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id.startswith("atomic_"):
+                return True
+        return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
+
+    def is_positive(self, node: ast.AST) -> bool:
+        """Whether an expression is surely greater than zero (the step of a loop)."""
+        match node:
+            case ast.Constant(value=int(value)):
+                return value > 0
+            case ast.Name(id=name):
+                constant = self.form.source.int_constants.get(name, 0) > 0
+                defined = name in self.definitions and self.is_positive(self.definitions[name])
+                return name in POSITIVE or constant or defined
+            case ast.BinOp(left=left, op=ast.Mult() | ast.Add(), right=right):
+                return self.is_positive(left) and self.is_positive(right)
+        return False
+
+    def _visit(self, body: list[ast.stmt], *, under_varying: bool, lane_level: bool) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value):
+                    self._mark(target, under_varying or self.is_varying(value))
+                case ast.AugAssign(target=ast.Name(id=target), value=value):
+                    self._mark(target, under_varying or self.is_varying(value))
+                case ast.If(test=test, body=then, orelse=otherwise):
+                    varying = under_varying or self.is_varying(test)
+                    self._visit(then, under_varying=varying, lane_level=lane_level)
+                    self._visit(otherwise, under_varying=varying, lane_level=lane_level)
+                case ast.For():
+                    self._visit_for(statement, under_varying, lane_level)
+                case ast.While(test=test, body=then):
+                    level = lane_level or self.is_varying(test) or self._leaves_early(statement)
+                    if not level:
+                        self.block_loops.add(statement)
+                    self._visit(then, under_varying=under_varying or level, lane_level=level)
+
+    def _visit_for(self, loop: ast.For, under_varying: bool, lane_level: bool) -> None:
+        if not isinstance(loop.target, ast.Name) or not _is_range(loop):
+            self.form.refuse(
+                loop,
+                f"a loop over `{ast.unparse(loop.iter)}`",
+                "Write `for i in range(...)`",
+            )
+        start, stop, step = range_arguments(loop)
+        shared = not (self.is_varying(stop) or self.is_varying(step))
+        early = lane_level or self._leaves_early(loop)
+        own_variable = self.assignments[loop.target.id] == 1
+        if shared and not early and not self.is_varying(start):
+            self.block_loops.add(loop)
+            self._mark(loop.target.id, under_varying and not own_variable)
+        elif shared and not early and own_variable and self._in_trips(loop, start, step):
+            self.trip_loops.add(loop)
+            self._mark(loop.target.id, True)
+            under_varying = True
+        else:
+            lane_level = under_varying = True
+            self._mark(loop.target.id, True)
+        self._visit(loop.body, under_varying=under_varying, lane_level=lane_level)
+
+    def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
+        return not _jumps(loop) and self.is_positive(step) and self.lowest(start) is not None
+
+    def lowest(self, node: ast.expr) -> ast.expr | None:
+        """The smallest value of an expression over the block's threads, as a uniform expression.
+
+        Known for sums of a uniform value and non-negative multiples of the thread indices; None for
+        anything else.
+        """
+        if not self.is_varying(node):
+            return node
+        match node:
+            case ast.Name(id=name) if name in THREADS:
+                return ast.Constant(0)
+            case ast.Name(id=name) if name in self.definitions:
+                return self.lowest(self.definitions[name])
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                low = self.lowest(left), self.lowest(right)
+                if low[0] is not None and low[1] is not None:
+                    return ast.BinOp(low[0], ast.Add(), low[1])
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                for factor, other in ((left, right), (right, left)):
+                    low_factor = self.lowest(factor)
+                    if self.is_positive(other) and low_factor is not None:
+                        return ast.BinOp(low_factor, ast.Mult(), other)
+        return None
+
+    def _mark(self, name: str, varying: bool) -> None:
+        if varying:
+            self.varying.add(name)
+
+    def _leaves_early(self, loop: Loop) -> bool:
+        """Whether some threads may leave the loop, or skip a turn, before others."""
+        return any(self.is_varying(test) for jump in _jumps(loop) for test in jump)
+
+
+def _is_range(loop: ast.For) -> bool:
+    call = loop.iter
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "range"
+        and not call.keywords
+    )
+
+
+def _jumps(loop: Loop) -> list[list[ast.expr]]:
+    """For each `break` and `continue` of this loop, the conditions that lead to it."""
+    found: list[list[ast.expr]] = []
+
+    def walk(body: list[ast.stmt], tests: list[ast.expr]) -> None:
+        for statement in body:
+            if isinstance(statement, (ast.Break, ast.Continue)):
+                found.append(tests)
+            elif isinstance(statement, ast.If):
+                walk(statement.body, [*tests, statement.test])
+                walk(statement.orelse, [*tests, statement.test])
+
+    walk(loop.body, [])
+    return found
+
+
+def _nodes(form: Canonical) -> list[ast.AST]:
+    return [node for statement in form.body for node in ast.walk(statement)]
+
+
+def _written_arrays(form: Canonical) -> set[str]:
+    written = set()
+    for node in _nodes(form):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            written.add(base_name(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id.startswith("atomic_"):
+                written.add(base_name(node.args[0]))
+    return {name for name in written if name}
+
+
+def _count_assignments(form: Canonical) -> Counter[str]:
+    stores = [n for n in _nodes(form) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    counts = Counter(node.id for node in stores)
+    counts.update(form.source.parameters)  # an argument that is assigned has two definitions
+    return counts
+
+
+def _single_definitions(form: Canonical, assignments: Counter[str]) -> dict[str, ast.expr]:
+    return {
+        node.targets[0].id: node.value
+        for node in _nodes(form)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and assignments[node.targets[0].id] == 1
+    }

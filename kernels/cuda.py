@@ -1,0 +1,199 @@
+"""The one door to CUDA: `from .cuda import cuda` in place of `from numba import cuda`.
+
+The text of a kernel stays literal Numba CUDA. What changes is what `@cuda.jit` returns: a `Kernel`, whose
+launch `kernel[blocks, threads](...)` looks at its arguments. CuPy arrays run on the GPU, NumPy arrays on
+the CPU, by way of `cpu/`, from the same source.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+
+from .cpu import CpuKernel, KernelError
+from .cpu.canonical import Shape3
+
+MAX_THREADS = 1024  # per block, on every CUDA GPU
+MAX_BLOCK_Z = 64
+
+
+def is_cupy(value: Any) -> bool:
+    """Whether a value is a CuPy array, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def _shape3(value: int | tuple[int, ...], what: str) -> Shape3:
+    sizes = value if isinstance(value, tuple) else (value,)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+        raise KernelError(f"{what} must be one to three whole numbers from 1 up, got {value!r}")
+    return tuple([*map(int, sizes), 1, 1][:3])  # type: ignore[return-value]
+
+
+class DeviceFunction:
+    """A function decorated with `@cuda.jit(device=True)`: called from kernels, and from Python."""
+
+    is_device_function = True
+
+    def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    @cached_property
+    def on_gpu(self) -> Any:
+        """Numba's device function."""
+        return _numba_cuda().jit(device=True, **self.options)(_for_numba(self.function))
+
+
+class Kernel:
+    """A function decorated with `@cuda.jit`.
+
+    Launch it with `kernel[blocks, threads](...)`, or `kernel[blocks, threads, stream, shared_bytes](...)`;
+    `launch = kernel[blocks, threads]` can be kept and called often.
+    """
+
+    def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.on_cpu = CpuKernel(function, fastmath=bool(options.get("fastmath", False)))
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__}>"
+
+    @cached_property
+    def on_gpu(self) -> Any:
+        """Numba's kernel; it compiles on its first launch."""
+        return _numba_cuda().jit(**self.options)(_for_numba(self.function))
+
+    def __call__(self, *arguments: Any) -> None:
+        raise KernelError(
+            f"kernel {self.__name__!r} was called without a launch configuration; write "
+            f"{self.__name__}[blocks, threads](...)"
+        )
+
+    def __getitem__(self, configuration: tuple[Any, ...]) -> Launch:
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise KernelError(
+                f"kernel {self.__name__!r} needs [blocks, threads], got [{configuration!r}]"
+            )
+        blocks, threads, stream, shared = (*configuration, 0, 0)[:4]
+        grid = _shape3(blocks, f"kernel {self.__name__!r}: blocks")
+        block = _shape3(threads, f"kernel {self.__name__!r}: threads")
+        if np.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
+            raise KernelError(
+                f"kernel {self.__name__!r}: {threads!r} threads a block; a GPU allows "
+                f"{MAX_THREADS} in all and {MAX_BLOCK_Z} along z. Use more, smaller blocks"
+            )
+        return Launch(self, grid, block, stream, shared)
+
+    def cpu_source(self) -> str:
+        """The Python text that was compiled for the CPU, after a launch on NumPy arrays.
+
+        Raises:
+            KernelError: the kernel has not run on the CPU yet.
+        """
+        return self.on_cpu.emitted()
+
+
+class Launch:
+    """A kernel with its launch configuration, ready to be called."""
+
+    def __init__(self, kernel: Kernel, grid: Shape3, block: Shape3, stream: Any, shared: int) -> None:
+        self.kernel, self.grid, self.block = kernel, grid, block
+        self.stream, self.shared = stream, shared
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
+        if not any(is_cupy(argument) for argument in arguments):
+            if self.shared:
+                raise KernelError(
+                    f"kernel {self.kernel.__name__!r}: dynamic shared memory is not supported on "
+                    "the CPU; give the shared array a constant shape"
+                )
+            return self.kernel.on_cpu.launch(self.grid, self.block, arguments)
+        self._check_gpu_arguments(arguments)
+        stream = self.stream or _current_stream()
+        self.kernel.on_gpu[self.grid, self.block, stream, self.shared](*arguments)
+
+    def _check_gpu_arguments(self, arguments: tuple[Any, ...]) -> None:
+        names = self.kernel.function.__code__.co_varnames
+        for name, argument in zip(names, arguments, strict=False):
+            if isinstance(argument, np.ndarray):
+                raise KernelError(
+                    f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, others are "
+                    "CuPy arrays; move it with cupy.asarray, or the others with cupy.asnumpy"
+                )
+            if is_cupy(argument) and not argument.flags.c_contiguous:
+                raise KernelError(
+                    f"kernel {self.kernel.__name__!r}: argument {name!r} of shape {argument.shape} "
+                    f"is not contiguous; pass cupy.ascontiguousarray({name})"
+                )
+
+
+def _numba_cuda() -> Any:
+    from numba import cuda as numba_cuda
+
+    return numba_cuda
+
+
+def _current_stream() -> Any:
+    """CuPy's current stream, as Numba's launch wants it."""
+    import cupy
+
+    return _numba_cuda().external_stream(cupy.cuda.get_current_stream().ptr)
+
+
+def _for_numba(function: types.FunctionType) -> types.FunctionType:
+    """The same function, with Numba's own objects behind the names bound to ours."""
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, DeviceFunction):
+            return value.on_gpu
+        return _numba_cuda() if value is cuda else value
+
+    names = set(function.__code__.co_names)
+    outside = {k: swap(v) if k in names else v for k, v in function.__globals__.items()}
+    cells = tuple(types.CellType(swap(c.cell_contents)) for c in function.__closure__ or ())
+    return types.FunctionType(function.__code__, outside, function.__name__, None, cells)
+
+
+class _Door:
+    """The namespace `cuda` of a kernel file: Numba's, with a `jit` of its own."""
+
+    is_cuda_namespace = True
+
+    @overload
+    def jit(self, function: Callable[..., Any], /) -> Kernel: ...
+    @overload
+    def jit(self, *, device: bool = False, **options: Any) -> Callable[..., Any]: ...
+    def jit(self, function: Any = None, /, *, device: bool = False, **options: Any) -> Any:
+        """Decorate a kernel, or with `device=True` a function that kernels call.
+
+        Options are Numba's (`fastmath`, `max_registers`, `lineinfo`); a signature is not taken: a
+        kernel is compiled when it is first launched, for the arguments that it gets.
+        """
+        if function is None:
+            return lambda inner: self.jit(inner, device=device, **options)  # type: ignore[call-overload]
+        if not isinstance(function, types.FunctionType):
+            raise KernelError(
+                f"@cuda.jit takes a function, got {function!r}; leave out the signature: the kernel "
+                "is compiled when it is first launched"
+            )
+        return DeviceFunction(function, options) if device else Kernel(function, options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_numba_cuda(), name)
+
+
+cuda: Any = _Door()
