@@ -1,8 +1,9 @@
 """Optimizer updates: one launch reads and writes every array once.
 
-Written with array expressions, Adam is a dozen passes over memory, each with a temporary as large as
-the parameter; it does two flops a byte, so memory traffic is all that it costs. Fused, one thread
-owns one element i and does every step of it in registers. All updates happen in place.
+Written with array expressions, Adam is a dozen passes over memory, each with a temporary as large
+as the parameter. It does less than one flop a byte, so memory traffic is all that it costs. Fused,
+one thread owns one element i and takes it through every step in registers. All updates happen in
+place.
 
 With g the gradient, θ the parameter and λ the weight decay, g' = g + λ θ in each of these:
 

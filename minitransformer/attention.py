@@ -1,7 +1,7 @@
 """Attention: what every query reads from the keys that it sees.
 
-Arrays are (N, H, L, E): batch, heads, length, head dim; values are (N, H, L, M). Query i sees key j if
-j is below its sequence's key length and, when causal, j <= i + query_offset. A query that sees
+Arrays are (N, H, L, E): batch, heads, length, head dim; values are (N, H, L, M). Query i sees key j
+if j is below its sequence's key length and, when causal, j <= i + query_offset. A query that sees
 nothing gives zeros, and passes no gradient.
 
 | function                | cost of a sequence | state of a decoder       |
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from minitransformer_kernels.recurrent import LinearState
 
 from .device import Array, as_array
@@ -286,8 +287,7 @@ def _check_shape(
     got = f"{function}: {name} must have the shape ({expected}), got {tensor.shape}"
     if tensor.ndim != len(letters):
         raise ValueError(
-            f"{got}; split the heads: (N, L, H * E) becomes "
-            "x.reshape(N, L, H, E).transpose(1, 2)"
+            f"{got}; split the heads: (N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
         )
     for letter, size in zip(letters, tensor.shape, strict=True):
         if sizes.setdefault(letter, size) != size or (size == 0 and letter in "NHEM"):

@@ -1,9 +1,9 @@
 """Decoding: a model continues sequences, one token at a time.
 
-Each step hands the model the newest tokens and a state. With linear attention the state is (S, Z), so
-that every token costs the same time and memory; with softmax attention it is a cache of all keys and
-values, which grows with the sequence. Either way the logits are those of the whole sequence passed at
-once.
+Each step hands the model the newest tokens and a state. With linear attention the state is (S, Z),
+so that every token costs the same time and memory; with softmax attention it is a cache of all keys
+and values, which grows with the sequence. Either way the logits are those of the whole sequence
+passed at once.
 
     >>> from minitransformer import generation, nn
     >>> model = nn.TransformerLM(10, d_model=16, nhead=2, num_layers=1, attention="linear")
@@ -41,7 +41,8 @@ def greedy(logits: NDArray[np.floating[Any]]) -> Tokens:
     >>> greedy(np.array([[0.5, 2.0, 1.0]])).tolist()
     [1]
     """
-    return logits.argmax(axis=-1)
+    likeliest: Tokens = logits.argmax(axis=-1)
+    return likeliest
 
 
 class Sampler:
@@ -101,7 +102,9 @@ class Sampler:
         weights = np.exp(scores)
         probabilities = weights / weights.sum(axis=-1, keepdims=True)
         likelier = probabilities.cumsum(axis=-1) - probabilities
-        return (np.arange(scores.shape[-1]) < (self.top_k or np.inf)) & (likelier < self.top_p)
+        among_top_k = np.arange(scores.shape[-1]) < (self.top_k or np.inf)
+        considered: NDArray[np.bool_] = among_top_k & (likelier < self.top_p)
+        return considered
 
 
 def generate(

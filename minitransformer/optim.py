@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from minitransformer_kernels import optimizer as updates
 from numpy.typing import NDArray
 
-from .device import array_module, as_array, to_numpy
+from minitransformer_kernels import optimizer as updates
+
+from .device import array_module, to_numpy
 from .tensor import Tensor
 
 Array = Any
@@ -30,7 +31,8 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """What optimizers share: the parameters, the learning rate, and state that survives a restart.
 
-    A subclass names its moments, the arrays it keeps beside each parameter, and overrides `_update`.
+    A subclass names its moments, the arrays that it keeps beside each parameter, and overrides
+    `_update`.
 
     Args:
         parameters: the tensors to optimize, changed in place by `step`.
@@ -77,7 +79,7 @@ class Optimizer:
                 self._update(rate, parameter.data, gradient, *moments)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that a resumed run needs to continue bit for bit: steps and moments, copied."""
+        """Return a copy of all that a resumed run needs to continue bit for bit."""
         moments = {
             f"{name}.{index}": to_numpy(self._moment(name, index)).copy()
             for name in self.moments
@@ -89,7 +91,7 @@ class Optimizer:
         """Continue from a `state_dict` of the same kind of optimizer over the same parameters.
 
         Raises:
-            ValueError: the state has other entries, shapes or dtypes; nothing has been loaded then.
+            ValueError: the state has other entries, shapes or dtypes; then nothing is loaded.
         """
         own = self.state_dict()
         wrong = [
@@ -99,8 +101,8 @@ class Optimizer:
         ]
         if wrong:
             raise ValueError(
-                f"{type(self).__name__}.load_state_dict: the state does not fit: {'; '.join(wrong)}. "
-                "Build the optimizer as it was built when the state was saved"
+                f"{type(self).__name__}.load_state_dict: the state does not fit: "
+                f"{'; '.join(wrong)}. Build the optimizer as it was when the state was saved"
             )
         self.steps = int(state["steps"][0])
         for key in own.keys() - {"steps"}:
@@ -111,7 +113,7 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} does not override _update")
 
     def _moment(self, name: str, index: int) -> Array:
-        """Return a parameter's moment; made at its first use, on the device the parameter then has."""
+        """Return a parameter's moment, made at its first use: by then the device is settled."""
         key = f"{name}.{index}"
         if key not in self._state:
             parameter = self.parameters[index].data
@@ -243,7 +245,7 @@ class RAdam(Adam):
         eps: added to the root, so that no step divides by zero.
         weight_decay: λ.
 
-    Source: Liu et al. 2020, "On the variance of the adaptive learning rate and beyond", algorithm 2.
+    Source: Liu et al. 2020, "On the variance of the adaptive learning rate", algorithm 2.
     """
 
     def _coefficients(self) -> tuple[float, float, float]:

@@ -121,7 +121,8 @@ class MultiHeadAttention(Module):
         Returns:
             The output (N, L, out_dim) and the next state.
         """
-        output, state = self.attention.step(*self._attention_inputs(x), state)
+        query, key, value = self._attention_inputs(x)
+        output, state = self.attention.step(query, key, value, state)
         return self._join(output), state
 
     def remember(self, key: Tensor, value: Tensor | None = None, key_lengths: Any = None) -> Any:
@@ -135,9 +136,9 @@ class MultiHeadAttention(Module):
         Returns:
             What `recall` needs.
         """
-        value = key if value is None else value
-        projected = _project((key, value), (self.key_projection, self.value_projection))
-        return self.attention.remember(*map(self._split, projected), key_lengths)
+        inputs = key, key if value is None else value
+        key, value = _project(inputs, (self.key_projection, self.value_projection))
+        return self.attention.remember(self._split(key), self._split(value), key_lengths)
 
     def recall(self, query: Tensor, memory: Any) -> Tensor:
         """Attend across to what was remembered.
@@ -171,8 +172,7 @@ class MultiHeadAttention(Module):
     def _join(self, output: Tensor) -> Tensor:
         batch, heads, length, width = output.shape  # (N, H, L, M)
         joined = output.transpose(1, 2).reshape(batch, length, heads * width)  # (N, L, H M)
-        result: Tensor = self.dropout(self.out_projection(joined))  # (N, L, D)
-        return result
+        return self.dropout(self.out_projection(joined))  # (N, L, D)
 
 
 def _project(inputs: Sequence[Tensor], projections: Sequence[Linear]) -> list[Tensor]:
@@ -186,7 +186,7 @@ def _project(inputs: Sequence[Tensor], projections: Sequence[Linear]) -> list[Te
 
 
 def _project_jointly(x: Tensor, layers: Sequence[Linear]) -> Sequence[Tensor]:
-    """One large product keeps the machine busier than several small ones; copying weights is cheap."""
+    """One large product keeps the machine busier than several; copying the weights is cheap."""
     if len(layers) == 1:
         return [layers[0](x)]
     weight = F.cat([layer.weight for layer in layers])  # (H E + H E + H M, D)

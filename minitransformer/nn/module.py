@@ -26,8 +26,8 @@ class Parameter(Tensor):
 class Module:
     """A layer or a model: whatever holds parameters and computes with them.
 
-    The attributes are the tree: a `Parameter` is learned and saved, a `Module` is a branch. A subclass
-    overrides `forward`, and its instances are called like functions.
+    The attributes are the tree: a `Parameter` is learned and saved, a `Module` is a branch. A
+    subclass overrides `forward`, and its instances are called like functions.
 
     >>> from minitransformer import nn
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -45,6 +45,7 @@ class Module:
     forward: Callable[..., Tensor]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute; what is passed is up to `forward`."""
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
@@ -128,7 +129,7 @@ class Module:
             state: an array for each parameter's path, of the parameter's shape.
 
         Raises:
-            ValueError: paths are missing or unknown, or shapes differ; nothing has been loaded then.
+            ValueError: paths are missing or unknown, or shapes differ; then nothing is loaded.
         """
         own = dict(self.named_parameters())
         complaints = [
@@ -143,7 +144,7 @@ class Module:
         if complaints:
             raise ValueError(
                 f"{type(self).__name__}.load_state_dict: the state does not fit: "
-                f"{'; '.join(complaints)}. Build the module as it was built when the state was saved"
+                f"{'; '.join(complaints)}. Build the module as it was when the state was saved"
             )
         for name, parameter in own.items():
             parameter.data[...] = array_module(parameter.data).asarray(state[name])

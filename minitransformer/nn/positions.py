@@ -78,7 +78,9 @@ def sinusoids(positions: np.ndarray, width: int) -> np.ndarray:
     return np.where(channel % 2, np.cos(angles), np.sin(angles))
 
 
-def position_encoding(positions: str | Module | None, d_model: int, max_length: int | None) -> Module:
+def position_encoding(
+    positions: str | Module | None, d_model: int, max_length: int | None
+) -> Module:
     """Return the position encoding of a name; an instance stands for itself.
 
     Args:

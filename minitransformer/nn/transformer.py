@@ -1,7 +1,7 @@
 """Transformers: layers, stacks of layers, and models from tokens to logits.
 
-Everything that a decoder does to a whole sequence in `forward`, it does to the next tokens in `step`:
-a state goes in, the state after those tokens comes out, and the outputs are the same.
+Everything that a decoder does to a whole sequence in `forward`, it does to the next tokens in
+`step`: a state goes in, the state after those tokens comes out, and the outputs are the same.
 """
 
 from collections.abc import Callable
@@ -481,7 +481,7 @@ class Transformer(Module):
         return self.encoder(self.source_embedding(source), lengths=source_lengths)
 
     def init_state(self, source: Any, source_lengths: Any = None) -> DecoderState:
-        """Return the state before the first target token: encode, and remember what is asked for."""
+        """Return the state before the first target token: encode, and remember the memory."""
         memory = self.encode(source, source_lengths)
         return DecoderState(0, self.decoder.init_state(memory, source_lengths))
 

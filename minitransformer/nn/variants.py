@@ -46,7 +46,7 @@ class KeyValueCache:
 
 
 class Memory(NamedTuple):
-    """What a decoder attends to at every step: keys (N, H, Lk, E), values (N, H, Lk, M), lengths."""
+    """What a decoder attends to at every step."""
 
     key: Tensor
     value: Tensor
@@ -54,7 +54,7 @@ class Memory(NamedTuple):
 
 
 class AttentionVariant(Module):
-    """The hook. Override `forward`; override the rest to decode from less than all keys and values."""
+    """The hook: override `forward`, and the rest to decode from less than all keys and values."""
 
     def forward(
         self,
@@ -211,9 +211,10 @@ class LinearAttention(AttentionVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
         """Attend, see `AttentionVariant.forward`."""
-        return linear_attention(
+        output: Tensor = linear_attention(
             query, key, value, algorithm=self.algorithm, **self.options, **visible
         )
+        return output
 
     def extra_repr(self) -> str:
         """Return the feature map and the algorithm."""
@@ -238,14 +239,17 @@ class LinearAttention(AttentionVariant):
         output, _ = self._scan(query, no_key, no_value, initial_state=memory)
         return output
 
-    def _scan(self, *tensors: Tensor, **visible: Any) -> tuple[Tensor, LinearState]:
-        return linear_attention(
-            *tensors, causal=True, return_state=True, **self.options, **visible
+    def _scan(
+        self, query: Tensor, key: Tensor, value: Tensor, **more: Any
+    ) -> tuple[Tensor, LinearState]:
+        output, state = linear_attention(
+            query, key, value, causal=True, return_state=True, **self.options, **more
         )
+        return output, state
 
 
 def _extended(buffer: Array, length: int, new: Array) -> Array:
-    """Return the buffer with new tokens after the first `length`, a larger one if they do not fit."""
+    """Return the buffer, or a larger one, with new tokens after the first `length`."""
     batch, heads, count, width = new.shape
     if buffer is None or length + count > buffer.shape[2]:
         capacity = max(16, 2 * (length + count))
