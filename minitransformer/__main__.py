@@ -1,0 +1,7 @@
+"""`python -m minitransformer` is the command `minitransformer`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

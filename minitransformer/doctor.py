@@ -1,0 +1,320 @@
+"""`minitransformer doctor`: what this machine has, whether it works, and how to mend it.
+
+Nothing here may fail: what a check trips over is a finding too. Versions are read from the
+installed metadata, so that a package that cannot even be imported still has its line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+Result = TypeVar("Result")
+
+OK, ABSENT, BAD = "ok", "--", "BAD"
+
+_LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "tqdm", "matplotlib")
+_OLDEST = {"python": "3.11", "numpy": "1.26", "numba": "0.61"}
+_CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+_DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}
+
+
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+        status: "ok"; "--" for what is missing but not needed; "BAD" for what has to be mended.
+        name: What was looked at.
+        text: What was found.
+        remedy: What to do about it; empty when there is nothing to do.
+    """
+
+    status: str
+    name: str
+    text: str
+    remedy: str = ""
+
+
+class Driver(NamedTuple):
+    """The CUDA driver.
+
+    Attributes:
+        version: The newest CUDA that it can run, such as (13, 0).
+        devices: The names of the GPUs.
+    """
+
+    version: tuple[int, int]
+    devices: tuple[str, ...]
+
+
+class Facts(NamedTuple):
+    """What the version rules look at.
+
+    Attributes:
+        versions: By distribution name, and "python"; only what is installed.
+        driver: The CUDA driver, or None.
+    """
+
+    versions: Mapping[str, str]
+    driver: Driver | None
+
+    def below(self, name: str, version: str) -> bool:
+        """Return whether a distribution is installed in a version below this one."""
+        return name in self.versions and _release(self.versions[name]) < _release(version)
+
+    def at_least(self, name: str, version: str) -> bool:
+        """Return whether a distribution is installed in this version or a later one."""
+        return name in self.versions and not self.below(name, version)
+
+    @property
+    def cupy(self) -> tuple[str, ...]:
+        """The installed distributions of CuPy: at most one of them can work."""
+        return tuple(name for name in _CUPY if name in self.versions)
+
+    @property
+    def extra(self) -> str:
+        """The extra that suits the driver."""
+        return "cuda12" if self.driver and self.driver.version < (13, 0) else "cuda13"
+
+    @property
+    def install(self) -> str:
+        """The command that installs what CUDA needs here."""
+        return f'pip install "minitransformer[{self.extra}]"'
+
+
+def run() -> int:
+    """Print the report, line by line as it is found.
+
+    Returns:
+        0, or 1 if something has to be mended.
+    """
+    bad = 0
+    for finding in examine():
+        print(render(finding), flush=True)
+        bad += finding.status == BAD
+    print(f"\n{_verdict(bad)}")
+    return int(bad > 0)
+
+
+def examine() -> Iterator[Finding]:
+    """Yield everything that there is to say about this machine."""
+    facts = Facts(installed_versions(), _quietly(find_driver))
+    checks: tuple[Callable[[], Iterable[Finding]], ...] = (
+        machine,
+        lambda: libraries(facts),
+        lambda: cuda(facts),
+        lambda: known_troubles(facts),
+        lambda: [run_kernel("cpu")],
+        lambda: [run_kernel("cuda")] if facts.driver and facts.cupy else [],
+    )
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:
+            yield Finding(BAD, "doctor", _one_line(error), "please report this line")
+
+
+def machine() -> Iterator[Finding]:
+    """Yield what the processor and the interpreter are."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("MINITRANSFORMER_NUM_THREADS", usable)
+    yield Finding(OK, "system", platform.platform())
+    yield Finding(OK, "processor", processor_name())
+    yield Finding(OK, "cores", f"{os.cpu_count()}, of which this process may use {usable}")
+    yield Finding(OK, "threads", f"{threads}; MINITRANSFORMER_NUM_THREADS sets another number")
+    yield Finding(OK, "python", f"{platform.python_version()} ({sys.executable})")
+
+
+def libraries(facts: Facts) -> Iterator[Finding]:
+    """Yield the version of every library that the base install needs."""
+    for name in _LIBRARIES:
+        if name in facts.versions:
+            yield Finding(OK, name, facts.versions[name])
+        else:
+            yield Finding(BAD, name, "not installed", f"pip install {name}")
+
+
+def cuda(facts: Facts) -> Iterator[Finding]:
+    """Yield what there is of CUDA: nothing of it is needed to run on the CPU."""
+    if facts.driver is None:
+        yield Finding(ABSENT, "CUDA driver", "none, so kernels run on the CPU")
+    else:
+        version, devices = facts.driver
+        names = ", ".join(devices) or "but no GPU"
+        yield Finding(OK, "CUDA driver", f"for CUDA {version[0]}.{version[1]}; {names}")
+    yield _optional(facts, "CuPy", _CUPY)
+    yield _optional(facts, "numba-cuda", ("numba-cuda",))
+
+
+def known_troubles(facts: Facts) -> Iterator[Finding]:
+    """Yield every combination of versions that is known not to work.
+
+    Args:
+        facts: What is installed.
+    """
+    for name, oldest in _OLDEST.items():
+        if facts.below(name, oldest):
+            yield Finding(
+                BAD, name, f"{facts.versions[name]} is too old", f"install {name} >= {oldest}"
+            )
+    if "numba-cuda" in facts.versions and facts.at_least("numpy", "2.5"):
+        yield Finding(
+            BAD,
+            "numba-cuda",
+            f"does not compile with NumPy {facts.versions['numpy']}",
+            'pip install "numpy<2.5"',
+        )
+    if len(facts.cupy) > 1:
+        yield Finding(
+            BAD,
+            "CuPy",
+            f"{' and '.join(facts.cupy)} overwrite each other",
+            f"pip uninstall {' '.join(facts.cupy)}, then {facts.install}",
+        )
+    if facts.driver and facts.driver.version < (13, 0) and "cupy-cuda13x" in facts.versions:
+        yield Finding(
+            BAD,
+            "CUDA driver",
+            "too old for cupy-cuda13x",
+            f"update the driver, or pip uninstall cupy-cuda13x, then {facts.install}",
+        )
+    if facts.driver and facts.cupy and "numba-cuda" not in facts.versions:
+        yield Finding(BAD, "numba-cuda", "missing beside CuPy", facts.install)
+
+
+def run_kernel(device: str) -> Finding:
+    """Run causal linear attention on a device, and compare it with the float64 reference.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    name = f"kernel on {device}"
+    try:
+        start = time.perf_counter()
+        error = kernel_error(device)
+        seconds = time.perf_counter() - start
+    except Exception as trouble:
+        return Finding(BAD, name, _one_line(trouble), "mend what is marked BAD above, if anything")
+    status = OK if error < 1e-5 else BAD
+    remedy = "" if status == OK else "the result is wrong; please report this machine"
+    text = f"causal linear attention, compiled and run in {seconds:.1f} s, error {error:.0e}"
+    return Finding(status, name, text, remedy)
+
+
+def kernel_error(device: str) -> float:
+    """Return by how much causal linear attention differs from the reference on a device.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    import numpy as np
+
+    from minitransformer_kernels import recurrent, reference
+
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal((1, 2, 37, 16), np.float32) for _ in range(3)]
+    module = importlib.import_module("cupy") if device == "cuda" else np
+    output = recurrent.forward(*map(module.asarray, inputs))[0]
+    expected = reference.linear_attention(*inputs, causal=True)
+    found = output if device == "cpu" else module.asnumpy(output)
+    return float(np.abs(found - expected).max())
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the version of Python and of every distribution that matters here."""
+    versions = {"python": platform.python_version()}
+    for name in (*_LIBRARIES, *_CUPY, "numba-cuda"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def find_driver() -> Driver | None:
+    """Ask the CUDA driver itself, through its C interface, which every later driver keeps."""
+    try:
+        library = ctypes.CDLL(_DRIVERS[sys.platform])
+    except (KeyError, OSError):
+        return None
+    version, count = ctypes.c_int(), ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    if library.cuInit(0) == 0:
+        library.cuDeviceGetCount(ctypes.byref(count))
+    names = tuple(_device_name(library, index) for index in range(count.value))
+    return Driver((version.value // 1000, version.value % 1000 // 10), names)
+
+
+def processor_name() -> str:
+    """Return the processor's model, as far as the system tells."""
+    return _quietly(_name_on_linux) or _quietly(_name_on_macos) or platform.processor() or "unknown"
+
+
+def render(finding: Finding) -> str:
+    """Return a finding as it is printed: one line, and a second one for the remedy.
+
+    Args:
+        finding: What to print.
+
+    Example:
+        >>> print(render(Finding(BAD, "numba", "not installed", "pip install numba")))
+        BAD  numba            not installed
+             what to do:      pip install numba
+    """
+    line = f"{finding.status:4} {finding.name:16} {finding.text}"
+    return f"{line}\n     {'what to do:':16} {finding.remedy}" if finding.remedy else line
+
+
+def _optional(facts: Facts, label: str, names: Iterable[str]) -> Finding:
+    found = [f"{name} {facts.versions[name]}" for name in names if name in facts.versions]
+    if found:
+        return Finding(OK, label, ", ".join(found))
+    return Finding(ABSENT, label, "not installed", facts.install if facts.driver else "")
+
+
+def _verdict(bad: int) -> str:
+    return f"{bad} to mend: see BAD above." if bad else "Everything that is needed works."
+
+
+def _device_name(library: ctypes.CDLL, index: int) -> str:
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+    library.cuDeviceGet(ctypes.byref(device), index)
+    library.cuDeviceGetName(name, len(name), device)
+    return name.value.decode(errors="replace")
+
+
+def _name_on_linux() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+
+
+def _name_on_macos() -> str:
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _quietly(look: Callable[[], Result]) -> Result | None:
+    try:
+        return look()
+    except Exception:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: "2.5.0rc1" is (2, 5, 0)."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def _one_line(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"

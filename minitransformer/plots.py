@@ -1,0 +1,191 @@
+"""The two pictures of a run: how it learned, and where it looks.
+
+Drawn with `matplotlib.figure.Figure` and no `pyplot`: no window, no global state, no display.
+The colours are Okabe and Ito's (2008), which stay apart for colour-blind eyes, and each curve has
+a line style of its own for print. Loading `matplotlib` takes a while: import this module to draw.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+
+from .checkpoint import write_atomically
+from .tasks import AttentionMap
+
+Row = Mapping[str, Any]
+
+_STYLES = {"linear": ("#0072B2", "-"), "softmax": ("#D55E00", (0, (5, 1.5)))}
+_OTHERS = ("#009E73", (0, (1, 1)))
+_INK = "#333333"
+# White, where nobody looks, to the darkest blue; in between as far apart in print as on a screen.
+_SHARES = LinearSegmentedColormap.from_list(
+    "shares", ["#ffffff", "#d6e6f4", "#6aaed6", "#0072B2", "#08306b"]
+)
+_PITCH = 1.5  # inches from one heat map to the next
+_LARGEST_SIDE = 12_000  # pixels
+_LOOK: Any = {  # Any: the type that matplotlib gives its settings lists every one of them
+    "font.size": 9,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": "#999999",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": "#e6e6e6",
+}
+
+
+def plot_training(path: Path, rows: Iterable[Row], title: str = "") -> None:
+    """Draw loss and accuracy against the steps, one curve for each attention.
+
+    The measured values are drawn faintly, and over them their running mean.
+
+    Args:
+        path: The PNG file to write.
+        rows: The rows of `metrics.jsonl`: `attention`, `step`, `loss` and `accuracy` are read.
+        title: Stands above the picture.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        curves.setdefault(str(row["attention"]), []).append(row)
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+        figure.suptitle(title, x=0.02, ha="left", fontsize=11, fontweight="bold")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        for attention, measured in curves.items():
+            _curve(upper, attention, measured, "loss")
+            _curve(lower, attention, measured, "accuracy")
+        _finish_loss(upper)
+        _finish_accuracy(lower)
+        _write(figure, path)
+
+
+def plot_attention(path: Path, maps: Sequence[AttentionMap], title: str = "") -> None:
+    """Draw attention weights as heat maps, a row for each layer and a column for each head.
+
+    Args:
+        path: The PNG file to write.
+        maps: One entry for each attention layer, from input to output, all with as many heads.
+        title: Stands above the picture.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    heads = len(maps[0].weights)
+    with rc_context({**_LOOK, "axes.spines.top": True, "axes.spines.right": True}):
+        width, height = heads * 0.93 * _PITCH + 1.6, len(maps) * _PITCH + 1.1
+        figure = Figure(figsize=(width, height))
+        grid = figure.subplots(
+            len(maps),
+            heads,
+            squeeze=False,
+            gridspec_kw={
+                "left": 0.75 / width,
+                "right": 1 - 0.85 / width,
+                "bottom": 0.55 / height,
+                "top": 1 - 0.65 / height,
+                "wspace": 0.1,
+                "hspace": 0.18,
+            },
+        )
+        for layer, axes in zip(maps, grid, strict=True):
+            _draw_layer(axes, layer)
+        for head, axis in enumerate(grid[0]):
+            axis.set_title(f"head {head + 1}", fontsize=8, pad=4)
+        _add_colorbar(figure, grid[0, 0])
+        figure.suptitle(title, y=1 - 0.12 / height, va="top", fontsize=11, fontweight="bold")
+        figure.supxlabel("key: the token looked at", y=0.12 / height, va="bottom", fontsize=9)
+        figure.supylabel(
+            "query: the token just read, or (cross) to be written",
+            fontsize=9,
+            x=0.12 / width,
+            ha="left",
+        )
+        _write(figure, path)
+
+
+def _curve(axis: Axes, attention: str, rows: Sequence[Row], key: str) -> None:
+    color, style = _STYLES.get(attention, _OTHERS)
+    steps = np.array([row["step"] for row in rows])
+    values = np.array([row[key] for row in rows], dtype=float)
+    axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
+    axis.plot(
+        steps, _running_mean(values), color=color, linestyle=style, linewidth=1.8, label=attention
+    )
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    """Average over a window around each step: a fortieth of the run, cut off at the run's ends."""
+    half = max(1, len(values) // 80)
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    steps = np.arange(len(values))
+    first, last = np.maximum(steps - half, 0), np.minimum(steps + half + 1, len(values))
+    return np.asarray((sums[last] - sums[first]) / (last - first))
+
+
+def _finish_loss(axis: Axes) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_ylabel("cross entropy (nats per token)")
+    axis.grid(True)
+    axis.legend(frameon=False, title="attention", title_fontsize=9)
+
+
+def _finish_accuracy(axis: Axes) -> None:
+    axis.set_ylim(0, 1.03)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.set_ylabel("tokens right")
+    axis.set_xlabel("step")
+    axis.grid(True)
+
+
+def _draw_layer(axes: Iterable[Axes], layer: AttentionMap) -> None:
+    for head, axis in enumerate(axes):
+        axis.imshow(layer.weights[head], cmap=_SHARES, norm=PowerNorm(0.5, 0, 1))
+        _label_tokens(axis, layer, rows=head == 0)
+        if head == 0:
+            axis.set_ylabel(layer.title, fontsize=8, labelpad=3)
+
+
+def _label_tokens(axis: Axes, layer: AttentionMap, rows: bool) -> None:
+    """Write the tokens along a heat map, as small as they have to be, or not at all."""
+    size = min(7.0, 58 * _PITCH / max(len(layer.queries), len(layer.keys)))
+    axis.tick_params(length=0, labelsize=size, pad=1.5)
+    keys, queries = (layer.keys, layer.queries) if size >= 3 else ((), ())
+    axis.set_xticks(range(len(keys)), keys)
+    axis.set_yticks(range(len(queries) if rows else 0), queries if rows else ())
+
+
+def _add_colorbar(figure: Figure, example: Axes) -> None:
+    """Put the colour scale, three heat maps high at most, to the right of the middle."""
+    width, height = figure.get_size_inches()
+    tall = min(3 * _PITCH, height - 1.2)
+    place = figure.add_axes(
+        (1 - 0.68 / width, 0.5 - tall / 2 / height, 0.13 / width, tall / height)
+    )
+    bar = figure.colorbar(example.images[0], cax=place, ticks=[0, 0.05, 0.2, 0.5, 1])
+    bar.ax.set_yticklabels(["0", "5%", "20%", "50%", "100%"], fontsize=7)
+    bar.ax.tick_params(length=2)
+    bar.set_label("share of a query's attention (root scale)", fontsize=8)
+    bar.outline.set_visible(False)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    buffer = io.BytesIO()
+    dpi = min(160.0, _LARGEST_SIDE / max(figure.get_size_inches()))
+    figure.savefig(buffer, format="png", dpi=dpi)
+    write_atomically(path, buffer.getvalue())

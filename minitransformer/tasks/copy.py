@@ -1,0 +1,227 @@
+"""S1's copy task: read a sequence of random symbols, then write it out again.
+
+The encoder reads `w`; the decoder is given the separator and `w` without its last symbol, and
+answers `w`: at each position it is told what came before (teacher forcing) and asked what comes
+next. The loss is on the answer. To copy, the model has to find, for its i-th answer, the i-th
+symbol of the source among all others: the purest test of attention there is.
+
+Half of the sequences are as long as the task allows, the others of any shorter length, so that the
+model can copy what a user types as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import functions as F
+from .. import nn
+from ..attention_weights import recorded_weights
+from ..function import no_grad
+from ..generation import generate
+from ..tensor import Tensor
+from . import AttentionMap
+
+SYMBOLS = 10
+SEPARATOR = SYMBOLS
+_NAMES = (*map(str, range(SYMBOLS)), "|")
+_TOKENS = len(_NAMES)
+_IGNORED = -100
+
+
+class CopyBatch(NamedTuple):
+    """Sequences to copy; what lies beyond a sequence's length is padding.
+
+    Attributes:
+        source: Symbols, (N, L) integers.
+        lengths: Of the sequences, (N,) integers.
+    """
+
+    source: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def valid(self) -> np.ndarray:
+        """Where symbols are, and not padding: (N, L) booleans."""
+        return np.arange(self.source.shape[1]) < self.lengths[:, None]
+
+    @property
+    def decoder_input(self) -> np.ndarray:
+        """The separator, then all symbols but the last: (N, L)."""
+        return np.insert(self.source[:, :-1], 0, SEPARATOR, axis=1)
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """The task and the size of the transformer that learns it.
+
+    Attributes:
+        length: Symbols in the longest sequence.
+        layers: Layers of the encoder, and as many of the decoder.
+        heads: Attention heads of each layer.
+        head_dim: Width of a head; the model is `heads * head_dim` wide.
+
+    Source: S1; S1 itself has 4 layers, 8 heads of 64 and lengths 8, 16, 32 and 64.
+    """
+
+    length: int = 16
+    layers: int = 2
+    heads: int = 4
+    head_dim: int = 16
+
+    def build(self, attention: str) -> nn.Transformer:
+        """Return a new transformer, with learned positions and normalization first.
+
+        Learned positions start at random, far apart, so that attention tells them apart from the
+        first step; neighbouring sinusoids are close, and linear attention then takes several times
+        as long to learn.
+        """
+        width = self.heads * self.head_dim
+        return nn.Transformer(
+            _TOKENS,
+            _TOKENS,
+            d_model=width,
+            nhead=self.heads,
+            num_encoder_layers=self.layers,
+            num_decoder_layers=self.layers,
+            positions="learned",
+            max_length=self.length,
+            attention=attention,
+            dim_feedforward=4 * width,
+            dropout=0.0,
+        )
+
+    def draw(self, generator: np.random.Generator, count: int) -> CopyBatch:
+        """Return random sequences, about half of them of the full length."""
+        source = generator.integers(0, SYMBOLS, (count, self.length))
+        shorter = generator.integers(1, self.length, count, endpoint=True)
+        lengths = np.where(generator.random(count) < 0.5, self.length, shorter)
+        return CopyBatch(source, lengths)
+
+    def loss(self, model: nn.Module, batch: CopyBatch) -> tuple[Tensor, float]:
+        """Return the mean cross entropy of the symbols, and the share of them that is right."""
+        logits = model(batch.source, batch.decoder_input, batch.lengths, batch.lengths)
+        targets = np.where(batch.valid, batch.source, _IGNORED)
+        loss = F.cross_entropy(logits.reshape(-1, _TOKENS), targets.reshape(-1))
+        right = logits.numpy().argmax(axis=-1) == targets
+        return loss, float(right[batch.valid].mean())
+
+
+class CopyResult(NamedTuple):
+    """Sequences, and what a model made of them.
+
+    Attributes:
+        batch: The sequences.
+        copies: Symbols, (N, L) integers; what lies beyond a sequence's length means nothing.
+    """
+
+    batch: CopyBatch
+    copies: np.ndarray
+
+    @property
+    def symbols_right(self) -> float:
+        """The share of symbols that are right, from 0 to 1."""
+        right = self.copies == self.batch.source
+        return float(right[self.batch.valid].mean())
+
+    @property
+    def sequences_right(self) -> float:
+        """The share of sequences without a wrong symbol, from 0 to 1."""
+        right = (self.copies == self.batch.source) | ~self.batch.valid
+        return float(right.all(axis=1).mean())
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a sequence and its copy.
+
+        Args:
+            index: Which one.
+        """
+        length = self.batch.lengths[index]
+        return self.batch.source[index, :length], self.copies[index, :length]
+
+
+def fresh_sequences(length: int, seed: int, count: int) -> CopyBatch:
+    """Return random sequences, all of one length, that training with this seed did not draw from.
+
+    Args:
+        length: Of each sequence.
+        seed: The training's.
+        count: How many.
+    """
+    generator = np.random.default_rng([seed, 1])
+    source = generator.integers(0, SYMBOLS, (count, length))
+    return CopyBatch(source, np.full(count, length))
+
+
+def parse_sequence(text: str, longest: int) -> CopyBatch:
+    """Return the sequence that a user typed.
+
+    Args:
+        text: Digits, with or without spaces or commas between them.
+        longest: How many the model can take.
+
+    Raises:
+        ValueError: There is something else than digits, or too many or none of them.
+
+    Example:
+        >>> parse_sequence("3 1 4", longest=16).source
+        array([[3, 1, 4]])
+    """
+    digits = text.replace(",", " ").split()
+    symbols = [int(digit) for digit in "".join(digits) if digit in "0123456789"]
+    if len(symbols) != len("".join(digits)) or not 1 <= len(symbols) <= longest:
+        raise ValueError(
+            f"expected 1 to {longest} digits from 0 to 9, for which it was trained, got {text!r}"
+        )
+    return CopyBatch(np.array([symbols]), np.array([len(symbols)]))
+
+
+def spell(symbols: np.ndarray) -> tuple[str, ...]:
+    """Return how symbols are written; the separator is a bar.
+
+    Args:
+        symbols: (L,) integers.
+
+    Example:
+        >>> "".join(spell(np.array([3, 1, SEPARATOR])))
+        '31|'
+    """
+    return tuple(_NAMES[symbol] for symbol in symbols)
+
+
+def copy_sequences(model: nn.Transformer, batch: CopyBatch) -> CopyResult:
+    """Let a model copy, symbol by symbol, each time given what it wrote itself and no help.
+
+    Args:
+        model: What `CopyTask.build` returned, trained.
+        batch: The sequences.
+    """
+    count, length = batch.source.shape
+    start = np.full((count, 1), SEPARATOR)
+    copies = generate(model, start, length, source=batch.source, source_lengths=batch.lengths)
+    return CopyResult(batch, copies)
+
+
+def attention_maps(model: nn.Module, batch: CopyBatch) -> list[AttentionMap]:
+    """Return where the heads of every attention layer look while the model copies a sequence.
+
+    Args:
+        model: What `CopyTask.build` returned, trained.
+        batch: A sequence; of several, the first.
+    """
+    with recorded_weights(model) as weights, no_grad():
+        model(batch.source[:1], batch.decoder_input[:1])
+    return [_attention_map(path, layer[0], batch) for path, layer in weights.items()]
+
+
+def _attention_map(path: str, weights: np.ndarray, batch: CopyBatch) -> AttentionMap:
+    """Label the weights (H, L, L) of a layer such as "decoder.layers.0.cross_attention".
+
+    Across, a query is labelled with the symbol that it is to write: that is where it should look.
+    """
+    stack, _, index, kind = path.removesuffix("_attention").split(".")
+    inner = (stack, kind) == ("decoder", "self")
+    tokens = spell((batch.decoder_input if inner else batch.source)[0])
+    return AttentionMap(f"{stack} {int(index) + 1}, {kind}", weights, tokens, tokens)
