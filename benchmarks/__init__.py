@@ -1,0 +1,26 @@
+"""What the kernels and the engine cost, measured beside PyTorch in the same run.
+
+    python -m benchmarks            # all of them; writes results/cpu
+    python -m benchmarks.softmax    # one of them
+
+| module       | question                                                                  |
+|--------------|---------------------------------------------------------------------------|
+| softmax.py   | is fused softmax attention level with PyTorch's eager attention?          |
+| linear.py    | does causal linear attention beat the chunkwise form in eager PyTorch?    |
+| model.py     | how many steps a second does S1's model take, and where does a step go?   |
+| memory.py    | does the memory of causal linear attention grow linearly in length?       |
+| start.py     | how long does `minitransformer train copy` take to its first step?        |
+| simulator.py | what would the same kernel cost under Numba's own simulator?              |
+| cubins.py    | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
+
+`harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side. It needs
+the extra `bench`.
+"""
+
+import os
+
+THREADS = 2
+
+# Every side gets the same threads. The libraries read this when they are first imported.
+for library in ("MINITRANSFORMER", "OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{library}_NUM_THREADS"] = str(THREADS)

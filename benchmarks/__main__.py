@@ -1,0 +1,13 @@
+"""Runs every benchmark, each in a process of its own, so that none inherits another's memory."""
+
+import subprocess
+import sys
+
+BENCHMARKS = ("softmax", "linear", "model", "memory", "start", "simulator")
+
+failed = [
+    name
+    for name in BENCHMARKS
+    if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode
+]
+sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

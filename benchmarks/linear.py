@@ -1,0 +1,88 @@
+"""Causal linear attention, forward and backward, beside PyTorch.
+
+Our side is the public differentiable function. The peers are the chunkwise form in eager PyTorch
+(chunks of 64, backward by autograd), and causal softmax attention in PyTorch's own fused kernel.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from minitransformer import Tensor, no_grad
+from minitransformer.attention import linear_attention
+from minitransformer_kernels import reference
+
+from . import harness, peers
+
+N, H, E = 8, 8, 64
+CHUNKWISE, SOFTMAX = "PyTorch eager, chunkwise", "PyTorch scaled_dot_product_attention"
+
+Array = Any
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each length, pass and contestant."""
+    yield from compare(1024, fused_softmax=False)
+    yield from compare(4096, fused_softmax=True)
+
+
+def compare(length: int, fused_softmax: bool) -> Iterator[harness.Row]:
+    """Yield the rows of one length."""
+    generator = np.random.default_rng(0)
+    *inputs, grad = (generator.standard_normal((N, H, length, E), np.float32) for _ in range(4))
+    ours = [Tensor(array, requires_grad=True) for array in inputs]
+    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
+    passes = {
+        harness.OURS: lambda: our_passes(ours, grad),
+        CHUNKWISE: lambda: their_passes(theirs, torch.from_numpy(grad)),
+    }
+    errors = {name: worst_error(run(), inputs, grad) for name, run in passes.items()}
+
+    forward = {
+        harness.OURS: lambda: our_forward(ours),
+        CHUNKWISE: lambda: peers.linear_chunkwise(*theirs),
+    }
+    if fused_softmax:
+        forward[SOFTMAX] = lambda: scaled_dot_product_attention(*theirs, is_causal=True)
+    with torch.no_grad():
+        yield from harness.race(f"forward, L={length}", forward)
+    for row in harness.race(f"forward and backward, L={length}", passes):
+        yield row | {"error": errors[row["contestant"]]}
+
+
+def our_forward(inputs: list[Tensor]) -> Tensor:
+    """Return the output, without a tape."""
+    with no_grad():
+        return linear_attention(*inputs, causal=True)
+
+
+def our_passes(inputs: list[Tensor], grad: Array) -> list[Array]:
+    """Return the output and the gradients."""
+    for tensor in inputs:
+        tensor.grad = None
+    output = linear_attention(*inputs, causal=True)
+    output.backward(grad)
+    return [output.numpy(), *(tensor.grad.numpy() for tensor in inputs)]
+
+
+def their_passes(inputs: list[torch.Tensor], grad: torch.Tensor) -> list[Array]:
+    """Return the output and the gradients."""
+    output = peers.linear_chunkwise(*inputs)
+    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
+
+
+def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:
+    """Return the largest error of the last head's output and gradients."""
+    arrays = [array[-1:, -1:] for array in (grad, *inputs)]
+    truth = (
+        reference.linear_attention(*arrays[1:], causal=True),
+        *reference.linear_attention_backward(*arrays, causal=True)[:3],
+    )
+    return max(harness.error(a[-1:, -1:], b) for a, b in zip(got, truth, strict=True))
+
+
+if __name__ == "__main__":
+    harness.main("linear", rows)

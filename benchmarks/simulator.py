@@ -1,0 +1,57 @@
+"""The fused softmax kernel under Numba's own simulator, which runs a Python thread per CUDA thread.
+
+The same launches, at a size that the simulator can bear: compiled for the CPU, and simulated.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import numpy as np
+
+from minitransformer_kernels import reference, softmax
+from minitransformer_kernels.cuda import Launch
+
+from . import harness
+
+N, H, L, E = 1, 1, 64, 16
+SIMULATED_TURNS, COMPILED_TURNS = 3, 100
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each way to run the kernel."""
+    simulating = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    command = [sys.executable, "-m", "benchmarks.simulator", "simulate"]
+    output = subprocess.run(command, env=simulating, check=True, capture_output=True, text=True)
+    times = {
+        harness.OURS: measure(COMPILED_TURNS),
+        "Numba's simulator": [float(word) for word in output.stdout.split()],
+    }
+    for name, seconds in times.items():
+        summary = harness.summary(seconds)
+        rate = 4 * N * H * L**2 * E / summary["median_ms"] / 1e6
+        case = f"forward, N={N} H={H} E={E} L={L}"
+        yield {"case": case, "contestant": name, **summary, "GFLOP/s": rate}
+
+
+def measure(turns: int) -> list[float]:
+    """Return the seconds of some forwards, after one that is checked."""
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal((N, H, L, E), np.float32) for _ in range(3)]
+    harness.error(softmax.forward(*inputs)[0], reference.softmax_attention(*inputs))
+    return [harness.elapsed(lambda: softmax.forward(*inputs)) for _ in range(turns)]
+
+
+def simulate(launch: Launch, *arguments: object) -> None:
+    """Launch on what Numba takes for a GPU: its simulator, in a process that asks for it."""
+    launch.kernel.on_gpu[launch.grid, launch.block](*arguments)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["simulate"]:
+        with patch.object(Launch, "__call__", simulate):
+            print(*measure(SIMULATED_TURNS))
+    else:
+        harness.main("simulator", rows)
