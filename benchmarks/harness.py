@@ -20,7 +20,7 @@ import numpy as np
 from . import THREADS, report
 
 Row = dict[str, Any]
-Contestants = Mapping[str, Callable[[], object]]
+Contestants = Mapping[str, Callable[[], Any]]
 
 RESULTS = Path(__file__).parent.parent / "results" / "cpu"
 OURS = "minitransformer"

@@ -4,7 +4,7 @@ Our side is the public differentiable function. The peers are the chunkwise form
 (chunks of 64, backward by autograd), and causal softmax attention in PyTorch's own fused kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,38 +25,38 @@ Array = Any
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each length, pass and contestant."""
-    yield from compare(1024, fused_softmax=False)
-    yield from compare(4096, fused_softmax=True)
+    yield from compare(1024, against_softmax=False)
+    yield from compare(4096, against_softmax=True)
 
 
-def compare(length: int, fused_softmax: bool) -> Iterator[harness.Row]:
+def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
     """Yield the rows of one length."""
     generator = np.random.default_rng(0)
     *inputs, grad = (generator.standard_normal((N, H, length, E), np.float32) for _ in range(4))
     ours = [Tensor(array, requires_grad=True) for array in inputs]
     theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
-    passes = {
+    passes: harness.Contestants = {
         harness.OURS: lambda: our_passes(ours, grad),
         CHUNKWISE: lambda: their_passes(theirs, torch.from_numpy(grad)),
     }
     errors = {name: worst_error(run(), inputs, grad) for name, run in passes.items()}
 
-    forward = {
+    forward: dict[str, Callable[[], Any]] = {
         harness.OURS: lambda: our_forward(ours),
         CHUNKWISE: lambda: peers.linear_chunkwise(*theirs),
     }
-    if fused_softmax:
-        forward[SOFTMAX] = lambda: scaled_dot_product_attention(*theirs, is_causal=True)
+    if against_softmax:
+        forward[SOFTMAX] = lambda: fused_softmax(theirs)
     with torch.no_grad():
         yield from harness.race(f"forward, L={length}", forward)
     for row in harness.race(f"forward and backward, L={length}", passes):
         yield row | {"error": errors[row["contestant"]]}
 
 
-def our_forward(inputs: list[Tensor]) -> Tensor:
+@no_grad()
+def our_forward(inputs: list[Tensor]) -> Array:
     """Return the output, without a tape."""
-    with no_grad():
-        return linear_attention(*inputs, causal=True)
+    return linear_attention(*inputs, causal=True)
 
 
 def our_passes(inputs: list[Tensor], grad: Array) -> list[Array]:
@@ -65,7 +65,13 @@ def our_passes(inputs: list[Tensor], grad: Array) -> list[Array]:
         tensor.grad = None
     output = linear_attention(*inputs, causal=True)
     output.backward(grad)
-    return [output.numpy(), *(tensor.grad.numpy() for tensor in inputs)]
+    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
+
+
+def fused_softmax(inputs: list[torch.Tensor]) -> torch.Tensor:
+    """Return the output of causal softmax attention."""
+    query, key, value = inputs
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def their_passes(inputs: list[torch.Tensor], grad: torch.Tensor) -> list[Array]:

@@ -16,7 +16,7 @@ import torch
 
 from minitransformer import functions as F
 from minitransformer import nn, optim
-from minitransformer.tasks.copy import CopyBatch, CopyTask
+from minitransformer.tasks.copy import SYMBOLS, CopyBatch, CopyTask
 
 from . import harness, peers
 
@@ -28,12 +28,16 @@ PROFILED_STEPS = 3
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each contestant, and the shares of our step."""
-    batch = TASK.draw_longest(np.random.default_rng(0), BATCH_SIZE)
+    symbols = np.random.default_rng(0).integers(0, SYMBOLS, (BATCH_SIZE, TASK.length))
+    batch = CopyBatch(symbols, np.full(BATCH_SIZE, TASK.length))
     ours = TASK.build("linear")
     theirs = same_model(ours)
     errors = check(ours, theirs, batch)
     step = our_step(ours, batch)
-    contestants = {harness.OURS: step, "PyTorch eager": their_step(theirs, batch)}
+    contestants: harness.Contestants = {
+        harness.OURS: step,
+        "PyTorch eager": their_step(theirs, batch),
+    }
     for row in harness.race(f"a step, batch {BATCH_SIZE}, length {TASK.length}", contestants):
         name = row["contestant"]
         yield row | {"steps_per_second": 1e3 / row["median_ms"], "error": errors[name]}
@@ -59,7 +63,7 @@ def check(ours: nn.Module, theirs: peers.Transformer, batch: CopyBatch) -> dict[
     their_loss(exact, batch).backward()
     truth = {name: parameter.grad for name, parameter in exact.named_parameters()}
     sides = {
-        harness.OURS: {name: p.grad.numpy() for name, p in ours.named_parameters()},
+        harness.OURS: {name: np.asarray(p.grad) for name, p in ours.named_parameters()},
         "PyTorch eager": {name: p.grad for name, p in theirs.named_parameters()},
     }
     return {
@@ -109,9 +113,9 @@ def profile(step: Callable[[], None]) -> Iterator[harness.Row]:
     profiler = cProfile.Profile()
     for _ in range(PROFILED_STEPS):
         profiler.runcall(step)
-    entries = [entry for entry in profiler.getstats() if isinstance(entry.code, CodeType)]
-    total = sum(entry.totaltime for entry in entries if entry.code is step.__code__)
-    times = {entry.code.co_qualname: entry.totaltime for entry in entries if is_part(entry.code)}
+    spent = {e.code: e.totaltime for e in profiler.getstats() if isinstance(e.code, CodeType)}
+    total = max(spent.values())  # the step itself
+    times = {code.co_qualname: seconds for code, seconds in spent.items() if is_part(code)}
     times["the tape and the modules"] = total - sum(times.values())
     for name, seconds in sorted(times.items(), key=lambda item: -item[1]):
         if seconds > total / 100:

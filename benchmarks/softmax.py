@@ -22,7 +22,7 @@ def rows() -> Iterator[harness.Row]:
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal((N, H, L, E), np.float32) for _ in range(3)]
     tensors = [torch.from_numpy(array) for array in inputs]
-    contestants = {
+    contestants: harness.Contestants = {
         harness.OURS: lambda: softmax.forward(*inputs)[0],
         "PyTorch eager": lambda: peers.softmax_eager(*tensors),
         "PyTorch scaled_dot_product_attention": lambda: scaled_dot_product_attention(*tensors),
