@@ -67,7 +67,7 @@ def gradcheck(
     check = _Check(function, inputs, step, np.random.default_rng(seed))
     gradients = check.gradients()
     for gradient, other in zip(gradients, check.gradients_one_by_one(), strict=True):
-        if not np.allclose(gradient, other, rtol, atol):
+        if not np.allclose(gradient, other, rtol, atol, equal_nan=True):
             raise GradientError(
                 "gradcheck: backward of all outputs at once differs from the sum of one at a time; "
                 "gradients of unused outputs arrive as None and stand for zero"
@@ -97,8 +97,8 @@ class _Check:
         generator: np.random.Generator,
     ) -> None:
         self.function, self.step, self.generator = function, step, generator
-        self.inputs = [_float64(x) for x in inputs]
-        self.checked = [i for i, x in enumerate(self.inputs) if isinstance(x, np.ndarray)]
+        self.inputs = [_float64(x) if _is_floating(x) else x for x in inputs]
+        self.checked = [i for i, x in enumerate(inputs) if _is_floating(x)]
         self.point = [self.inputs[i].copy() for i in self.checked]
         outputs = self.call(self.point)
         self.inputs_unchanged()
@@ -177,12 +177,12 @@ class _Check:
                 raise GradientError(f"gradcheck: the function changes its input {number}")
 
 
-def _float64(value: Any) -> Any:
-    """Return floating arrays and tensors as float64 arrays, anything else as it is."""
-    array = value.numpy() if isinstance(value, Tensor) else value
-    if isinstance(array, np.ndarray) and array.dtype.kind == "f":
-        return array.astype(np.float64)
-    return value
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray | np.generic) and value.dtype.kind == "f"
+
+
+def _float64(value: Any) -> Array:
+    return np.array(value.numpy() if isinstance(value, Tensor) else value, np.float64)
 
 
 def _flatten(result: Any) -> Iterator[Tensor]:

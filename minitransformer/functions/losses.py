@@ -7,7 +7,7 @@ from typing import Any
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .selection import check_range
+from .checks import indices_below
 
 
 class _CrossEntropy(Function):
@@ -82,15 +82,12 @@ def cross_entropy(
             "cross_entropy: expected logits (N, C, ...) and targets (N, ...), "
             f"got {logits.shape} and {classes.shape}"
         )
-    if classes.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy: expected integer targets, got {classes.dtype}")
     last = logits if logits.ndim <= 2 else logits.permute(0, *range(2, logits.ndim), 1)
     matrix = last.reshape(-1, last.shape[-1])
     flat = classes.reshape(-1)
     counted = flat != ignore_index
-    flat = flat * counted  # an ignored target is read, and multiplied by zero
-    check_range("cross_entropy", "targets", flat, matrix.shape[1])
-    losses = _CrossEntropy.apply(matrix, flat, counted)
+    indices_below("cross_entropy", "targets", flat[counted], matrix.shape[1])
+    losses = _CrossEntropy.apply(matrix, flat * counted, counted)
     if reduction == "none":
         return losses.reshape(classes.shape)
     return losses.sum() / (counted.sum().astype(matrix.dtype) if reduction == "mean" else 1)

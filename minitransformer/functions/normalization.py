@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
+from .checks import floating, in_range
 
 
 class _Softmax(Function):
@@ -96,24 +97,21 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
         A tensor like ``x``.
 
     Raises:
+        TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
 
     Example:
         >>> softmax(Tensor([0.0, 0.0])).tolist()
         [0.5, 0.5]
     """
-    return _Softmax.apply(x, _check_dim("softmax", x, dim))
+    in_range("softmax", dim, x.shape)
+    return _Softmax.apply(floating("softmax", x), dim)
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return the logarithm of :func:`softmax`, exact where the softmax itself would round to 0."""
-    return _LogSoftmax.apply(x, _check_dim("log_softmax", x, dim))
-
-
-def _check_dim(name: str, x: Tensor, dim: int) -> int:
-    if not -x.ndim <= dim < x.ndim:
-        raise ValueError(f"{name}: dim {dim} is out of range for a tensor of shape {x.shape}")
-    return dim
+    in_range("log_softmax", dim, x.shape)
+    return _LogSoftmax.apply(floating("log_softmax", x), dim)
 
 
 def layer_norm(
@@ -147,10 +145,10 @@ def layer_norm(
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
-        raise ValueError(f"layer_norm: expected x of shape (..., {shape}), got {x.shape}")
+        raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and parameter.shape != shape:
             raise ValueError(f"layer_norm: expected {name} of shape {shape}, got {parameter.shape}")
     flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-    y = _LayerNorm.apply(x.reshape(-1, math.prod(shape)), *flat, eps)
+    y = _LayerNorm.apply(floating("layer_norm", x).reshape(-1, math.prod(shape)), *flat, eps)
     return y.reshape(x.shape)

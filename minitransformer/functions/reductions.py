@@ -7,6 +7,7 @@ import math
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Dim, Tensor
+from .checks import dims, floating, in_range
 
 
 def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) -> Array:
@@ -19,14 +20,7 @@ def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) ->
 
 def _count(shape: tuple[int, ...], dim: Dim) -> int:
     """Return how many elements a reduction puts together."""
-    dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
-    return math.prod(shape[d] for d in dims)
-
-
-def _check_dim(name: str, x: Tensor, dim: Dim) -> None:
-    for d in () if dim is None else (dim,) if isinstance(dim, int) else dim:
-        if not -x.ndim <= d < x.ndim:
-            raise ValueError(f"{name}: dim {d} is out of range for a tensor of shape {x.shape}")
+    return math.prod(shape[d] for d in dims(dim, len(shape)))
 
 
 class _Sum(Function):
@@ -101,7 +95,7 @@ def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         >>> sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0).tolist()
         [4.0, 6.0]
     """
-    _check_dim("sum", x, dim)
+    in_range("sum", dim, x.shape)
     return _Sum.apply(x, dim, keepdim)
 
 
@@ -112,12 +106,8 @@ def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
     """
-    _check_dim("mean", x, dim)
-    if x.dtype.kind != "f":
-        raise TypeError(
-            f"mean: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
-        )
-    return _Mean.apply(x, dim, keepdim)
+    in_range("mean", dim, x.shape)
+    return _Mean.apply(floating("mean", x), dim, keepdim)
 
 
 def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
@@ -133,10 +123,11 @@ def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = Fa
         The reduced tensor.
 
     Raises:
+        TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
     """
-    _check_dim("var", x, dim)
-    return _Var.apply(x, dim, correction, keepdim)
+    in_range("var", dim, x.shape)
+    return _Var.apply(floating("var", x), dim, correction, keepdim)
 
 
 def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -144,7 +135,7 @@ def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
     Args and errors as for :func:`sum`.
     """
-    _check_dim("amax", x, dim)
+    in_range("amax", dim, x.shape)
     return _Amax.apply(x, dim, keepdim)
 
 
@@ -153,5 +144,5 @@ def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
     Integers have no gradient. Errors as for :func:`sum`.
     """
-    _check_dim("argmax", x, dim)
+    in_range("argmax", dim, x.shape)
     return Tensor.wrap(array_module(x.data).argmax(x.data, axis=dim, keepdims=keepdim))

@@ -8,6 +8,7 @@ from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Operand, Tensor
 from .arithmetic import match, sum_to
+from .checks import indices_below
 
 
 class _Where(Function):
@@ -106,26 +107,5 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
         [[2.0], [1.0]]
     """
     array = Tensor(indices, device=weight.device).data
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"embedding: expected integer indices, got {array.dtype}")
-    check_range("embedding", "indices", array, weight.shape[0])
+    indices_below("embedding", "indices", array, weight.shape[0])
     return _Embedding.apply(array, weight)
-
-
-def check_range(name: str, argument: str, indices: Array, size: int) -> None:
-    """Refuse indices outside ``0..size-1``, which NumPy would count from the end or CuPy wrap.
-
-    Args:
-        name: The function, for the message.
-        argument: Its argument, for the message.
-        indices: Integers.
-        size: How many there are to choose from.
-
-    Raises:
-        IndexError: An index is out of range.
-    """
-    if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < size):
-        raise IndexError(
-            f"{name}: {argument} must be 0..{size - 1}, "
-            f"got {int(indices.min())}..{int(indices.max())}"
-        )

@@ -11,6 +11,7 @@ from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
 from .arithmetic import sum_to
+from .checks import in_range
 
 
 def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
@@ -18,10 +19,10 @@ def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else tuple(sizes)  # type: ignore[arg-type]
 
 
-def _check_dim(name: str, dim: int, ndim: int) -> int:
-    if not -ndim <= dim < ndim:
-        raise ValueError(f"{name}: dim {dim} is out of range for {ndim} dimensions")
-    return dim % ndim
+def _place(name: str, dim: int, shape: tuple[int, ...]) -> int:
+    """Return a dimension counted from the front."""
+    in_range(name, dim, shape)
+    return dim % len(shape)
 
 
 class _Reshape(Function):
@@ -144,7 +145,7 @@ def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Return ``x`` with the dimensions from ``start_dim`` to ``end_dim`` made into one."""
-    first, last = (_check_dim("flatten", dim, x.ndim) for dim in (start_dim, end_dim))
+    first, last = (_place("flatten", dim, x.shape) for dim in (start_dim, end_dim))
     return reshape(
         x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
     )
@@ -152,7 +153,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """Return ``x`` with a new dimension of size 1 at ``dim``."""
-    at = _check_dim("unsqueeze", dim, x.ndim + 1)
+    at = _place("unsqueeze", dim, (*x.shape, 1))
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
@@ -161,7 +162,7 @@ def squeeze(x: Tensor, dim: int) -> Tensor:
 
     PyTorch would leave a larger dimension as it is; here that is an error.
     """
-    at = _check_dim("squeeze", dim, x.ndim)
+    at = _place("squeeze", dim, x.shape)
     if x.shape[at] != 1:
         raise ValueError(f"squeeze: dim {dim} of {x.shape} has size {x.shape[at]}, expected 1")
     return reshape(x, x.shape[:at] + x.shape[at + 1 :])
@@ -194,7 +195,7 @@ def permute(x: Tensor, *dims: int | tuple[int, ...]) -> Tensor:
 
 def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
     """Return a view with two dimensions swapped."""
-    first, second = (_check_dim("transpose", dim, x.ndim) for dim in (dim0, dim1))
+    first, second = (_place("transpose", dim, x.shape) for dim in (dim0, dim1))
     order = list(range(x.ndim))
     order[first], order[second] = second, first
     return _Permute.apply(x, tuple(order))
@@ -266,7 +267,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """
     if not tensors:
         raise ValueError("cat: expected at least one tensor, got none")
-    at = _check_dim("cat", dim, tensors[0].ndim)
+    at = _place("cat", dim, tensors[0].shape)
     rest = {t.shape[:at] + t.shape[at + 1 :] for t in tensors}
     if len(rest) > 1 or any(t.ndim != tensors[0].ndim for t in tensors):
         raise ValueError(
@@ -286,7 +287,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """
     if len({t.shape for t in tensors}) != 1:
         raise ValueError(f"stack: expected equal shapes, got {[t.shape for t in tensors]}")
-    return cat([unsqueeze(t, dim) for t in tensors], _check_dim("stack", dim, tensors[0].ndim + 1))
+    return cat([unsqueeze(t, dim) for t in tensors], _place("stack", dim, (*tensors[0].shape, 1)))
 
 
 def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -307,7 +308,7 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
         >>> [piece.tolist() for piece in split(Tensor([1.0, 2.0, 3.0]), 2)]
         [[1.0, 2.0], [3.0]]
     """
-    at = _check_dim("split", dim, x.ndim)
+    at = _place("split", dim, x.shape)
     length = x.shape[at]
     if isinstance(size, int):
         step = size

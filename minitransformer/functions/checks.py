@@ -1,0 +1,69 @@
+"""What functions ask of their arguments, and what they say when they do not get it."""
+
+from __future__ import annotations
+
+from ..device import Array
+from ..tensor import Dim, Tensor
+
+
+def floating(name: str, x: Tensor) -> Tensor:
+    """Return ``x``, having refused integers and booleans.
+
+    Args:
+        name: The function, for the message.
+        x: Its argument.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        TypeError: ``x`` is not floating.
+    """
+    if x.dtype.kind != "f":
+        raise TypeError(
+            f"{name}: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
+        )
+    return x
+
+
+def dims(dim: Dim, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions that ``dim`` names, as given."""
+    return tuple(range(ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
+
+
+def in_range(name: str, dim: Dim, shape: tuple[int, ...]) -> None:
+    """Refuse dimensions that a shape does not have.
+
+    Args:
+        name: The function, for the message.
+        dim: One dimension, several, or None for all.
+        shape: The shape.
+
+    Raises:
+        ValueError: A dimension is out of range.
+    """
+    for d in dims(dim, len(shape)):
+        if not -len(shape) <= d < len(shape):
+            raise ValueError(f"{name}: dim {d} is out of range for a tensor of shape {shape}")
+
+
+def indices_below(name: str, argument: str, indices: Array, size: int) -> None:
+    """Refuse indices outside ``0..size-1``, which NumPy would count from the end or CuPy wrap.
+
+    Args:
+        name: The function, for the message.
+        argument: Its argument, for the message.
+        indices: Anything; only integers pass.
+        size: How many there are to choose from.
+
+    Raises:
+        TypeError: They are not integers.
+        IndexError: One is out of range.
+    """
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integer {argument}, got {indices.dtype}")
+    if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < size):
+        raise IndexError(
+            f"{name}: {argument} must be 0..{size - 1}, "
+            f"got {int(indices.min())}..{int(indices.max())}"
+        )

@@ -1,0 +1,64 @@
+"""Where arrays live."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from minitransformer import Tensor
+from minitransformer.device import array_module, as_array, cuda_problem, resolve_device, to_device
+
+
+def test_round_trip(device: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x.to(device)
+    assert y.device == device
+    (y * y).sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == "cpu"
+    assert x.grad.tolist() == [2.0, 4.0]
+    assert Tensor([1], device=device).device == device
+    assert y.numpy().tolist() == [1.0, 2.0]
+
+
+def test_auto_takes_what_works() -> None:
+    assert resolve_device("auto") == ("cpu" if cuda_problem() else "cuda")
+
+
+def test_arrays_are_not_copied() -> None:
+    array = np.ones(3)
+    assert as_array(array) is array
+    assert as_array(array, "cpu", np.float64) is array
+    assert to_device(array, "cpu") is array
+    assert array_module(array) is array_module(3.0) is np
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="device: expected 'auto', 'cpu' or 'cuda', got 'gpu'"):
+        resolve_device("gpu")
+
+
+@pytest.mark.parametrize(
+    "move", [lambda: Tensor([1.0]).to("cuda"), lambda: Tensor([1.0], device="cuda")]
+)
+def test_missing_cuda_says_what_to_install(monkeypatch: pytest.MonkeyPatch, move) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    with pytest.raises(RuntimeError) as caught:
+        move()
+    assert 'pip install "minitransformer[cuda12]" (or "minitransformer[cuda13]")' in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value)
+    assert resolve_device("auto") == "cpu"
+
+
+def test_cupy_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cupy:
+        class cuda:
+            @staticmethod
+            def is_available() -> bool:
+                return False
+
+    monkeypatch.setitem(__import__("sys").modules, "cupy", Cupy)
+    with pytest.raises(RuntimeError, match="finds no CUDA driver or GPU; see `minitransformer doc"):
+        resolve_device("cuda")

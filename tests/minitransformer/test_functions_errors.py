@@ -1,0 +1,146 @@
+"""Every message that a function promises, and the corners that the property tests do not draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer import Tensor, functions
+from minitransformer import functions as F
+
+
+def zeros(*shape: int) -> Tensor:
+    return Tensor(np.zeros(shape))
+
+
+ERRORS: list[tuple[Any, type[Exception], str]] = [
+    (lambda: zeros(2, 3) + zeros(4, 3), ValueError, r"add: shapes \(2, 3\) and \(4, 3\) do not br"),
+    (lambda: zeros(2) * zeros(3), ValueError, "multiply: .* one of them 1, got 2 and 3"),
+    (lambda: zeros(2, 3) @ zeros(2, 3), ValueError, r"matmul: .* of x, 3, must be y's last .*, 2"),
+    (lambda: zeros(2, 2, 3) @ zeros(3, 3, 4), ValueError, r"matmul: shapes \(2,\) and \(3,\)"),
+    (lambda: zeros() @ zeros(2), ValueError, r"matmul: expected matrices or vectors, got \(\)"),
+    (lambda: F.linear(zeros(2, 3), zeros(4, 5)), ValueError, r"linear: expected x .* got \(2, 3\)"),
+    (
+        lambda: F.linear(zeros(2, 3), zeros(4, 3), zeros(3)),
+        ValueError,
+        r"linear: expected bias of shape \(4,\), got \(3,\)",
+    ),
+    (lambda: zeros(2).sum(1), ValueError, r"sum: dim 1 is out of range .* shape \(2,\)"),
+    (lambda: zeros(2).mean(-2), ValueError, "mean: dim -2 is out of range"),
+    (lambda: zeros(2).var(3), ValueError, "var: dim 3 is out of range"),
+    (lambda: zeros(2).amax((0, 1)), ValueError, "amax: dim 1 is out of range"),
+    (lambda: zeros(2).argmax(1), ValueError, "argmax: dim 1 is out of range"),
+    (lambda: Tensor([1, 2]).mean(), TypeError, "mean: expected a floating tensor, got int64"),
+    (lambda: Tensor([1, 2]).var(), TypeError, "var: expected a floating tensor, got int64"),
+    (lambda: F.exp(Tensor([1])), TypeError, r"exp: .* got int64; convert with \.to\(dtype"),
+    (lambda: F.softmax(zeros(2), 1), ValueError, "softmax: dim 1 is out of range"),
+    (lambda: F.log_softmax(zeros(2), 1), ValueError, "log_softmax: dim 1 is out of range"),
+    (lambda: F.softmax(Tensor([1, 2])), TypeError, "softmax: expected a floating tensor"),
+    (lambda: F.gelu(zeros(1), "exact"), ValueError, "gelu: expected approximate 'none' or 'tanh'"),
+    (lambda: F.layer_norm(zeros(2, 3), 2), ValueError, r"layer_norm: .* \*\(2,\)\), got \(2, 3\)"),
+    (
+        lambda: F.layer_norm(zeros(2, 3), 3, zeros(3), zeros(2)),
+        ValueError,
+        r"layer_norm: expected bias of shape \(3,\), got \(2,\)",
+    ),
+    (lambda: zeros(2, 3).reshape(4, -1), ValueError, r"reshape: \(2, 3\) has 6 elements and can"),
+    (lambda: zeros(2).reshape(-1, -1), ValueError, "reshape: .* cannot become"),
+    (lambda: zeros(2, 3).permute(0, 0), ValueError, "permute: expected each of the 2 dimensions"),
+    (lambda: zeros(2).transpose(0, 1), ValueError, "transpose: dim 1 is out of range"),
+    (lambda: zeros(2, 3).squeeze(0), ValueError, r"squeeze: dim 0 of \(2, 3\) has size 2"),
+    (lambda: zeros(2).unsqueeze(2), ValueError, "unsqueeze: dim 2 is out of range"),
+    (lambda: zeros(2, 3).expand(4, 3), ValueError, r"expand: \(2, 3\) cannot be expanded to"),
+    (lambda: zeros(2)[3], IndexError, "index 3 is out of bounds"),
+    (lambda: F.cat([]), ValueError, "cat: expected at least one tensor, got none"),
+    (lambda: F.cat([zeros(2, 3), zeros(2, 4)]), ValueError, "cat: shapes must agree but for dim 0"),
+    (lambda: F.stack([zeros(2), zeros(3)]), ValueError, "stack: expected equal shapes"),
+    (lambda: F.split(zeros(5), [2, 2]), ValueError, r"split: \[2, 2\] does not cut dim 0 of \(5,"),
+    (lambda: F.split(zeros(5), 0), ValueError, "split: 0 does not cut"),
+    (lambda: F.embedding([0, 3], zeros(3, 2)), IndexError, r"embedding: indices .* 0\.\.2, got 0"),
+    (lambda: F.embedding([-1], zeros(3, 2)), IndexError, r"embedding: indices must be 0\.\.2"),
+    (lambda: F.embedding([0.5], zeros(3, 2)), TypeError, "embedding: expected integer indices"),
+    (lambda: F.where([1, 0], zeros(2), 0.0), TypeError, "where: expected a boolean mask, got int"),
+    (lambda: F.masked_fill(zeros(2), [1, 0], 0.0), TypeError, "masked_fill: expected a boolean"),
+    (
+        lambda: F.cross_entropy(zeros(2, 3), [1, 2, 0]),
+        ValueError,
+        r"cross_entropy: expected logits .* got \(2, 3\) and \(3,\)",
+    ),
+    (
+        lambda: F.cross_entropy(zeros(2, 3), [1, 3]),
+        IndexError,
+        r"targets must be 0\.\.2, got 1\.\.3",
+    ),
+    (lambda: F.cross_entropy(zeros(2, 3), [1.0, 2.0]), TypeError, "expected integer targets"),
+    (lambda: F.cross_entropy(zeros(2, 3), [1, 2], reduction="max"), ValueError, "'sum' or 'none'"),
+    (
+        lambda: F.mse_loss(zeros(2), zeros(2, 1)),
+        ValueError,
+        r"mse_loss: .* got \(2,\) and \(2, 1\)",
+    ),
+    (lambda: F.mse_loss(zeros(2), zeros(2), "max"), ValueError, "mse_loss: expected reduction"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), ERRORS, ids=[m for _, _, m in ERRORS])
+def test_errors(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_every_function_is_exported() -> None:
+    assert all(callable(getattr(functions, name)) for name in functions.__all__)
+
+
+def test_extreme_values_neither_overflow_nor_vanish() -> None:
+    x = Tensor(np.array([-1e4, -50.0, 0.0, 50.0, 1e4], np.float32), requires_grad=True)
+    with np.errstate(over="raise", invalid="raise"):
+        for function in (F.sigmoid, F.softplus, F.elu, F.tanh, F.gelu, F.softmax, F.log_softmax):
+            y = function(x)
+            y.backward(np.ones(5))
+            assert np.isfinite(y.numpy()).all()
+        F.cross_entropy(x, 0).backward()
+    assert x.grad is not None and np.isfinite(x.grad.numpy()).all()
+    np.testing.assert_allclose(F.sigmoid(x).numpy()[1], np.exp(-50), rtol=1e-5)
+    np.testing.assert_allclose(F.softplus(x).numpy()[1], np.exp(-50), rtol=1e-5)
+
+
+def test_power_at_zero() -> None:
+    x = Tensor([0.0, 0.0], requires_grad=True)
+    y = Tensor([0.0, 2.0], requires_grad=True)
+    (x**y).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0.0, 0.0]
+    assert y.grad is not None and y.grad.tolist() == [0.0, 0.0]
+
+
+def test_equal_maxima_share_the_gradient() -> None:
+    x = Tensor([[1.0, 3.0, 3.0]], requires_grad=True)
+    x.amax(dim=1).backward([2.0])
+    assert x.grad is not None and x.grad.tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_what_where_did_not_choose_gets_zero_even_where_it_is_infinite() -> None:
+    x = Tensor([0.0, 4.0], requires_grad=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        F.where(x > 0, 1 / x, 0.0).backward([1.0, 1.0])
+        assert x.grad is not None and x.grad.numpy()[1] == -1 / 16
+
+
+def test_ignored_targets_count_for_nothing() -> None:
+    logits = Tensor(np.random.default_rng(0).standard_normal((3, 4)), requires_grad=True)
+    loss = F.cross_entropy(logits, [1, -100, 2])
+    kept = F.cross_entropy(logits[[0, 2]], [1, 2])
+    assert loss.item() == pytest.approx(kept.item(), rel=1e-14)
+    loss.backward()
+    assert logits.grad is not None and not logits.grad.numpy()[1].any()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(F.cross_entropy(logits, [-100] * 3).item())
+    assert F.cross_entropy(logits, [-100] * 3, reduction="sum").item() == 0
+
+
+def test_a_matrix_product_over_a_batch_equals_one_for_each() -> None:
+    generator = np.random.default_rng(0)
+    x, w = generator.standard_normal((2, 5, 3)), generator.standard_normal((3, 4))
+    np.testing.assert_allclose((Tensor(x) @ Tensor(w)).numpy(), np.einsum("nli,io->nlo", x, w))
