@@ -86,7 +86,7 @@ def save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, A
         >>> load(path).metadata
         {'step': 3}
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     text = json.dumps(metadata)
     header = {"format": _FORMAT, "metadata": text, "sha256": _digest(arrays, text)}
     write_atomically(path, serialize(arrays, header))

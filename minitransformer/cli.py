@@ -174,7 +174,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
                 f"argument {_flag(name)}: {run.folder} was started with {settings[name]}, got "
                 f"{given[name]}; leave it out, or start a new run"
             )
-    settings["device"] = _device(given.get("device", settings["device"]))
+    settings["device"] = _device({**settings, **given}["device"])
     return run, settings
 
 

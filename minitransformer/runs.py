@@ -21,6 +21,8 @@ from typing import Any
 from .checkpoint import CheckpointError, write_atomically
 
 Row = dict[str, Any]
+WALL_CLOCK = ("seconds", "sequences_per_second")
+"""The columns that differ when a run is repeated; all others are the same bit for bit on the CPU."""
 
 
 class Run:

@@ -1,15 +1,16 @@
 """Training: a loop that can be killed at any moment and continued as if nothing had happened.
 
 `Trainer` holds everything that a step depends on: the model, the optimizer, where the generators
-of the data and of the engine stand, and how many steps were taken. All of it goes into a checkpoint,
-so that on the CPU a resumed run repeats the interrupted one bit for bit. `train` is the loop around
-it, with a progress bar and a checkpoint at step 0, every few seconds, on the first Ctrl-C, and at
-the end.
+of the data and of the engine stand, and how many steps were taken. All of it goes into a
+checkpoint, so that on the CPU a resumed run repeats the interrupted one bit for bit. `train` is the
+loop around it, with a progress bar and a checkpoint at step 0, every few seconds, on the first
+Ctrl-C, and at the end.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import time
@@ -184,6 +185,8 @@ class Interruption:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         self.__exit__()
+        # Not print: the signal may have come while stderr was being written to.
+        os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
 
 
 def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:

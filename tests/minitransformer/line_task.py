@@ -1,0 +1,42 @@
+"""A task for tests of the loop itself: a straight line, learned without any attention kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minitransformer import Tensor, nn
+from minitransformer import functions as F
+
+Batch = tuple[Tensor, Tensor]
+
+
+class LineTask:
+    """Find y = 3 x - 1 from noisy points; dropout makes each step depend on the engine's generator.
+
+    Args:
+        features: Width of x, so that models of different sizes can be had.
+        spoilt: The first step whose data are not numbers.
+    """
+
+    def __init__(self, features: int = 2, spoilt: int = 10**9) -> None:
+        self.features, self.drawn, self.spoilt = features, 0, spoilt
+
+    def build(self, attention: str) -> Any:
+        return nn.Sequential(nn.Linear(self.features, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def draw(self, generator: np.random.Generator, count: int) -> Batch:
+        self.drawn += 1
+        x = generator.standard_normal((count, self.features), np.float32)
+        y = (
+            3 * x.sum(1, keepdims=True)
+            - 1
+            + 0.1 * generator.standard_normal((count, 1), np.float32)
+        )
+        return Tensor(x), Tensor(y if self.drawn < self.spoilt else y * np.nan)
+
+    def loss(self, model: Any, batch: Batch) -> tuple[Tensor, float]:
+        x, y = batch
+        loss = F.mse_loss(model(x), y)
+        return loss, 1 / (1 + float(loss.data))
