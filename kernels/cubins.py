@@ -1,0 +1,142 @@
+"""What the kernels need on GPUs, found without one: `python -m minitransformer_kernels.cubins`.
+
+The host functions run with their launches noted down instead of made. Numba compiles each kernel
+for the noted arguments to PTX, and NVIDIA's linker assembles that to a cubin and tells its needs:
+
+    registers   of each thread; a multiprocessor shares 65,536 among its threads
+    spills      bytes that went to slow memory because there were too few registers
+    local       bytes of each thread's stack: arrays that are indexed by more than constants
+    shared      bytes of each block; 48 KiB are there without asking
+    float64     instructions on float64, 2 to 64 times slower: often a stray Python number
+
+It needs the extra `cuda13`, but no GPU and no driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from . import linear, recurrent, softmax
+from .arrays import HEAD_DIMS
+from .cuda import Kernel, Launch, cuda
+
+ARCHITECTURES = ((7, 5), (8, 0), (9, 0), (10, 0))  # Turing, Ampere, Hopper, Blackwell
+REGISTERS = 65_536  # of a multiprocessor, on all of these
+
+
+class Specialisation(NamedTuple):
+    """A kernel, the types of its arguments, and the threads of its block."""
+
+    name: str
+    kernel: Kernel
+    types: tuple[Any, ...]
+    threads: int
+
+
+class Needs(NamedTuple):
+    """What a specialisation needs on one architecture, in the units of this module's docstring."""
+
+    registers: int
+    spills: int
+    local: int
+    shared: int
+    float64: int
+
+
+def specialisations(head_dim: int, dtype: Any = np.float32) -> Iterable[Specialisation]:
+    """Return every kernel that the host functions launch for a head dim (E = M)."""
+    found: dict[Any, Specialisation] = {}
+
+    def note(launch: Launch, *arguments: Any) -> None:
+        kernel, threads = launch.kernel, prod(launch.block)
+        types = tuple(map(kernel.on_gpu.typeof_pyval, arguments))
+        name = f"{kernel.function.__module__.rpartition('.')[2]}.{kernel.__name__}"
+        found[kernel, types, threads] = Specialisation(name, kernel, types, threads)
+
+    with patch.object(Launch, "__call__", note):
+        _launch_all(head_dim, dtype)
+    return found.values()
+
+
+def _launch_all(head_dim: int, dtype: Any) -> None:
+    """Call every host function of attention, forward and backward."""
+    query = key = value = np.zeros((2, 2, 100, head_dim), dtype)
+    inputs = query, key, value
+    output, log_sum_exp = softmax.forward(*inputs)
+    softmax.backward(output, *inputs, output, log_sum_exp)
+    for causal in (False, True):
+        output, denominator = linear.naive_forward(*inputs, causal=causal)
+        linear.naive_backward(output, *inputs, output, denominator, causal=causal)
+    output, denominator = linear.forward(*inputs)
+    linear.backward(output, *inputs, output, denominator)
+    output, denominator, state = recurrent.forward(*inputs)
+    recurrent.backward(output, state, *inputs, output, denominator)
+    token = query[:, :, 0]
+    recurrent.step(token, token, token, state)
+
+
+def needs(specialisation: Specialisation, architecture: tuple[int, int]) -> Needs:
+    """Compile a kernel for an architecture, and return what it needs there."""
+    _, kernel, types, _ = specialisation
+    ptx, _ = cuda.compile_ptx(
+        kernel.on_gpu.py_func,
+        types,
+        cc=architecture,
+        fastmath=bool(kernel.options.get("fastmath")),
+    )
+    log = _assemble(ptx, architecture, kernel.options.get("max_registers"))
+    return Needs(
+        registers=max(_numbers(r"sed (\d+) registers", log)),
+        spills=sum(_numbers(r"(\d+) bytes spill", log)),
+        local=max(_numbers(r"(\d+) bytes (?:stack frame|lmem)", log)),
+        shared=max(_numbers(r"(\d+) bytes smem", log), default=0),
+        float64=len(re.findall(r"^\s.*\.f64\b", ptx, re.MULTILINE)),
+    )
+
+
+def _assemble(ptx: str, architecture: tuple[int, int], max_registers: int | None) -> str:
+    """Assemble PTX to a cubin; return the assembler's log."""
+    from cuda.bindings import nvjitlink
+
+    major, minor = architecture
+    options = [f"-arch=sm_{major}{minor}", "-O3", "-verbose"]
+    if max_registers is not None:
+        options.append(f"-maxrregcount={max_registers}")
+    linker = nvjitlink.create(len(options), options)
+    try:
+        text = ptx.encode()
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, text, len(text), "kernel.ptx")
+        nvjitlink.complete(linker)
+        log = bytearray(nvjitlink.get_info_log_size(linker))
+        nvjitlink.get_info_log(linker, log)
+    finally:
+        nvjitlink.destroy(linker)
+    return log.decode()
+
+
+def _numbers(pattern: str, log: str) -> list[int]:
+    return [int(number) for number in re.findall(pattern, log)]
+
+
+def main() -> None:
+    """Print a table of all float32 kernels."""
+    columns = ("kernel", "head dim", "architecture", "threads", *Needs._fields)
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
+    for head_dim in HEAD_DIMS:
+        for specialisation in specialisations(head_dim):
+            for architecture in ARCHITECTURES:
+                found = needs(specialisation, architecture)
+                arch = "sm_{}{}".format(*architecture)
+                row = specialisation.name, head_dim, arch, specialisation.threads, *found
+                print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
