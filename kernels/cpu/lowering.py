@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -122,5 +123,7 @@ def _load(path: Path) -> ModuleType:
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    # Numba's cache finds a function's globals again by the name of an imported module.
+    sys.modules[path.stem] = module
     specification.loader.exec_module(module)
     return module
