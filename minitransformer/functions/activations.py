@@ -7,12 +7,7 @@ dimensions that meets a Python float.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
-from typing import Any
-
-import numpy as np
 
 from ..device import Array, array_module
 from ..function import Context, Function
@@ -133,8 +128,10 @@ class _Gelu(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
+        from .special import erf  # imports Numba, which whoever never comes here need not wait for
+
         one, scale = x.dtype.type(1), x.dtype.type(math.sqrt(0.5))
-        phi = (one + _erf(array_module(x))(x * scale)) / x.dtype.type(2)
+        phi = (one + erf(x * scale)) / x.dtype.type(2)
         ctx.save(x, phi)
         return x * phi
 
@@ -166,19 +163,6 @@ class _GeluTanh(Function):
         root, cubic = x.dtype.type(math.sqrt(2 / math.pi)), x.dtype.type(3 * 0.044715)
         rise = root * (1 + cubic * x * x)
         return gradient * (phi + 2 * x * phi * (1 - phi) * rise)
-
-
-@functools.cache
-def _erf(xp: Any) -> Any:
-    """Return the error function, which NumPy lacks: Numba's on the CPU, CuPy's on CUDA."""
-    if xp is not np:
-        return importlib.import_module("cupyx.scipy.special").erf
-    numba: Any = importlib.import_module("numba")
-    return numba.vectorize(["float32(float32)", "float64(float64)"], cache=True)(_erf_element)
-
-
-def _erf_element(x: float) -> float:
-    return math.erf(x)
 
 
 def exp(x: Tensor) -> Tensor:

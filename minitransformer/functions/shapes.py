@@ -242,10 +242,8 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 def _plain_index(part: Any, x: Tensor) -> Any:
-    """Return an array for a tensor or a list, anything else as it is."""
-    if isinstance(part, list):
-        return array_module(x.data).asarray(part)
-    return part.data if isinstance(part, Tensor) else part
+    """Return a list, an array or a tensor as an array beside ``x``, anything else as it is."""
+    return Tensor(part, device=x.device).data if hasattr(part, "__len__") else part
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -230,12 +230,12 @@ def naive_softmax(x: Array, dim: int) -> Array:
 
 
 def naive_erf(x: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 def naive_layer_norm(x: Array, *parameters: Array, normalized_shape: Shape) -> Array:
     axes = tuple(range(-len(normalized_shape), 0))
-    y = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+    y: Array = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
     for combine, parameter in zip((np.multiply, np.add), parameters, strict=False):
         y = combine(y, parameter)
     return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from minitransformer import Tensor, functions
 from minitransformer import functions as F
+from minitransformer.functions.special import erf
 
 
 def zeros(*shape: int) -> Tensor:
@@ -105,6 +107,15 @@ def test_extreme_values_neither_overflow_nor_vanish() -> None:
     assert x.grad is not None and np.isfinite(x.grad.numpy()).all()
     np.testing.assert_allclose(F.sigmoid(x).numpy()[1], np.exp(-50), rtol=1e-5)
     np.testing.assert_allclose(F.softplus(x).numpy()[1], np.exp(-50), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.float32, 1.2e-7), (np.float64, 1e-16)])
+def test_erf_is_off_by_one_rounding_at_most(dtype: type, rounding: float) -> None:
+    x: Any = np.linspace(-6, 6, 100_001).astype(dtype)
+    truth = np.vectorize(math.erf)(x.astype(np.float64))
+    assert erf(x).dtype == dtype
+    assert (abs(erf(x) - truth) <= rounding * abs(truth)).all()
+    assert erf(np.array([-np.inf, np.inf], dtype)).tolist() == [-1.0, 1.0]
 
 
 def test_power_at_zero() -> None:
