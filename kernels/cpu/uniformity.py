@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from .canonical import Canonical
+from .canonical import Canonical, is_barrier
 
 THREADS = {"thread_x", "thread_y", "thread_z"}
 POSITIVE = {"BLOCK_X", "BLOCK_Y", "BLOCK_Z", "grid_x", "grid_y", "grid_z"}
@@ -47,6 +47,7 @@ class Uniformity:
         self.form = form
         self.varying: set[str] = set(THREADS)
         self.written = _written_arrays(form)
+        self.local_arrays = {a.name for a in form.arrays.values() if a.space == "local"}
         self.assignments = _count_assignments(form)
         self.definitions = _single_definitions(form, self.assignments)
         self.block_loops: set[ast.AST] = set()
@@ -117,6 +118,7 @@ class Uniformity:
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop)
         own_variable = self.assignments[loop.target.id] == 1
+        early = early or self._walks_rows(loop)
         if shared and not early and not self.is_varying(start):
             self.block_loops.add(loop)
             self._mark(loop.target.id, under_varying and not own_variable)
@@ -131,6 +133,30 @@ class Uniformity:
 
     def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
         return not _jumps(loop) and self.is_positive(step) and self.lowest(start) is not None
+
+    def _walks_rows(self, loop: ast.For) -> bool:
+        """Whether each thread walks along a row of its own: `for e in ...: total += a[thread, e]`.
+
+        With the threads innermost, neighbouring lanes would touch memory a row apart. Such a loop
+        is better left inside the loop over the threads, if nothing in it needs to be outside.
+        """
+        if any(is_barrier(inner) for inner in ast.walk(loop)):
+            return False
+        assert isinstance(loop.target, ast.Name)
+        rows = columns = 0
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Subscript) and base_name(node) not in self.local_arrays:
+                *outer, last = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+                follows = any(isinstance(n, ast.Name) and n.id == loop.target.id for n in ast.walk(last))
+                apart = any(map(self.is_varying, outer))
+                rows += follows and apart and not self._differs_besides(last, loop.target.id)
+                columns += self._differs_besides(last, loop.target.id)
+        return rows > columns
+
+    def _differs_besides(self, node: ast.expr, target: str) -> bool:
+        """Whether an index differs between threads, the loop's own variable left aside."""
+        names = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != target)
+        return any(self.is_varying(name) for name in names)
 
     def lowest(self, node: ast.expr) -> ast.expr | None:
         """The smallest value of an expression over the block's threads, as a uniform expression.
