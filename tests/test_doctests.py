@@ -1,8 +1,10 @@
-"""Every example in a docstring runs as it is printed."""
+"""Every example in a docstring, and in README.md, runs as it is printed."""
 
 import doctest
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +23,8 @@ MODULES = [
 def test_examples(name):
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
+
+
+def test_readme():
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    exec("".join(re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)), {})
