@@ -1,0 +1,409 @@
+"""The command line as a user meets it: in a process of its own, from a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer import cli
+from minitransformer.checkpoint import load
+from minitransformer.runs import WALL_CLOCK
+
+COMMAND = (sys.executable, "-m", "minitransformer")
+SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4")
+SMALL = (*SIZE, "--steps", "12", "--device", "cpu")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def stop(
+    folder: Path, number: int, steps: int, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a command and send it a signal once the run has so many rows."""
+    command = [*COMMAND, *arguments]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    metrics = folder / "run" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < steps:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, "", errors)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics without the columns that the clock decides."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{key: row[key] for key in row.keys() - set(WALL_CLOCK)} for row in lines]
+
+
+def one_line(found: subprocess.CompletedProcess[str], code: int) -> str:
+    """Return what a command complained of, which must be one line."""
+    assert found.returncode == code, found.stderr
+    *progress, line = found.stderr.splitlines()
+    assert all("step/s" in part or "s/step" in part for part in progress if part.strip())
+    assert line.startswith("minitransformer")
+    return line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run(folder, "train", "copy", *SMALL, "--attention", "both", "--out", "runs/both")
+
+
+def test_a_run_ends_with_its_summary(trained: subprocess.CompletedProcess[str]) -> None:
+    assert trained.returncode == 0, trained.stderr
+    for attention in ("linear", "softmax"):
+        assert re.search(rf"{attention} +\d+\.\d\d% +\d+\.\d\d% +\d+\.\d s", trained.stdout)
+        assert len(re.findall(rf"^  {attention} +[\d|]( [\d|]){{3}}$", trained.stdout, re.M)) == 3
+    assert "  minitransformer copy runs/both '3 1 4 1'" in trained.stdout
+    assert "sequences/s" in trained.stderr
+    assert "accuracy" in trained.stderr
+
+
+def test_a_run_leaves_its_files(folder: Path, trained: object) -> None:
+    found = folder / "runs" / "both"
+    assert {path.name for path in found.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoint-linear.safetensors",
+        "checkpoint-softmax.safetensors",
+        "loss.png",
+        "attention.png",
+        "attention-softmax.png",
+    }
+    steps = [(row["attention"], row["step"]) for row in rows(found)]
+    assert steps == [(name, step) for name in ("linear", "softmax") for step in range(1, 13)]
+    for picture in found.glob("*.png"):
+        content = picture.read_bytes()
+        assert content.startswith(PNG)
+        assert len(content) > 20_000
+    config = json.loads((found / "config.json").read_text())
+    assert config["task"] == "copy"
+    assert (config["length"], config["steps"], config["device"]) == (4, 12, "cpu")
+    assert "numpy" in config["versions"]
+
+
+def test_a_model_copies_what_is_typed(folder: Path, trained: object) -> None:
+    found = run(folder, "copy", "both", "3 1 4")
+    assert found.returncode == 0, found.stderr
+    source, *copies = found.stdout.splitlines()
+    assert source == "  source    3 1 4"
+    assert [line.split()[0] for line in copies if "^" not in line] == ["linear", "softmax"]
+    for line, below in zip(copies, [*copies[1:], ""], strict=True):
+        if "^" not in line:
+            wrong = [place for place in (12, 14, 16) if line[place] != source[place]]
+            assert [place for place in (12, 14, 16) if below[place:].startswith("^")] == wrong
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[dict[str, Any]]:
+    assert run(folder, "train", "copy", *SMALL, "--steps", "200", "--out", "whole").returncode == 0
+    return rows(folder / "whole")
+
+
+def test_an_interrupted_run_continues_to_the_same_metrics(
+    tmp_path: Path, whole: list[dict[str, Any]]
+) -> None:
+    new = ("train", "copy", *SMALL, "--steps", "200", "--out", "run")
+    again = ("train", "copy", "--resume", "run")
+    polite = stop(tmp_path, signal.SIGINT, 20, *new)
+    assert polite.returncode == 128 + signal.SIGINT
+    assert re.search(r"interrupted after step \d+ of 200 of linear attention; ", polite.stderr)
+    assert polite.stderr.endswith("  minitransformer train copy --resume run\n")
+    step = load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"]
+    assert len(rows(tmp_path / "run")) == step >= 20
+
+    assert stop(tmp_path, signal.SIGKILL, step + 20, *again).returncode == -signal.SIGKILL
+    assert load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"] == step
+
+    polite = stop(tmp_path, signal.SIGTERM, step + 30, *again)
+    assert polite.returncode == 128 + signal.SIGTERM
+    assert run(tmp_path, *again).returncode == 0
+    assert rows(tmp_path / "run") == whole
+
+
+def test_killed_before_the_first_step(tmp_path: Path) -> None:
+    """The kill lands while the kernels are being loaded; there is a checkpoint all the same."""
+    process = subprocess.Popen(
+        [*COMMAND, "train", "copy", *SMALL, "--out", "run"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (tmp_path / "run" / "checkpoint-linear.safetensors").exists():
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    found = run(tmp_path, "train", "copy", "--resume", "run")
+    assert found.returncode == 0, found.stderr
+    assert len(rows(tmp_path / "run")) == 12
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a full disk")
+def test_a_full_disk_leaves_the_checkpoint(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+    new = ("train", "copy", *SMALL, "--steps", "200", "--out", "run")
+    stop(tmp_path, signal.SIGINT, 5, *new)
+    checkpoint = tmp_path / "run" / "checkpoint-linear.safetensors"
+    before = checkpoint.read_bytes()
+    (tmp_path / "run" / ".checkpoint-linear.safetensors.part").symlink_to("/dev/full")
+    line = one_line(run(tmp_path, "train", "copy", "--resume", "run"), 1)
+    assert line.endswith(
+        "run/checkpoint-linear.safetensors: cannot be written: No space left on device; "
+        "what it held before is intact"
+    )
+    assert checkpoint.read_bytes() == before
+    assert run(tmp_path, "train", "copy", "--resume", "run").returncode == 0
+    assert rows(tmp_path / "run") == whole
+
+
+# -- Errors: in this process, which is faster, and ends the same way -------------------------------
+
+
+@pytest.fixture
+def complaint(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Callable[..., str]:
+    monkeypatch.chdir(folder)
+
+    def complain(code: int, *arguments: str) -> str:
+        try:
+            found = cli.main(arguments)
+        except SystemExit as end:
+            found = int(end.code or 0)
+        printed = capsys.readouterr().err
+        assert found == code, printed
+        assert printed.count("\n") == 1
+        return printed.rstrip()
+
+    return complain
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--attention", "Linear", "expected linear, softmax or both, got 'Linear'"),
+        ("--length", "0", "expected a whole number of at least 1, got '0'"),
+        ("--length", "many", "expected a whole number of at least 1, got 'many'"),
+        ("--layers", "1.5", "expected a whole number of at least 1, got '1.5'"),
+        ("--heads", "-2", "expected a whole number of at least 1, got '-2'"),
+        ("--head-dim", "257", "expected a whole number from 1 to 256, got '257'"),
+        ("--batch-size", "", "expected a whole number of at least 1, got ''"),
+        ("--steps", "1e3", "expected a whole number of at least 1, got '1e3'"),
+        ("--lr", "0", "expected a number above 0, got '0'"),
+        ("--lr", "nan", "expected a number above 0, got 'nan'"),
+        ("--lr", "inf", "expected a number above 0, got 'inf'"),
+        ("--lr", "fast", "expected a number above 0, got 'fast'"),
+        ("--optimizer", "lion", "expected adam, radam or sgd, got 'lion'"),
+        ("--seed", "-1", "expected a whole number of at least 0, got '-1'"),
+        ("--device", "tpu", "expected auto, cpu or cuda, got 'tpu'"),
+    ],
+)
+def test_a_bad_value(complaint: Callable[..., str], option: str, value: str, expected: str) -> None:
+    line = complaint(2, "train", "copy", option, value)
+    assert line == f"minitransformer train copy: error: argument {option}: {expected}"
+
+
+@given(text=st.text())
+def test_any_text_is_a_value_or_an_argument_error(text: str) -> None:
+    for option in cli.OPTIONS.values():
+        try:
+            assert option.parse(str(option.parse(text))) == option.parse(text)
+        except cli.argparse.ArgumentTypeError as error:
+            assert repr(text) in str(error)
+
+
+def test_the_defaults_are_allowed() -> None:
+    assert all(
+        option.parse(str(option.default)) == option.default for option in cli.OPTIONS.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "minitransformer: error: the following arguments are required: COMMAND"),
+        ("train", "minitransformer train: error: the following arguments are required: TASK"),
+        ("train copy --len 4", "minitransformer: error: unrecognized arguments: --len 4"),
+        ("train copy --out a --resume b", "argument --resume: not allowed with argument --out"),
+        ("copy", "the following arguments are required: RUN, SEQUENCE"),
+        (
+            "copy runs/both 3 1 x",
+            "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which",
+        ),
+        (
+            "copy runs/both 31415",
+            "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which",
+        ),
+        (
+            "train copy --resume both --lr 0.5",
+            "argument --lr: runs/both was started with 0.001, got",
+        ),
+        ("train copy --resume both --steps 99", "--steps: runs/both was started with 12, got 99"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    complaint: Callable[..., str], trained: object, arguments: str, expected: str
+) -> None:
+    assert expected in complaint(2, *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            "copy nowhere 3",
+            "nowhere: there is no run here (config.json: No such file or directory)",
+        ),
+        ("train copy --resume nowhere", "nowhere: there is no run here (config.json"),
+        ("train copy --out runs/both", "runs/both: expected a new or an empty folder, it holds"),
+        ("train copy --out runs/both/loss.png", "loss.png: cannot be written: File exists"),
+        ("train copy --out runs/both/loss.png/x", "loss.png/x: cannot be written: Not a directory"),
+    ],
+)
+def test_folders_that_do_not_play_along(
+    complaint: Callable[..., str], trained: object, arguments: str, expected: str
+) -> None:
+    assert expected in complaint(1, *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("config.json", b"{", "config.json: damaged (Expecting property name"),
+        ("config.json", b"{}", "config.json: damaged ('attention')"),
+        ("config.json", None, "damaged: there is no run here (config.json"),
+        ("checkpoint-linear.safetensors", None, "linear.safetensors: there is no checkpoint here"),
+        ("checkpoint-linear.safetensors", b"1234", "linear.safetensors: damaged (truncated or not"),
+    ],
+)
+def test_files_that_are_damaged_or_gone(
+    complaint: Callable[..., str],
+    trained: object,
+    folder: Path,
+    name: str,
+    content: bytes | None,
+    expected: str,
+) -> None:
+    damaged = folder / "damaged"
+    damaged.mkdir(exist_ok=True)
+    for path in (folder / "runs" / "both").iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes())
+    (damaged / name).unlink()
+    if content is not None:
+        (damaged / name).write_bytes(content)
+    assert expected in complaint(1, "copy", "damaged", "3 1")
+    assert expected in complaint(1, "train", "copy", "--resume", "damaged")
+
+
+def test_a_checkpoint_of_another_model(
+    complaint: Callable[..., str], trained: object, folder: Path
+) -> None:
+    config = json.loads((folder / "runs" / "both" / "config.json").read_text())
+    other = folder / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({**config, "heads": 3}))
+    name = "checkpoint-linear.safetensors"
+    (other / name).write_bytes((folder / "runs" / "both" / name).read_bytes())
+    line = complaint(1, "copy", "other", "3 1")
+    assert f"{name}: the checkpoint of another model: model.decoder.layers.0" in line
+
+
+def test_cuda_where_there_is_none(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minitransformer.device.cuda_problem", lambda: "there is no GPU; buy one")
+    line = complaint(2, "train", "copy", "--device", "cuda")
+    assert line.endswith(
+        "argument --device: device 'cuda' is not available: there is no GPU; buy one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "expected"),
+    [
+        (MemoryError(), 1, "not enough memory; try a smaller model, length or batch"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(5, "Input/output error"), 1, "Input/output error"),
+    ],
+)
+def test_trouble_from_outside(
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: BaseException,
+    code: int,
+    expected: str,
+) -> None:
+    def fail() -> int:
+        raise trouble
+
+    monkeypatch.setattr("minitransformer.doctor.run", fail)
+    assert expected in complaint(code, "doctor")
+
+
+def test_output_that_nobody_reads(folder: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "doctor"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
+def test_help_shows_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train", "copy", "--help"])
+    text = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for name, option in cli.OPTIONS.items():
+        assert f"--{name.replace('_', '-')} {option.metavar} " in text
+        assert f"{option.help} (default: {option.default})" in text
+    assert "--out FOLDER" in text
+    assert "--resume RUN" in text
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["copy", "--help"]])
+def test_help_is_readable(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(arguments)
+    assert "usage: minitransformer" in capsys.readouterr().out
+
+
+def test_doctor(folder: Path) -> None:
+    found = run(folder, "doctor")
+    assert found.returncode == 0, found.stdout
+    assert found.stderr == ""
+    assert re.search(r"^ok +kernel on cpu +causal linear attention", found.stdout, re.M)
+    assert found.stdout.endswith("Everything that is needed works.\n")
+
+
+def test_help_and_errors_load_neither_numba_nor_matplotlib() -> None:
+    script = "import sys; from minitransformer import cli; cli._parser(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    ).stdout.split()
+    assert "minitransformer.cli" in loaded
+    assert not {"numba", "matplotlib", "safetensors", "tqdm"} & set(loaded)

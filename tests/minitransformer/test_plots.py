@@ -1,0 +1,77 @@
+"""The pictures are there, show what they are given, and stand any size of run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from minitransformer.checkpoint import CheckpointError
+from minitransformer.plots import plot_attention, plot_training
+from minitransformer.tasks import AttentionMap
+
+BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
+
+
+def rows(steps: int, *attentions: str) -> list[dict[str, Any]]:
+    return [
+        {"attention": name, "step": step, "loss": 2 / step, "accuracy": step / steps}
+        for name in attentions
+        for step in range(1, steps + 1)
+    ]
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.rint(matplotlib.image.imread(path)[..., :3] * 255).astype(int).reshape(-1, 3)
+
+
+def count(path: Path, color: tuple[int, int, int]) -> int:
+    return int((np.abs(pixels(path) - color).max(axis=-1) <= 2).sum())
+
+
+def heat_map(heads: int, length: int, title: str = "decoder 1, cross") -> AttentionMap:
+    weights = np.broadcast_to(np.eye(length), (heads, length, length))
+    tokens = tuple(map(str, np.arange(length) % 10))
+    return AttentionMap(title, weights, tokens, tokens)
+
+
+def test_a_curve_for_each_attention(tmp_path: Path) -> None:
+    plot_training(tmp_path / "one.png", rows(50, "linear"), "one")
+    plot_training(tmp_path / "two.png", rows(50, "linear", "softmax"), "two")
+    assert count(tmp_path / "one.png", BLUE) > 500
+    assert count(tmp_path / "one.png", VERMILION) == 0
+    assert count(tmp_path / "two.png", VERMILION) > 300
+
+
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_any_number_of_steps(tmp_path: Path, steps: int) -> None:
+    plot_training(tmp_path / "loss.png", rows(steps, "linear"))
+    assert len(np.unique(pixels(tmp_path / "loss.png"), axis=0)) > 10
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "length"), [(1, 1, 1), (6, 4, 16), (2, 3, 40)]
+)
+def test_a_diagonal_is_seen_as_dark_as_it_is(
+    tmp_path: Path, layers: int, heads: int, length: int
+) -> None:
+    plot_attention(tmp_path / "map.png", [heat_map(heads, length)] * layers, "diagonals")
+    dark = count(tmp_path / "map.png", (8, 48, 107))
+    side = 1.35 * 0.9 * 160
+    assert 0.4 < dark / (layers * heads * side**2 / length) < 2.5
+
+
+@pytest.mark.parametrize(("layers", "length"), [(80, 2), (1, 300)])
+def test_a_picture_has_an_end(tmp_path: Path, layers: int, length: int) -> None:
+    plot_attention(tmp_path / "map.png", [heat_map(1, length)] * layers)
+    assert len(np.unique(pixels(tmp_path / "map.png"), axis=0)) > 10
+    height, width, _ = matplotlib.image.imread(tmp_path / "map.png").shape
+    assert max(height, width) <= 12_000
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"loss\.png: cannot be written: No such file"):
+        plot_training(tmp_path / "nowhere" / "loss.png", rows(3, "linear"))
