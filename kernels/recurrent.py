@@ -421,13 +421,12 @@ def backward(
     N, H, Lq, _ = query.shape
     Lk = key.shape[2]
     xp = array_module(query)
-    gn, gd = normaliser_gradients(
-        grad_output, output, denominator, guard=guard, eps=eps, causal=True, query_offset=query_offset,
-        query_lengths=query_lengths, key_lengths=key_lengths,
-        has_initial_state=initial_state is not None,
-    )  # fmt: skip
     queries = lengths_or_full(query_lengths, N, Lq, query)
     keys = lengths_or_full(key_lengths, N, Lk, query)
+    gn, gd = normaliser_gradients(
+        grad_output, output, denominator, guard=guard, eps=eps, causal=True, query_offset=query_offset,
+        query_lengths=queries, key_lengths=keys, has_initial_state=initial_state is not None,
+    )  # fmt: skip
     first, last = (_state_or_zeros(state, key, value) for state in (initial_state, grad_state))
     ones_q, ones_k = xp.ones((N, H, Lq), query.dtype), xp.ones((N, H, Lk), query.dtype)
     none_q, none_k, none_z = _zeros(query, N, H, Lq), _zeros(query, N, H, Lk), _zeros(query, N, H, value.shape[3])
