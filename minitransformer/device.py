@@ -31,9 +31,7 @@ def array_module(array: object) -> Any:
         >>> array_module(np.zeros(3)).__name__
         'numpy'
     """
-    if isinstance(array, np.ndarray) or not type(array).__module__.startswith("cupy"):
-        return np
-    return importlib.import_module("cupy")
+    return np if device_of(array) == "cpu" else importlib.import_module("cupy")
 
 
 def cuda_problem() -> str | None:
@@ -79,8 +77,9 @@ def resolve_device(device: str) -> str:
 
 
 def device_of(array: object) -> str:
-    """Return ``"cpu"`` for a NumPy array, ``"cuda"`` for a CuPy array."""
-    return "cpu" if array_module(array) is np else "cuda"
+    """Return ``"cuda"`` for a CuPy array, ``"cpu"`` for anything else."""
+    on_cpu = isinstance(array, np.ndarray) or not type(array).__module__.startswith("cupy")
+    return "cpu" if on_cpu else "cuda"
 
 
 def to_device(array: Array, device: str) -> Array:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-from .device import Array
+from .device import Array, device_of
 from .tensor import Tensor
 
 Edge: TypeAlias = "tuple[Context, int] | Tensor"
@@ -145,6 +145,9 @@ class Function:
 
         Returns:
             A Tensor, or a tuple of Tensors where ``forward`` returns a tuple.
+
+        Raises:
+            RuntimeError: Some inputs live on the CPU and some on CUDA.
         """
         record = _recording.get()
         needs = tuple([record and isinstance(x, Tensor) and x.requires_grad for x in inputs])
@@ -154,6 +157,11 @@ class Function:
             result = cls.forward(ctx, *arrays, **options)
         except Exception as error:
             error.add_note(f"in {cls.__name__}.forward of {', '.join(map(_describe, arrays))}")
+            if len({device_of(x) for x in arrays if getattr(x, "ndim", 0)}) > 1:
+                raise RuntimeError(
+                    f"{cls.__name__}: expected all inputs on one device, got some on 'cpu' and "
+                    "some on 'cuda'; move them with .to(device)"
+                ) from error
             raise
         outputs = result if isinstance(result, tuple) else (result,)
         tensors = ctx.record(inputs, outputs) if True in needs else list(map(Tensor.wrap, outputs))

@@ -32,7 +32,7 @@ class Tensor:
 
     Args:
         data: An array, which is not copied, a number, or nested sequences of numbers. Python
-            floats become float32; an array keeps its dtype.
+            floats become float32; an array keeps its dtype. A tensor gives its array, detached.
         requires_grad: Whether ``backward`` shall leave a gradient in ``grad``.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``; None leaves the data where it is.
 

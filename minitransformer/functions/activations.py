@@ -71,7 +71,7 @@ class _Sigmoid(Function):
     def forward(ctx: Context, x: Array) -> Array:
         xp = array_module(x)
         decay = xp.exp(-abs(x))  # never overflows
-        y = xp.maximum(decay, x >= 0) / (1 + decay)
+        y = xp.maximum(decay, (x >= 0).astype(x.dtype)) / (x.dtype.type(1) + decay)
         ctx.save(y)
         return y
 
@@ -85,7 +85,7 @@ class _Softplus(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
         xp = array_module(x)
-        y = xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+        y = xp.maximum(x, x.dtype.type(0)) + xp.log1p(xp.exp(-abs(x)))
         ctx.save(y)
         return y
 
@@ -98,7 +98,7 @@ class _Softplus(Function):
 class _Relu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        y = array_module(x).maximum(x, 0)
+        y = array_module(x).maximum(x, x.dtype.type(0))
         ctx.save(y)
         return y
 
@@ -112,8 +112,8 @@ class _Elu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, alpha: float) -> Array:
         xp = array_module(x)
-        scale = x.dtype.type(alpha)
-        y = xp.maximum(x, 0) + scale * xp.expm1(xp.minimum(x, 0))
+        scale, zero = x.dtype.type(alpha), x.dtype.type(0)
+        y = xp.maximum(x, zero) + scale * xp.expm1(xp.minimum(x, zero))
         ctx.save(x > 0, y, scale)
         return y
 

@@ -119,6 +119,16 @@ def test_errors_name_the_function_and_its_inputs() -> None:
     assert caught.value.__notes__ == ["in Failing.forward of float32 (1,), 3"]
 
 
+def test_inputs_on_two_devices_are_refused() -> None:
+    class Elsewhere:
+        ndim, shape, dtype = 1, (2,), "float32"
+
+    Elsewhere.__module__ = "cupy"
+    message = "Scaled: expected all inputs on one device, got some on 'cpu' and some on 'cuda'; mo"
+    with pytest.raises(RuntimeError, match=message):
+        Scaled.apply(Elsewhere(), leaf(1.0, 2.0), 2)
+
+
 def test_recording_belongs_to_the_thread() -> None:
     seen: list[bool] = []
     with no_grad():
