@@ -235,7 +235,7 @@ def _copy(options: argparse.Namespace) -> int:
         batch = parse_sequence(" ".join(options.sequence), settings["length"])
     except ValueError as error:
         raise OptionError(f"argument SEQUENCE: {error}") from error
-    settings["device"] = "cpu"
+    settings["device"] = _device("cpu")
     results = {}
     for attention in _attentions(settings):
         trainer = _trainer(settings, attention)
@@ -292,10 +292,16 @@ def _settings(run: Run) -> Settings:
 
 
 def _device(device: str) -> str:
+    """Return where to run, after checking that kernels can."""
+    from minitransformer_kernels.cpu import num_threads
+
     from .device import resolve_device
 
     try:
+        num_threads()
         return resolve_device(device)
+    except ValueError as error:
+        raise OptionError(error) from error
     except RuntimeError as error:
         raise OptionError(f"argument --device: {error}") from error
 

@@ -114,6 +114,7 @@ def examine() -> Iterator[Finding]:
         lambda: libraries(facts),
         lambda: cuda(facts),
         lambda: known_troubles(facts),
+        kernel_settings,
         lambda: [run_kernel("cpu")],
         lambda: [run_kernel("cuda")] if facts.driver and facts.cupy else [],
     )
@@ -126,12 +127,8 @@ def examine() -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     """Yield what the processor and the interpreter are."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = os.environ.get("MINITRANSFORMER_NUM_THREADS", usable)
     yield Finding(OK, "system", platform.platform())
-    yield Finding(OK, "processor", processor_name())
-    yield Finding(OK, "cores", f"{os.cpu_count()}, of which this process may use {usable}")
-    yield Finding(OK, "threads", f"{threads}; MINITRANSFORMER_NUM_THREADS sets another number")
+    yield Finding(OK, "processor", f"{processor_name()}, {os.cpu_count()} cores")
     yield Finding(OK, "python", f"{platform.python_version()} ({sys.executable})")
 
 
@@ -190,6 +187,19 @@ def known_troubles(facts: Facts) -> Iterator[Finding]:
         )
     if facts.driver and facts.cupy and "numba-cuda" not in facts.versions:
         yield Finding(BAD, "numba-cuda", "missing beside CuPy", facts.install)
+
+
+def kernel_settings() -> Iterator[Finding]:
+    """Yield on how many threads kernels run, and where they are kept once compiled."""
+    from minitransformer_kernels.cpu import num_threads
+    from minitransformer_kernels.cpu.lowering import cache_folder
+
+    yield Finding(OK, "kernel cache", str(cache_folder()))
+    variable = "MINITRANSFORMER_NUM_THREADS"
+    try:
+        yield Finding(OK, "kernel threads", f"{num_threads()}; {variable} sets another number")
+    except ValueError as error:
+        yield Finding(BAD, "kernel threads", _one_line(error), f"unset {variable}")
 
 
 def run_kernel(device: str) -> Finding:

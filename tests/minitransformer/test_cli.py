@@ -118,26 +118,26 @@ def test_a_model_copies_what_is_typed(folder: Path, trained: object) -> None:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> list[dict[str, Any]]:
-    assert run(folder, "train", "copy", *SMALL, "--steps", "200", "--out", "whole").returncode == 0
+    assert run(folder, "train", "copy", *SMALL, "--steps", "80", "--out", "whole").returncode == 0
     return rows(folder / "whole")
 
 
 def test_an_interrupted_run_continues_to_the_same_metrics(
     tmp_path: Path, whole: list[dict[str, Any]]
 ) -> None:
-    new = ("train", "copy", *SMALL, "--steps", "200", "--out", "run")
+    new = ("train", "copy", *SMALL, "--steps", "80", "--out", "run")
     again = ("train", "copy", "--resume", "run")
-    polite = stop(tmp_path, signal.SIGINT, 20, *new)
+    polite = stop(tmp_path, signal.SIGINT, 10, *new)
     assert polite.returncode == 128 + signal.SIGINT
-    assert re.search(r"interrupted after step \d+ of 200 of linear attention; ", polite.stderr)
+    assert re.search(r"interrupted after step \d+ of 80 of linear attention; ", polite.stderr)
     assert polite.stderr.endswith("  minitransformer train copy --resume run\n")
     step = load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"]
-    assert len(rows(tmp_path / "run")) == step >= 20
+    assert len(rows(tmp_path / "run")) == step >= 10
 
-    assert stop(tmp_path, signal.SIGKILL, step + 20, *again).returncode == -signal.SIGKILL
+    assert stop(tmp_path, signal.SIGKILL, step + 10, *again).returncode == -signal.SIGKILL
     assert load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"] == step
 
-    polite = stop(tmp_path, signal.SIGTERM, step + 30, *again)
+    polite = stop(tmp_path, signal.SIGTERM, step + 15, *again)
     assert polite.returncode == 128 + signal.SIGTERM
     assert run(tmp_path, *again).returncode == 0
     assert rows(tmp_path / "run") == whole
@@ -161,7 +161,7 @@ def test_killed_before_the_first_step(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a full disk")
 def test_a_full_disk_leaves_the_checkpoint(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
-    new = ("train", "copy", *SMALL, "--steps", "200", "--out", "run")
+    new = ("train", "copy", *SMALL, "--steps", "80", "--out", "run")
     stop(tmp_path, signal.SIGINT, 5, *new)
     checkpoint = tmp_path / "run" / "checkpoint-linear.safetensors"
     before = checkpoint.read_bytes()
@@ -338,6 +338,15 @@ def test_cuda_where_there_is_none(
     )
 
 
+def test_threads_that_are_no_number(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "all")
+    line = complaint(2, "train", "copy", "--out", str(tmp_path / "run"))
+    assert "MINITRANSFORMER_NUM_THREADS must be a whole number from 1 up, got 'all'" in line
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("trouble", "code", "expected"),
     [
@@ -398,6 +407,18 @@ def test_doctor(folder: Path) -> None:
     assert found.stderr == ""
     assert re.search(r"^ok +kernel on cpu +causal linear attention", found.stdout, re.M)
     assert found.stdout.endswith("Everything that is needed works.\n")
+
+
+def test_doctor_of_a_machine_whose_numba_is_broken() -> None:
+    script = "import sys; sys.modules['numba'] = None; from minitransformer import cli; "
+    found = subprocess.run(
+        [sys.executable, "-c", f"{script} sys.exit(cli.main(['doctor']))"],
+        capture_output=True,
+        text=True,
+    )
+    assert (found.returncode, found.stderr) == (1, "")
+    assert re.search(r"^BAD +kernel on cpu +\w+Error: .*numba", found.stdout, re.M)
+    assert "to mend: see BAD above" in found.stdout
 
 
 def test_help_and_errors_load_neither_numba_nor_matplotlib() -> None:

@@ -87,6 +87,14 @@ def test_the_kernel_is_right_here() -> None:
     assert doctor.kernel_error("cpu") < 1e-5
 
 
+def test_threads_that_are_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "all")
+    *_, finding = doctor.kernel_settings()
+    assert finding.status == BAD
+    assert "MINITRANSFORMER_NUM_THREADS must be a whole number" in finding.text
+    assert finding.remedy == "unset MINITRANSFORMER_NUM_THREADS"
+
+
 @pytest.mark.parametrize("check", ["machine", "libraries", "cuda", "known_troubles", "find_driver"])
 def test_a_check_that_breaks_is_a_finding(
     check: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
