@@ -41,7 +41,7 @@ class Optimizer:
 
     Raises:
         ValueError: there are no parameters, or a setting is out of its range.
-        TypeError: something else than tensors that require a gradient was passed.
+        TypeError: something else than leaf tensors was passed.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()
@@ -127,9 +127,9 @@ class Optimizer:
                 f"{name}: expected at least one parameter, got none; pass model.parameters()"
             )
         for parameter in self.parameters:
-            if not (isinstance(parameter, Tensor) and parameter.requires_grad):
+            if not (isinstance(parameter, Tensor) and parameter.is_leaf):
                 raise TypeError(
-                    f"{name}: parameters must be tensors that require a gradient, got "
+                    f"{name}: parameters must be tensors that no function made, got "
                     f"{type(parameter).__name__}; pass model.parameters()"
                 )
 

@@ -14,7 +14,12 @@ every layer and model accepts `attention="mine"`.
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from ..attention import LinearState, linear_attention, softmax_attention
+from ..attention import (
+    LinearState,
+    linear_attention,
+    linear_attention_step,
+    softmax_attention,
+)
 from ..device import array_module
 from ..tensor import Tensor
 from .module import Module
@@ -226,7 +231,11 @@ class LinearAttention(AttentionVariant):
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Add the tokens' keys to the sums and read them, see `AttentionVariant.step`."""
-        return self._scan(query, key, value, initial_state=state)
+        if query.shape[2] > 1:
+            return self._scan(query, key, value, initial_state=state)
+        token = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # (N, H, E), ..., (N, H, M)
+        output, state = linear_attention_step(*token, state, **self.options)
+        return output[:, :, None], state  # (N, H, 1, M)
 
     def remember(self, key: Tensor, value: Tensor, key_lengths: Any = None) -> LinearState:
         """Return S and Z, the sums over all keys: all that any later query asks of them."""

@@ -16,13 +16,19 @@ from minitransformer.attention import (
     linear_attention_step,
     softmax_attention,
 )
+from minitransformer_kernels.recurrent import TILE
 from tests import references
-from tests.cases import Array, Domain, Problem
+from tests.cases import Array, Domain, Problem, Variant
 from tests.properties import Check, Operation, derive, examine
 from tests.references import Result
 
-SPECIALISATIONS = (("float64", 5, 9), ("float32", 16, 8))
-OPTIONS = {"feature_map": ("elu", "identity"), "guard": ("clamp", "add", "signed")}
+# A few of the kernels' own variants: the tests of the kernels draw all of them.
+SOFTMAX = (Variant("float64", 5, 3), Variant("float32", 12, 8, {"scale": 0.3}))
+LINEAR = (
+    Variant("float64", 5, 3, {"feature_map": "elu", "guard": "clamp"}),
+    Variant("float64", 7, 2, {"feature_map": "identity", "guard": "signed"}),
+    Variant("float32", 16, 7, {"feature_map": "elu", "guard": "add"}),
+)
 
 
 def through_the_tape(function: Callable[..., Any], **fixed: Any) -> Callable[[Problem], Result]:
@@ -47,18 +53,20 @@ def through_the_tape(function: Callable[..., Any], **fixed: Any) -> Callable[[Pr
 
 def step(q: Array, k: Array, v: Array, state: Any, keywords: dict[str, Any]) -> Any:
     """One position through the public step."""
-    options = {name: keywords[name] for name in OPTIONS}
+    options = {name: keywords[name] for name in ("feature_map", "guard")}
     state = None if state is None else LinearState(*map(Tensor, state))
     output, state = linear_attention_step(Tensor(q), Tensor(k), Tensor(v), state, **options)
     return output.data, LinearState(state.S.data, state.Z.data)
 
 
-def operation(name: str, function: Callable[..., Any], domain: dict[str, Any], **fixed: Any) -> Any:
-    """An operation whose reference follows from whether it has states."""
+def operation(
+    name: str, function: Callable[..., Any], domain: dict[str, Any], **fixed: Any
+) -> Operation:
+    """An operation whose reference follows from its name."""
     truth = {"softmax": references.softmax, "recurrent": references.recurrent}
     return Operation(
         name,
-        Domain(specialisations=SPECIALISATIONS, **domain),
+        Domain(tiles=(TILE,), **domain),
         through_the_tape(function, **fixed),
         truth.get(name, references.linear),
         step if name == "recurrent" else None,
@@ -66,13 +74,13 @@ def operation(name: str, function: Callable[..., Any], domain: dict[str, Any], *
 
 
 OPERATIONS = [
-    operation("softmax", softmax_attention, {"options": {"scale": (None, 0.3)}}),
-    operation("linear", linear_attention, {"options": OPTIONS}),
-    operation("naive", linear_attention, {"options": OPTIONS}, algorithm="naive"),
+    operation("softmax", softmax_attention, {"variants": SOFTMAX}),
+    operation("linear", linear_attention, {"variants": LINEAR}),
+    operation("naive", linear_attention, {"variants": LINEAR}, algorithm="naive"),
     operation(
         "recurrent",
         linear_attention,
-        {"options": OPTIONS, "causal": (True,), "stateful": True},
+        {"variants": LINEAR, "causal": (True,), "stateful": True},
         algorithm="recurrent",
         return_state=True,
     ),

@@ -1,0 +1,78 @@
+"""What the tests of layers and models share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minitransformer import Tensor, gradcheck, nn
+from minitransformer.nn import Module
+from tests.cases import Array
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    """Normal numbers, the same for the same shape."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def some_tokens(*shape: int, seed: int = 0) -> Array:
+    """Tokens from 0 to 8, the same for the same shape."""
+    return np.random.default_rng([seed, *shape]).integers(0, 9, shape)
+
+
+def float64(module: Module) -> Module:
+    """The module with every parameter in float64, away from the values that it starts with.
+
+    Zero biases and unit scales would hide a gradient that forgets them.
+    """
+    rng = np.random.default_rng(0)
+    for parameter in module.parameters():
+        parameter.data = parameter.data + 0.3 * rng.standard_normal(parameter.shape)
+    return module
+
+
+def check_gradients(module: Module, call: Callable[..., Any], *inputs: Any) -> None:
+    """Checks the gradients of `call(module, *inputs)` by inputs and by every parameter."""
+    names = [name for name, _ in module.named_parameters()]
+
+    def function(*arguments: Any) -> Any:
+        for name, tensor in zip(names, arguments, strict=False):
+            put(module, name, tensor)
+        return call(module, *arguments[len(names) :])
+
+    parameters = [Tensor(p.data.copy()) for p in module.parameters()]
+    # Layer norm and softmax bend sharply: with a larger step the differences would be inexact.
+    assert gradcheck(function, [*parameters, *inputs], step=1e-6, elementwise=False, directions=4)
+
+
+def put(module: Module, path: str, tensor: Tensor) -> None:
+    """Sets the attribute at a dotted path."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        module = getattr(module, parent)
+    setattr(module, name, tensor)
+
+
+def small_options(**changed: Any) -> Any:
+    """Options of a small layer without a kink or chance in it."""
+    return {"dim_feedforward": 12, "activation": "gelu", "dropout": 0.0, **changed}
+
+
+# Head dims that other tests have kernels compiled for: every pair takes seconds.
+HEAD_DIMS = {"head_dim": 12, "value_head_dim": 8}
+
+
+def language_model(**changed: Any) -> nn.TransformerLM:
+    """A small decoder-only model of 11 tokens."""
+    sizes = {"d_model": 12, "nhead": 2, "num_layers": 2, **HEAD_DIMS}
+    options = {**sizes, **small_options(), **changed}
+    return nn.TransformerLM(11, **options)
+
+
+def translator(**changed: Any) -> nn.Transformer:
+    """A small encoder-decoder model from 11 to 9 tokens."""
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+    options = {"d_model": 12, "nhead": 2, **layers, **HEAD_DIMS, **small_options(), **changed}
+    return nn.Transformer(11, 9, **options)

@@ -1,0 +1,210 @@
+"""Multi-head attention, and the hook for variants of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer import Tensor, nn, no_grad
+from minitransformer.nn import MultiHeadAttention
+from minitransformer.nn import variants as hook
+from minitransformer.nn.variants import AttentionVariant, KeyValueCache, LinearAttention
+from minitransformer_kernels import reference
+from tests.cases import Array
+
+from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
+
+VARIANTS = st.sampled_from(["softmax", "linear"])
+WIDTHS = {
+    "query_dim": 5,
+    "key_dim": 6,
+    "value_dim": 7,
+    "head_dim": 3,
+    "value_head_dim": 4,
+    "out_dim": 9,
+}
+
+
+def attended(
+    layer: MultiHeadAttention, query: Array, key: Array, value: Array, **options: Any
+) -> Array:
+    """Multi-head attention head by head, from the definition."""
+
+    def projected(x: Array, projection: nn.Linear, head: int) -> Array:
+        bias = 0 if projection.bias is None else projection.bias.numpy()
+        whole = x @ projection.weight.numpy().T + bias
+        return np.split(whole, layer.num_heads, axis=-1)[head][:, None]
+
+    linear = isinstance(layer.attention, LinearAttention)
+    attend = reference.linear_attention if linear else reference.softmax_attention
+    heads = [
+        attend(
+            projected(query, layer.query_projection, head),
+            projected(key, layer.key_projection, head),
+            projected(value, layer.value_projection, head),
+            **options,
+        )[:, 0]
+        for head in range(layer.num_heads)
+    ]
+    joined = np.concatenate(heads, axis=-1)
+    out = layer.out_projection
+    return np.asarray(joined @ out.weight.numpy().T + (0 if out.bias is None else out.bias.numpy()))
+
+
+@st.composite
+def layers_and_inputs(draw: st.DrawFn) -> tuple[MultiHeadAttention, list[Array], dict[str, Any]]:
+    """Draws a layer, the arguments that it is called with, and options."""
+    widths = draw(st.sampled_from([{}, WIDTHS]))
+    layer = MultiHeadAttention(8, 2, attention=draw(VARIANTS), bias=draw(st.booleans()), **widths)
+    batch, queries, keys = (draw(st.integers(1, 3)) for _ in range(3))
+    sizes = [
+        (batch, queries, widths.get("query_dim", 8)),
+        (batch, keys, widths.get("key_dim", 8)),
+        (batch, keys, widths.get("value_dim", 8)),
+    ]
+    options: dict[str, Any] = {"causal": draw(st.booleans())}
+    if options["causal"]:
+        options["query_offset"] = draw(st.integers(-1, 2))
+    if draw(st.booleans()):
+        options["key_lengths"] = draw(st.tuples(*[st.integers(0, keys)] * batch))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return float64(layer), [rng.standard_normal(size) for size in sizes], options
+
+
+@given(layers_and_inputs())
+def test_equals_the_definition_head_by_head(drawn: Any) -> None:
+    layer, inputs, options = drawn
+    expected = attended(layer, *inputs, **options)
+    actual = layer(*map(Tensor, inputs), **options).numpy()
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+
+
+@given(VARIANTS, st.booleans())
+def test_self_and_memory_attention_are_shorthands(variant: str, bias: bool) -> None:
+    """One product for equal inputs gives what separate products give."""
+    layer = float64(MultiHeadAttention(8, 2, attention=variant, value_head_dim=3, bias=bias))
+    x, y = normal(2, 2, 5, 8)
+    np.testing.assert_allclose(layer(Tensor(x)).numpy(), attended(layer, x, x, x), rtol=1e-9)
+    across = layer(Tensor(x), Tensor(y)).numpy()
+    np.testing.assert_allclose(across, attended(layer, x, y, y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["softmax", "linear"])
+@pytest.mark.parametrize("widths", [{}, WIDTHS], ids=["one-width", "all-widths"])
+def test_gradients(variant: str, widths: dict[str, int]) -> None:
+    layer = float64(MultiHeadAttention(4, 2, attention=variant, **widths))
+    inputs = [
+        normal(2, length, widths.get(name, 4))
+        for length, name in ((3, "query_dim"), (5, "key_dim"), (5, "value_dim"))
+    ]
+    options = {"causal": True, "query_offset": 1, "key_lengths": [5, 3]}
+    check_gradients(layer, lambda layer, *inputs: layer(*inputs, **options), *inputs)
+
+
+@pytest.mark.parametrize("variant", ["softmax", "linear"])
+def test_gradients_of_self_attention(variant: str) -> None:
+    layer = float64(MultiHeadAttention(4, 2, attention=variant))
+    check_gradients(layer, lambda layer, x: layer(x), normal(2, 3, 4))
+
+
+def test_dropout_is_on_the_output_and_in_training_only() -> None:
+    layer = MultiHeadAttention(64, 2, dropout=0.5, **HEAD_DIMS)
+    x = Tensor(normal(4, 5, 64).astype(np.float32))
+    whole = layer.eval()(x).numpy()
+    dropped = layer.train()(x).numpy()
+    kept = dropped != 0
+    assert 0.4 < kept.mean() < 0.6
+    np.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-5)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A registry whose changes end with the test."""
+    monkeypatch.setattr(hook, "_variants", dict(hook._variants))
+    yield
+
+
+class Sharpened(AttentionVariant):
+    """Softmax attention with a temperature that is learned: a variant in nine lines."""
+
+    def __init__(self) -> None:
+        self.sharpness = nn.Parameter(np.array([2.0], np.float32))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
+        softmax = nn.SoftmaxAttention()
+        return softmax(query * self.sharpness, key, value, **visible)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_new_variant_plugs_into_every_model_by_name() -> None:
+    nn.register_attention("sharpened")(Sharpened)
+    model = language_model(attention="sharpened")
+    sharpnesses = [p for name, p in model.named_parameters() if name.endswith("sharpness")]
+    model([[1, 2, 3]]).sum().backward()
+    assert len(sharpnesses) == 2
+    assert all(p.grad is not None and p.grad.numpy().any() for p in sharpnesses)
+    with no_grad():
+        whole = model([[1, 2, 3]]).numpy()
+        logits, state = model.step([[1, 2]], model.init_state())
+        last, _ = model.step([[3]], state)
+    stepped = np.concatenate([logits.numpy(), last.numpy()], axis=1)
+    np.testing.assert_allclose(stepped, whole, atol=1e-5)
+
+
+def test_an_instance_is_shared_by_the_layers_that_are_given_it() -> None:
+    variant = Sharpened()
+    model = nn.TransformerEncoder(3, 8, 2, attention=variant)
+    assert sum(name.endswith("sharpness") for name, _ in model.named_parameters()) == 1
+
+
+def test_the_cache_doubles_and_keeps_what_it_holds() -> None:
+    cache = KeyValueCache()
+    keys, values = normal(1, 2, 200, 3), normal(1, 2, 200, 5)
+    capacities, pieces = set(), [1, 0, 39, 1, 79, *[1] * 80]
+    for stop, size in zip(np.cumsum(pieces), pieces, strict=True):
+        start = stop - size
+        cache.append(Tensor(keys[:, :, start:stop]), Tensor(values[:, :, start:stop]))
+        np.testing.assert_array_equal(cache.keys[:, :, :stop], keys[:, :, :stop])
+        np.testing.assert_array_equal(cache.values[:, :, :stop], values[:, :, :stop])
+        capacities.add(cache.keys.shape[2])
+    assert cache.length == 200 and len(capacities) <= 4
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: MultiHeadAttention(10, 4),
+            "MultiHeadAttention: embed_dim must be a multiple of num_heads, got 10 and 4; or",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 0),
+            "MultiHeadAttention: num_heads must be a whole number above 0, got 0",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2, head_dim=-1),
+            "MultiHeadAttention: head_dim must be a whole number above 0, got -1",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2, attention="quadratic"),
+            "attention must be one of 'softmax', 'linear' or an AttentionVariant, got 'quadratic'",
+        ),
+    ],
+)
+def test_refusals(build: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        build()
+    assert str(caught.value).startswith(message)
+
+
+def test_a_variant_without_forward_says_so() -> None:
+    class Empty(AttentionVariant):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty does not override forward"):
+        Empty()(*[Tensor(np.ones((1, 1, 1, 1)))] * 3)

@@ -1,0 +1,262 @@
+"""Layers, stacks and models: what they compute, what they must not see, and how they decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer import Tensor, nn, no_grad
+from minitransformer.nn.module import Module
+from minitransformer.nn.positions import sinusoids
+from tests.cases import Array
+
+from .models import (
+    HEAD_DIMS,
+    check_gradients,
+    float64,
+    language_model,
+    normal,
+    small_options,
+    some_tokens,
+    translator,
+)
+
+LAYERS = pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": attention, "norm_first": norm_first}
+        for attention in ("softmax", "linear")
+        for norm_first in (True, False)
+    ],
+    ids=lambda options: f"{options['attention']}-{'pre' if options['norm_first'] else 'post'}norm",
+)
+
+
+def framed(residual: Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    """x + f(norm(x)) or norm(x + f(x)), from the definition."""
+    if residual.norm_first:
+        return x + sublayer(residual.norm(x))
+    return residual.norm(x + sublayer(x))
+
+
+@LAYERS
+def test_an_encoder_layer_is_attention_then_feed_forward(options: dict[str, Any]) -> None:
+    layer = float64(nn.TransformerEncoderLayer(8, 2, **small_options(**options)))
+    x = Tensor(normal(2, 5, 8))
+    hidden = framed(layer.residual, x, lambda x: layer.self_attention(x, causal=True))
+    hidden = framed(layer.feed_forward.residual, hidden, layer.feed_forward.layers)
+    np.testing.assert_allclose(layer(x, causal=True).numpy(), hidden.numpy(), rtol=1e-12)
+
+
+@LAYERS
+def test_a_decoder_layer_attends_to_itself_then_across(options: dict[str, Any]) -> None:
+    layer = float64(nn.TransformerDecoderLayer(8, 2, **small_options(**options)))
+    x, memory = Tensor(normal(2, 5, 8)), Tensor(normal(2, 3, 8))
+    hidden = framed(layer.self_residual, x, lambda x: layer.self_attention(x, causal=True))
+    hidden = framed(
+        layer.cross_residual, hidden, lambda x: layer.cross_attention(x, memory, key_lengths=[3, 1])
+    )
+    hidden = framed(layer.feed_forward.residual, hidden, layer.feed_forward.layers)
+    actual = layer(x, memory, memory_lengths=[3, 1]).numpy()
+    np.testing.assert_allclose(actual, hidden.numpy(), rtol=1e-12)
+
+
+def test_pre_norm_stacks_normalize_what_leaves_them() -> None:
+    x = Tensor(normal(2, 5, 8).astype(np.float32))
+    output = nn.TransformerEncoder(2, 8, 2, norm_first=True, **HEAD_DIMS)(x).numpy()
+    np.testing.assert_allclose(output.mean(-1), 0, atol=1e-5)
+    np.testing.assert_allclose(output.var(-1), 1, atol=1e-3)
+
+
+def test_the_feed_forward_network_bends_as_asked() -> None:
+    bends = {
+        name: type(nn.FeedForward(4, 8, 0.0, name, True).layers[1]) for name in ("relu", "gelu")
+    }
+    assert bends == {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+@LAYERS
+def test_gradients_of_an_encoder(options: dict[str, Any]) -> None:
+    stack = float64(nn.TransformerEncoder(2, 4, 2, **small_options(**options)))
+    x = normal(2, 3, 4)
+    check_gradients(stack, lambda stack, x: stack(x, causal=True, lengths=[3, 2]), x)
+
+
+@LAYERS
+def test_gradients_of_a_decoder(options: dict[str, Any]) -> None:
+    stack = float64(nn.TransformerDecoder(2, 4, 2, **small_options(**options)))
+    x, memory = normal(2, 3, 4), normal(2, 5, 4)
+    check_gradients(
+        stack, lambda stack, x, memory: stack(x, memory, memory_lengths=[5, 2]), x, memory
+    )
+
+
+@LAYERS
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
+def test_gradients_of_models_from_end_to_end(options: dict[str, Any], positions: Any) -> None:
+    tokens = some_tokens(2, 2, 4)
+    sizes = {"d_model": 4, "head_dim": 2, "value_head_dim": 3}
+    options = {**options, **sizes, "positions": positions, "max_length": 4}
+    check_gradients(float64(language_model(**options)), lambda model: model(tokens[0]))
+    check_gradients(
+        float64(translator(**options)),
+        lambda model: model(*tokens, source_lengths=[4, 2], target_lengths=[3, 4]),
+    )
+
+
+@given(st.sampled_from(["softmax", "linear"]), st.integers(1, 8), st.data())
+def test_no_logit_depends_on_a_later_token(attention: str, length: int, data: Any) -> None:
+    now = data.draw(st.integers(0, length - 1))
+    tokens, other = some_tokens(2, 2, length)
+    other[:, : now + 1] = tokens[:, : now + 1]
+    for model in (language_model(attention=attention), translator(attention=attention)):
+        given = () if isinstance(model, nn.TransformerLM) else (tokens,)
+        logits, altered = model(*given, tokens).numpy(), model(*given, other).numpy()
+        np.testing.assert_array_equal(altered[:, : now + 1], logits[:, : now + 1])
+
+
+@given(st.sampled_from(["softmax", "linear"]), st.tuples(*[st.integers(1, 6)] * 2))
+def test_padding_changes_nothing(attention: str, lengths: tuple[int, int]) -> None:
+    model = translator(attention=attention)
+    source, target, other = some_tokens(3, 2, 6)
+    inside = np.arange(6) < np.array(lengths)[:, None]
+    options = {"source_lengths": lengths, "target_lengths": lengths}
+    logits = model(source, target, **options).numpy()
+    padded = (np.where(inside, tokens, other) for tokens in (source, target))
+    np.testing.assert_array_equal(model(*padded, **options).numpy()[inside], logits[inside])
+    for n, length in enumerate(lengths):  # a sequence alone, without padding
+        alone = model(source[n : n + 1, :length], target[n : n + 1, :length]).numpy()
+        np.testing.assert_allclose(alone[0], logits[n, :length], atol=2e-5)
+
+
+CUTS = st.lists(st.integers(1, 4), min_size=1, max_size=8)
+
+
+def stepped(model: Any, state: Any, tokens: Array, cuts: list[int]) -> Array:
+    """The logits of tokens that come in pieces of the given sizes."""
+    pieces, start = [], 0
+    for size in cuts:
+        logits, state = model.step(tokens[:, start : start + size], state)
+        pieces.append(logits.numpy())
+        start += size
+    return np.concatenate(pieces, axis=1)
+
+
+@LAYERS
+@given(cuts=CUTS, positions=st.sampled_from(["sinusoidal", "learned", None]))
+def test_stepping_equals_the_whole_at_every_position(
+    options: dict[str, Any], cuts: list[int], positions: str | None
+) -> None:
+    options = {**options, "positions": positions, "max_length": 40}
+    source, tokens = some_tokens(2, 2, sum(cuts))
+    lengths = np.array([1, sum(cuts)])
+    with no_grad():
+        model = language_model(**options)
+        logits = stepped(model, model.init_state(), tokens, cuts)
+        np.testing.assert_allclose(logits, model(tokens).numpy(), atol=1e-5)
+
+        model = translator(**options)
+        logits = stepped(model, model.init_state(source, lengths), tokens, cuts)
+        np.testing.assert_allclose(logits, model(source, tokens, lengths).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_stepping_on_a_device(attention: str, device: str) -> None:
+    model = translator(attention=attention).to(device)
+    source, tokens = some_tokens(2, 2, 20)
+    with no_grad():
+        logits = stepped(model, model.init_state(source), tokens, [3] + [1] * 17)
+        np.testing.assert_allclose(logits, model(source, tokens).numpy(), atol=1e-5)
+
+
+def test_the_state_of_linear_attention_keeps_its_size() -> None:
+    model = translator(attention="linear")
+    with no_grad():
+        state, sizes = model.init_state([[1, 2, 3]]), set()
+        for _ in range(40):
+            _, state = model.step([[4]], state)
+            arrays = [x for layer in state.layers for pair in layer for x in pair]
+            sizes.add(sum(x.size for x in arrays))
+    assert state.position == 40
+    # 2 layers, each S (2, 12, 8) and Z (2, 12) of its own tokens and of the encoder's output.
+    assert sizes == {2 * 2 * (2 * 12 * 8 + 2 * 12)}
+
+
+def test_linear_states_are_values_so_decoding_can_branch() -> None:
+    model = language_model(attention="linear")
+    with no_grad():
+        _, state = model.step([[1, 2]], model.init_state())
+        first, _ = model.step([[3]], state)
+        model.step([[4]], state)
+        again, _ = model.step([[3]], state)
+    np.testing.assert_array_equal(first.numpy(), again.numpy())
+
+
+def test_sinusoids_turn_under_a_shift() -> None:
+    """cos(p w) and sin(p w) at p + t are a rotation by t w of those at p (Vaswani et al., 3.5)."""
+    at, shifted = sinusoids(np.arange(7), 6), sinusoids(np.arange(7) + 3, 6)
+    angle = 3 * 10_000.0 ** (-np.array([0, 2, 4]) / 6)
+    sine, cosine = at[:, ::2], at[:, 1::2]
+    np.testing.assert_allclose(shifted[:, ::2], sine * np.cos(angle) + cosine * np.sin(angle))
+    np.testing.assert_allclose(shifted[:, 1::2], cosine * np.cos(angle) - sine * np.sin(angle))
+
+
+def test_positions_may_be_any_module() -> None:
+    class Ramp(Module):
+        def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+            steps = np.arange(offset, offset + x.shape[1], dtype=np.float32)
+            return x + Tensor(steps[:, None])
+
+    model = language_model(positions=Ramp())
+    with no_grad():
+        logits = stepped(model, model.init_state(), np.array([[1, 2, 3]]), [2, 1])
+        np.testing.assert_allclose(logits, model([[1, 2, 3]]).numpy(), atol=1e-5)
+
+
+def test_the_model_of_s1_has_the_size_that_it_should() -> None:
+    """4 + 4 layers, 8 heads of 64: attention 4 D^2 + 4 D, feed-forward 8 D^2 + 5 D, norms 2 D."""
+    D, V = 512, 11
+    attention, feed_forward, norm = 4 * D * D + 4 * D, 8 * D * D + 5 * D, 2 * D
+    encoder = 4 * (attention + feed_forward + 2 * norm) + norm
+    decoder = 4 * (2 * attention + feed_forward + 3 * norm) + norm
+    model = nn.Transformer(V, V, D, 8, 4, 4, attention="linear")
+    assert model.num_parameters() == encoder + decoder + 2 * V * D + V * D + V
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: language_model(activation="sine"),
+            "activation must be one of 'relu', 'gelu', got 'sine'",
+        ),
+        (
+            lambda: language_model(positions="learned"),
+            "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got "
+            "'learned' with max_length=None",
+        ),
+        (
+            lambda: language_model(positions="absolute"),
+            "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got "
+            "'absolute'",
+        ),
+        (
+            lambda: language_model(num_layers=0),
+            "TransformerEncoder: num_layers must be a whole number above 0, got 0",
+        ),
+        (
+            lambda: language_model(positions="learned", max_length=3)([[1, 2, 3, 4]]),
+            "LearnedPositions: the sequence is 4 long, expected at most 3; build the model with a "
+            "larger max_length, or with positions='sinusoidal', which has no end",
+        ),
+    ],
+)
+def test_refusals(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        build()
+    assert str(caught.value).startswith(message)

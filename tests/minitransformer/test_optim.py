@@ -1,0 +1,333 @@
+"""Optimizers against their papers' algorithms, resumption bit by bit, clipping, and schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minitransformer import Tensor, nn, optim
+from tests.cases import Array
+
+SHAPES = ((3, 5), (), (7,), (300,))
+STEPS = 9
+
+
+def sgd(
+    lr: float, momentum: float, weight_decay: float, nesterov: bool
+) -> Callable[[Array, int], Array]:
+    """Sutskever et al. 2013, with the velocity in units of the gradient."""
+    velocity: Any = 0.0
+
+    def change(theta: Array, gradient: Array, step: int) -> Array:
+        nonlocal velocity
+        gradient = gradient + weight_decay * theta
+        velocity = momentum * velocity + gradient
+        direction = gradient + momentum * velocity if nesterov else velocity
+        return -lr * direction
+
+    return change
+
+
+def adam(
+    lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+) -> Callable[..., Array]:
+    """Kingma and Ba 2015, algorithm 1."""
+    m: Any = 0.0
+    v: Any = 0.0
+
+    def change(theta: Array, gradient: Array, t: int) -> Array:
+        nonlocal m, v
+        gradient = gradient + weight_decay * theta
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
+        m_hat, v_hat = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
+        return -lr * m_hat / (np.sqrt(v_hat) + eps)
+
+    return change
+
+
+def radam(
+    lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+) -> Callable[..., Array]:
+    """Liu et al. 2020, algorithm 2; eps, which the paper leaves out, is added to the root."""
+    m: Any = 0.0
+    v: Any = 0.0
+    rho_inf = 2 / (1 - betas[1]) - 1
+
+    def change(theta: Array, gradient: Array, t: int) -> Array:
+        nonlocal m, v
+        gradient = gradient + weight_decay * theta
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
+        m_hat = m / (1 - betas[0] ** t)
+        rho = rho_inf - 2 * t * betas[1] ** t / (1 - betas[1] ** t)
+        if rho <= 5:
+            return -lr * m_hat
+        r = ((rho - 4) * (rho - 2) * rho_inf) / ((rho_inf - 4) * (rho_inf - 2) * rho)
+        return -lr * m_hat * np.sqrt(r) * np.sqrt(1 - betas[1] ** t) / (np.sqrt(v) + eps)
+
+    return change
+
+
+# The device is the same for all examples of a test.
+ON_DEVICE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+LR = st.sampled_from([0.0, 1e-3, 0.5])
+DECAY = st.sampled_from([0.0, 0.1])
+MOMENTS = st.fixed_dictionaries(
+    {
+        "lr": LR,
+        "betas": st.sampled_from([(0.9, 0.999), (0.0, 0.5), (0.5, 0.9), (0.9, 0.5)]),
+        "eps": st.sampled_from([1e-8, 1e-3]),
+        "weight_decay": DECAY,
+    }
+)
+MOMENTUM = st.fixed_dictionaries(
+    {
+        "lr": LR,
+        "momentum": st.sampled_from([0.0, 0.9]),
+        "weight_decay": DECAY,
+        "nesterov": st.booleans(),
+    }
+).filter(lambda options: options["momentum"] or not options["nesterov"])
+ALGORITHMS = [
+    pytest.param(optim.SGD, sgd, MOMENTUM, id="SGD"),
+    pytest.param(optim.Adam, adam, MOMENTS, id="Adam"),
+    pytest.param(optim.RAdam, radam, MOMENTS, id="RAdam"),
+]
+
+
+def parameters(dtype: Any, device: str = "cpu", seed: int = 0) -> list[Tensor]:
+    """Random parameters of several shapes."""
+    rng = np.random.default_rng(seed)
+    return [
+        nn.Parameter(np.asarray(rng.standard_normal(shape), dtype), device=device)
+        for shape in SHAPES
+    ]
+
+
+def give_gradients(tensors: list[Tensor], rng: np.random.Generator) -> list[Array]:
+    """Random gradients, set and returned."""
+    gradients = [np.asarray(rng.standard_normal(p.shape), p.dtype) for p in tensors]
+    for parameter, gradient in zip(tensors, gradients, strict=True):
+        parameter.grad = Tensor(gradient.copy(), device=parameter.device)
+    return gradients
+
+
+@pytest.mark.parametrize(("optimizer", "algorithm", "options"), ALGORITHMS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@ON_DEVICE
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_steps_are_those_of_the_algorithm(
+    optimizer: Any, algorithm: Any, options: Any, dtype: Any, device: str, data: Any, seed: int
+) -> None:
+    options = data.draw(options)
+    tensors = parameters(dtype, device, seed)
+    expected = [p.numpy().astype(np.float64) for p in tensors]
+    changes = [algorithm(**options) for _ in tensors]
+    stepper = optimizer(tensors, **options)
+    rng = np.random.default_rng(seed)
+    for step in range(1, STEPS + 1):
+        gradients = give_gradients(tensors, rng)
+        stepper.step()
+        expected = [
+            theta + change(theta, gradient.astype(np.float64), step)
+            for theta, change, gradient in zip(expected, changes, gradients, strict=True)
+        ]
+    tolerance = 1e-10 if dtype == np.float64 else 3e-5
+    for parameter, theta in zip(tensors, expected, strict=True):
+        assert parameter.dtype == dtype and parameter.shape == theta.shape
+        scale = max(1.0, float(np.abs(theta).max()))
+        np.testing.assert_allclose(parameter.numpy(), theta, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: optim.SGD(p, 0.1),
+        lambda p: optim.SGD(p, 0.1, momentum=0.9),
+        lambda p: optim.Adam(p, optim.warmup(5, optim.cosine(0.1, 20))),
+        lambda p: optim.RAdam(p, 0.1, weight_decay=0.01),
+    ],
+    ids=["SGD", "momentum", "Adam", "RAdam"],
+)
+@ON_DEVICE
+@given(stop=st.integers(0, STEPS))
+def test_a_resumed_run_is_the_same_to_the_last_bit(build: Any, device: str, stop: int) -> None:
+    def train(tensors: list[Tensor], optimizer: optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            give_gradients(tensors, np.random.default_rng(step))
+            optimizer.step()
+
+    whole = parameters(np.float32, device)
+    train(whole, build(whole), range(STEPS))
+
+    first = parameters(np.float32, device)
+    interrupted = build(first)
+    train(first, interrupted, range(stop))
+    state = {name: array.copy() for name, array in interrupted.state_dict().items()}
+    later = [nn.Parameter(p.numpy().copy(), device=device) for p in first]
+    resumed = build(later)
+    resumed.load_state_dict(state)
+    train(later, resumed, range(stop, STEPS))
+    for parameter, expected in zip(later, whole, strict=True):
+        np.testing.assert_array_equal(parameter.numpy(), expected.numpy())
+    assert resumed.learning_rate == build(whole).learning_rate or resumed.steps == STEPS
+
+
+def test_a_saved_state_does_not_move_with_the_run() -> None:
+    tensors = parameters(np.float32)
+    optimizer = optim.Adam(tensors)
+    state = optimizer.state_dict()
+    give_gradients(tensors, np.random.default_rng(0))
+    optimizer.step()
+    assert not any(array.any() for array in state.values())
+
+
+def test_loading_lists_what_does_not_fit_and_loads_nothing() -> None:
+    optimizer = optim.Adam([nn.Parameter(np.zeros(3, np.float32))])
+    state = optimizer.state_dict()
+    state |= {"first_moment.0": np.ones(4, np.float32), "buffer.0": np.ones(3, np.float32)}
+    state["steps"] = np.array([7])
+    del state["second_moment.0"]
+    with pytest.raises(ValueError) as caught:
+        optimizer.load_state_dict(state)
+    assert str(caught.value) == (
+        "Adam.load_state_dict: the state does not fit: buffer.0 is (3,) float32, expected absent; "
+        "first_moment.0 is (4,) float32, expected (3,) float32; second_moment.0 is absent, "
+        "expected (3,) float32. Build the optimizer as it was when the state was saved"
+    )
+    assert optimizer.steps == 0
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    moving, still = (nn.Parameter(np.ones(2, np.float32)) for _ in range(2))
+    optimizer = optim.Adam([moving, still], lr=0.1, weight_decay=0.1)
+    moving.grad = Tensor(np.ones(2, np.float32))
+    optimizer.step()
+    assert (moving.numpy() != 1).all() and (still.numpy() == 1).all()
+    optimizer.zero_grad()
+    assert moving.grad is None
+
+
+def test_steps_write_into_the_parameter_itself_whatever_the_gradients_layout() -> None:
+    weight = nn.Parameter(np.zeros((3, 4), np.float32))
+    array = weight.data
+    weight.grad = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3).T)
+    optim.SGD([weight], lr=1.0).step()
+    np.testing.assert_array_equal(array, -np.arange(12).reshape(4, 3).T)
+
+
+def test_a_strided_parameter_is_refused() -> None:
+    weight = nn.Parameter(np.zeros((4, 3), np.float32).T)
+    weight.grad = Tensor(np.ones((3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"optimizer update: expected contiguous arrays, got str"):
+        optim.SGD([weight], lr=1.0).step()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 100.0]))
+def test_clipping_scales_all_gradients_to_one_norm(seed: int, largest: float) -> None:
+    tensors = [*parameters(np.float64), nn.Parameter(np.ones(2))]
+    gradients = give_gradients(tensors[:-1], np.random.default_rng(seed))
+    norm = math.sqrt(sum((g**2).sum() for g in gradients))
+    assert math.isclose(optim.clip_grad_norm_(tensors, largest), norm, rel_tol=1e-12)
+    for parameter, gradient in zip(tensors, gradients, strict=False):
+        assert parameter.grad is not None
+        expected = gradient * min(1.0, largest / norm)
+        np.testing.assert_allclose(parameter.grad.numpy(), expected, rtol=1e-12)
+    assert tensors[-1].grad is None
+
+
+def test_clipping_shows_a_gradient_that_is_no_number() -> None:
+    parameter = nn.Parameter(np.zeros(2))
+    parameter.grad = Tensor(np.array([np.nan, 1.0]))
+    assert math.isnan(optim.clip_grad_norm_([parameter], 1.0))
+
+
+def rates(schedule: optim.Schedule, *steps: int) -> list[float]:
+    return [schedule(step) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (optim.constant(2.0), {0: 2.0, 9: 2.0}),
+        (optim.cosine(2.0, 10), {0: 2.0, 5: 1.0, 10: 0.0, 99: 0.0}),
+        (optim.cosine(2.0, 10, final=1.0), {0: 2.0, 5: 1.5, 10: 1.0}),
+        (optim.step_decay(1.0, every=3, factor=0.5), {0: 1.0, 2: 1.0, 3: 0.5, 8: 0.25}),
+        (optim.warmup(4, optim.constant(2.0)), {0: 0.5, 1: 1.0, 3: 2.0, 4: 2.0}),
+        (optim.warmup(0, optim.constant(2.0)), {0: 2.0}),
+        (optim.warmup(4, optim.cosine(2.0, 10)), {5: 1.0, 10: 0.0}),
+        (optim.inverse_sqrt(2.0, 4), {0: 0.5, 3: 2.0, 15: 1.0}),
+        (optim.noam(64, 4), {3: 64**-0.5 * 4**-0.5, 15: 64**-0.5 * 16**-0.5, 0: 64**-0.5 / 8}),
+    ],
+)
+def test_schedules(schedule: optim.Schedule, expected: dict[int, float]) -> None:
+    np.testing.assert_allclose(rates(schedule, *expected), list(expected.values()), atol=1e-15)
+
+
+def test_the_optimizer_follows_its_schedule() -> None:
+    parameter = nn.Parameter(np.zeros(1))
+    optimizer = optim.SGD([parameter], lr=optim.step_decay(1.0, every=2))
+    moves = []
+    for _ in range(4):
+        before = parameter.item()
+        parameter.grad = Tensor(np.ones(1))
+        optimizer.step()
+        moves.append(before - parameter.item())
+    np.testing.assert_allclose(moves, [1.0, 1.0, 0.1, 0.1])
+
+
+ONE = [nn.Parameter(np.zeros(1))]
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: optim.Adam([]),
+            ValueError,
+            "Adam: expected at least one parameter, got none; pass model.parameters()",
+        ),
+        (
+            lambda: optim.SGD([np.zeros(3)]),  # type: ignore[list-item]
+            TypeError,
+            "SGD: parameters must be tensors that no function made, got ndarray; pass",
+        ),
+        (
+            lambda: optim.SGD([ONE[0] * 2]),
+            TypeError,
+            "SGD: parameters must be tensors that no function made, got Tensor; pass",
+        ),
+        (lambda: optim.SGD(ONE, -1.0), ValueError, "SGD: lr must be a finite number, 0 or more"),
+        (lambda: optim.RAdam(ONE, eps=math.nan), ValueError, "RAdam: eps must be a finite number"),
+        (lambda: optim.Adam(ONE, weight_decay=-1), ValueError, "Adam: weight_decay must be a"),
+        (lambda: optim.SGD(ONE, momentum=-0.1), ValueError, "SGD: momentum must be a finite"),
+        (lambda: optim.SGD(ONE, nesterov=True), ValueError, "SGD: nesterov looks ahead along"),
+        (
+            lambda: optim.Adam(ONE, betas=(0.9, 1.0)),
+            ValueError,
+            "Adam: betas must be two numbers in [0, 1), got (0.9, 1.0)",
+        ),
+        (
+            lambda: optim.clip_grad_norm_(ONE, 0.0),
+            ValueError,
+            "clip_grad_norm_: max_norm must be above 0, got 0.0; to switch clipping off",
+        ),
+        (lambda: optim.cosine(1.0, 0), ValueError, "cosine: steps must be 1 or more, got 0"),
+        (lambda: optim.step_decay(1.0, 0), ValueError, "step_decay: every must be 1 or more"),
+        (lambda: optim.inverse_sqrt(1.0, 0), ValueError, "inverse_sqrt: warmup_steps must be 1"),
+        (lambda: optim.noam(0), ValueError, "noam: d_model must be 1 or more, got 0"),
+    ],
+)
+def test_refusals(build: Callable[[], Any], error: Any, message: str) -> None:
+    with pytest.raises(error) as caught:
+        build()
+    assert str(caught.value).startswith(message)
