@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import prod
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -84,12 +85,11 @@ def _launch_all(head_dim: int, dtype: Any) -> None:
 def needs(specialisation: Specialisation, architecture: tuple[int, int]) -> Needs:
     """Compile a kernel for an architecture, and return what it needs there."""
     _, kernel, types, _ = specialisation
-    ptx, _ = cuda.compile_ptx(
-        kernel.on_gpu.py_func,
-        types,
-        cc=architecture,
-        fastmath=bool(kernel.options.get("fastmath")),
-    )
+    fastmath = bool(kernel.options.get("fastmath"))
+    # Numba compiles device functions for the device that it finds: let it find one.
+    device = SimpleNamespace(compute_capability=architecture)
+    with patch("numba.cuda.dispatcher.get_current_device", return_value=device):
+        ptx, _ = cuda.compile_ptx(kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath)
     log = _assemble(ptx, architecture, kernel.options.get("max_registers"))
     return Needs(
         registers=max(_numbers(r"sed (\d+) registers", log)),
@@ -115,6 +115,11 @@ def _assemble(ptx: str, architecture: tuple[int, int], max_registers: int | None
         nvjitlink.complete(linker)
         log = bytearray(nvjitlink.get_info_log_size(linker))
         nvjitlink.get_info_log(linker, log)
+    except nvjitlink.nvJitLinkError as error:
+        log = bytearray(nvjitlink.get_error_log_size(linker))
+        nvjitlink.get_error_log(linker, log)
+        error.add_note(log.decode().rstrip("\n\0 "))
+        raise
     finally:
         nvjitlink.destroy(linker)
     return log.decode()
