@@ -138,7 +138,9 @@ def test_backward_again_adds_up() -> None:
 
 def test_gradients_never_alias() -> None:
     cotangent = np.ones(3)
-    x, y = leaf(3), leaf(3)
+    x, y, z = leaf(3), leaf(3), leaf(3)
+    z.backward(cotangent)
+    assert not np.shares_memory(gradient(z), cotangent)
     x.backward(cotangent)
     (x + y).backward(cotangent)
     y.reshape(3, 1).T.backward(cotangent[None])
