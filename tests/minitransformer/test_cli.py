@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -228,7 +229,7 @@ def test_any_text_is_a_value_or_an_argument_error(text: str) -> None:
     for option in cli.OPTIONS.values():
         try:
             assert option.parse(str(option.parse(text))) == option.parse(text)
-        except cli.argparse.ArgumentTypeError as error:
+        except argparse.ArgumentTypeError as error:
             assert repr(text) in str(error)
 
 

@@ -25,7 +25,8 @@ def rows(steps: int, *attentions: str) -> list[dict[str, Any]]:
 
 
 def pixels(path: Path) -> np.ndarray:
-    return np.rint(matplotlib.image.imread(path)[..., :3] * 255).astype(int).reshape(-1, 3)
+    image: np.ndarray = matplotlib.image.imread(path)
+    return np.rint(image[..., :3] * 255).astype(int).reshape(-1, 3)
 
 
 def count(path: Path, color: tuple[int, int, int]) -> int:
@@ -52,9 +53,7 @@ def test_any_number_of_steps(tmp_path: Path, steps: int) -> None:
     assert len(np.unique(pixels(tmp_path / "loss.png"), axis=0)) > 10
 
 
-@pytest.mark.parametrize(
-    ("layers", "heads", "length"), [(1, 1, 1), (6, 4, 16), (2, 3, 40)]
-)
+@pytest.mark.parametrize(("layers", "heads", "length"), [(1, 1, 1), (6, 4, 16), (2, 3, 40)])
 def test_a_diagonal_is_seen_as_dark_as_it_is(
     tmp_path: Path, layers: int, heads: int, length: int
 ) -> None:

@@ -49,19 +49,19 @@ def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row.keys() - set(WALL_CLOCK)} for row in rows]
 
 
-def interrupt_after(step: int, found: Trainer) -> Interruption:
-    """Asks for an end as soon as the trainer has taken so many steps."""
+def train_until(step: int, run: Run, recipe: Recipe = RECIPE) -> Trainer:
+    """Train, and ask for an end while the trainer takes this step."""
+    interruption = Interruption()
 
-    class Interrupting(Interruption):
-        @property
-        def signal(self) -> int | None:  # type: ignore[override]
-            return signal.SIGINT if found.step >= step else None
+    class Stopping(LineTask):
+        def draw(self, generator: np.random.Generator, count: int) -> Any:
+            interruption.signal = signal.SIGINT if self.drawn + 1 >= step else None
+            return super().draw(generator, count)
 
-        @signal.setter
-        def signal(self, _: int | None) -> None:
-            pass
-
-    return Interrupting()
+    interruption.signal = None if step else signal.SIGINT
+    found = trainer(recipe, Stopping())
+    train(found, run, interruption)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,7 @@ def test_a_resumed_run_repeats_the_whole_one(
     end = train_to_the_end(whole, recipe).tensors()
 
     run = run_in(tmp_path_factory.mktemp("runs") / "parts")
-    first = trainer(recipe)
-    train(first, run, interrupt_after(step, first))
+    first = train_until(step, run, recipe)
     with (
         run.metrics() as metrics
     ):  # what a kill leaves: steps that are in no checkpoint, a torn row
@@ -168,7 +167,7 @@ def test_metrics_that_are_gone(tmp_path: Path) -> None:
 
 def test_a_full_disk_while_training(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
-    train(first := trainer(), run, interrupt_after(5, first))
+    train_until(5, run)
     before = run.checkpoint_path("linear").read_bytes()
     run.checkpoint_path("linear").with_name(".checkpoint-linear.safetensors.part").symlink_to(
         "/dev/full"
@@ -184,7 +183,6 @@ def test_the_first_signal_is_a_request_and_the_second_acts(
 ) -> None:
     before = signal.getsignal(number)
     with Interruption() as interruption:
-        assert interruption.signal is None
         os.kill(os.getpid(), number)
         assert interruption.signal == number
         assert signal.getsignal(number) == before
