@@ -26,7 +26,7 @@ def rows(steps: int, *attentions: str) -> list[dict[str, Any]]:
 
 def pixels(path: Path) -> np.ndarray:
     image: np.ndarray = matplotlib.image.imread(path)
-    return np.rint(image[..., :3] * 255).astype(int).reshape(-1, 3)
+    return np.asarray(np.rint(image[..., :3] * 255), int).reshape(-1, 3)
 
 
 def count(path: Path, color: tuple[int, int, int]) -> int:
