@@ -32,9 +32,9 @@ def table(results: Mapping[str, CopyResult], rows: Iterable[Row]) -> list[str]:
     for row in rows:
         seconds[row["attention"]] += row["seconds"]
     return [
-        "  attention   symbols right   sequences right   trained in",
+        "  attention    tokens right   sequences right   trained in",
         *(
-            f"  {attention:9}   {result.symbols_right:13.2%}   {result.sequences_right:15.2%}"
+            f"  {attention:9}   {result.tokens_right:13.2%}   {result.sequences_right:15.2%}"
             f"   {seconds[attention]:8.1f} s"
             for attention, result in results.items()
         ),

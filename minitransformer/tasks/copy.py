@@ -121,7 +121,7 @@ class CopyResult(NamedTuple):
     copies: np.ndarray
 
     @property
-    def symbols_right(self) -> float:
+    def tokens_right(self) -> float:
         """The share of symbols that are right, from 0 to 1."""
         right = self.copies == self.batch.source
         return float(right[self.batch.valid].mean())

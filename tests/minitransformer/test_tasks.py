@@ -92,7 +92,7 @@ def test_what_is_no_sequence(text: str) -> None:
 def test_accuracy_counts_symbols_and_sequences() -> None:
     batch = CopyBatch(np.array([[3, 1, 4], [1, 5, 9]]), np.array([3, 1]))
     result = CopyResult(batch, np.array([[3, 1, 5], [1, 0, 0]]))
-    assert result.symbols_right == 3 / 4
+    assert result.tokens_right == 3 / 4
     assert result.sequences_right == 1 / 2
     assert [part.tolist() for part in result.pair(1)] == [[1], [1]]
 
