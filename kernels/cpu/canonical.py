@@ -8,7 +8,7 @@
     cuda.syncthreads()        barrier()
     x, y = a, b               x = a; y = b
     if done: return           if not done: <the rest of the kernel>
-    for j in ..: for j in ..: each loop gets a variable of its own
+    x = 1; ...; x = 2          x = 1; ...; x_2 = 2, where the two have nothing to do with each other
 
 Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, not emitted in place.
 """
@@ -16,7 +16,8 @@ Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, n
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -80,7 +81,7 @@ def canonical(source: Source, block: Shape3) -> Canonical:
     rewriter = _Rewriter(form)
     body = [new for statement in source.tree.body for new in rewriter.statements(statement)]
     body = _without_returns(form, body)
-    _give_loops_their_own_variable(body)
+    _give_definitions_their_own_name(body)
     form.body = [ast.fix_missing_locations(statement) for statement in body]
     return form
 
@@ -296,28 +297,49 @@ def _without_returns(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
-def _give_loops_their_own_variable(body: list[ast.stmt]) -> None:
-    """Rename the variable of each `for`, where it is read only inside loops that bind it."""
-    loops = [n for s in body for n in ast.walk(s) if isinstance(n, ast.For)]
-    reads = Counter(
-        n.id for s in body for n in ast.walk(s)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    )  # fmt: skip
-    bindings: dict[str, list[ast.For]] = {}
-    for loop in loops:
-        if isinstance(loop.target, ast.Name):
-            bindings.setdefault(loop.target.id, []).append(loop)
-    for target, bound in bindings.items():
-        inside = [n for loop in bound for s in loop.body for n in _names(s, target)]
-        read_inside = {id(n) for n in inside if isinstance(n.ctx, ast.Load)}
-        stored = [n for n in inside if isinstance(n.ctx, ast.Store)]
-        nested = any(isinstance(n, ast.For) and n in bound for b in bound for s in b.body
-                     for n in ast.walk(s))  # fmt: skip
-        if len(bound) < 2 or len(read_inside) != reads[target] or stored or nested:
-            continue
-        for number, loop in enumerate(bound[1:], 2):
-            for use in [loop.target, *(n for s in loop.body for n in _names(s, target))]:
-                use.id = f"{target}_{number}"  # type: ignore[attr-defined]
+def _give_definitions_their_own_name(body: list[ast.stmt]) -> None:
+    """Rename a variable that is used for several things, so that each has one definition.
+
+    An assignment in a list of statements starts a new life of its variable, which ends with the
+    list or the next such assignment; a loop variable lives in the loop's body. Where every use of a
+    variable falls into one of these lives, they are independent.
+    """
+    lives = list(_lives(body))
+    for variable in {variable for variable, _ in lives}:
+        own = [nodes for name_, nodes in lives if name_ == variable]
+        outer = [nodes for nodes in own if not any(_inside(nodes, other) for other in own)]
+        uses = [node for statement in body for node in _names(statement, variable)]
+        covered = {id(node) for nodes in outer for node in nodes}
+        if len(outer) > 1 and all(id(node) in covered for node in uses):
+            for number, nodes in enumerate(outer[1:], 2):
+                for node in nodes:
+                    node.id = f"{variable}_{number}"
+
+
+def _lives(body: list[ast.stmt]) -> Iterator[tuple[str, list[ast.Name]]]:
+    """Each life of a variable, as the names that belong to it."""
+    for index, statement in enumerate(body):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=variable) as target], value=value):
+                if not _names(value, variable):
+                    rest = itertools.takewhile(lambda s, v=variable: not _assigns(s, v), body[index + 1 :])
+                    yield variable, [target, *(n for s in rest for n in _names(s, variable))]
+            case ast.For(target=ast.Name(id=variable) as target, body=inner):
+                yield variable, [target, *(n for s in inner for n in _names(s, variable))]
+        for inner in (getattr(statement, part, []) for part in ("body", "orelse")):
+            yield from _lives(inner)
+
+
+def _assigns(statement: ast.stmt, variable: str) -> bool:
+    """Whether a statement is `variable = ...`, without a look at the old value."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=target)], value=value):
+            return target == variable and not _names(value, variable)
+    return False
+
+
+def _inside(nodes: list[ast.Name], other: list[ast.Name]) -> bool:
+    return nodes is not other and {id(n) for n in nodes} <= {id(n) for n in other}
 
 
 def _names(node: ast.AST, identifier: str) -> list[ast.Name]:

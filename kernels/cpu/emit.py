@@ -15,7 +15,19 @@ from typing import Any
 
 from .canonical import AXES, Array, Canonical, Shape3, is_barrier
 from .pipeline import LANES
-from .regions import Branch, Lanes, Loop, Node, Regions, Scalar, exposed, needs, reads, writes
+from .regions import (
+    Branch,
+    Lanes,
+    Loop,
+    Node,
+    Regions,
+    Scalar,
+    Strip,
+    exposed,
+    needs,
+    reads,
+    writes,
+)
 from .source import Source
 from .uniformity import base_name
 
@@ -134,16 +146,18 @@ class _Body:
         self, text: Text, form: Canonical, regions: Regions, types: Mapping[str, str]
     ) -> None:
         self.text, self.form, self.regions, self.types = text, form, regions, types
-        self.axes = lane_axes(form.block)
-        self.lane = ", ".join(f"thread_{axis}" for axis in self.axes)
-        self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in self.axes)
+        *self.outer_axes, self.row_axis = lane_axes(form.block)
+        axes = [*self.outer_axes, self.row_axis]
+        self.lane = ", ".join(f"thread_{axis}" for axis in axes)
+        self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
         self.rewriter = _Indices(form.arrays, self.lane)
 
     def write(self) -> None:
         for array in self.form.arrays.values():
             self.declare(array)
         for slot in sorted(self.regions.slots):
-            self.text.line(f"{slot}_of = stack(({self.lane_shape},), numba.{self.types[slot]})")
+            shape = f"BLOCK_{self.row_axis.upper()}" if slot in self.regions.row_slots else f"({self.lane_shape},)"
+            self.text.line(f"{slot}_of = stack({shape}, numba.{self.types[slot]})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
@@ -172,15 +186,29 @@ class _Body:
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
                         self.compound("else:", orelse)
+                case Strip(body):
+                    depth = self.text.depth
+                    for axis in self.outer_axes:
+                        self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
+                        self.text.depth += 1
+                    self.compound_body(body)
+                    self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
 
     def compound(self, header: str, body: list[Node]) -> None:
         with self.text.block(header):
-            before = len(self.text.lines)
-            self.nodes(body)
-            if len(self.text.lines) == before:
-                self.text.line("pass")
+            self.compound_body(body)
+
+    def compound_body(self, body: list[Node]) -> None:
+        before = len(self.text.lines)
+        self.nodes(body)
+        if len(self.text.lines) == before:
+            self.text.line("pass")
+
+    def of(self, slot: str) -> str:
+        """Where a thread's slot is."""
+        return f"{slot}_of[{f'thread_{self.row_axis}' if slot in self.regions.row_slots else self.lane}]"
 
     def lanes(self, region: Lanes) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
@@ -188,14 +216,12 @@ class _Body:
         if not body:
             return
         depth = self.text.depth
-        for axis in self.axes:
-            mark = f"  {LANES}" if axis == self.axes[-1] else ""
-            header = f"for thread_{axis} in range(BLOCK_{axis.upper()}):{mark}"
-            self.text.line(header)
-            self.text.depth += 1
+        axis = self.row_axis
+        self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):  {LANES}")
+        self.text.depth += 1
         self.recompute(needs(Lanes(body, region.mask)))
         if region.mask in self.regions.slots:
-            self.text.line(f"{region.mask} = {region.mask}_of[{self.lane}]")
+            self.text.line(f"{region.mask} = {self.of(region.mask)}")
         if region.mask:
             self.text.line(f"if {region.mask}:")
             self.text.depth += 1
@@ -203,10 +229,10 @@ class _Body:
         defined: set[str] = set()
         loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
         for slot in sorted(loaded):
-            self.text.line(f"{slot} = {slot}_of[{self.lane}]")
+            self.text.line(f"{slot} = {self.of(slot)}")
         _statements(self.text, [self.rewrite(statement) for statement in body])
         for slot in sorted(written & self.regions.slots):
-            self.text.line(f"{slot}_of[{self.lane}] = {slot}")
+            self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
 
     def without_dead_definitions(self, region: Lanes) -> list[ast.stmt]:

@@ -7,9 +7,13 @@ The result is a small tree:
     Loop       a loop at block level, with a tree of its own inside
     Branch     an `if` at block level
 
-A barrier is nothing but a cut between two `Lanes`: when the first has run for all threads, every
-thread has reached the barrier. Loops at block level cut as well, which puts the loop over the
-threads innermost, where it becomes SIMD code.
+    Barrier    `cuda.syncthreads()`: nothing but a cut between two `Lanes`; when the first has run for
+               all threads, every thread has reached the barrier
+    Strip      a stretch without barriers, run for one row of threads after the other
+
+Loops at block level cut as well, which puts the loop over the threads innermost, where it becomes SIMD
+code. The threads of a two-dimensional block go through each stretch row by row (threadIdx.x runs along
+a row): what a row works on is small enough to stay in registers.
 
 A varying `if` that contains a loop at block level is taken apart: its condition becomes a *mask*
 that guards each region inside it.
@@ -66,7 +70,19 @@ class Branch:
     orelse: list[Node]
 
 
-Node = Lanes | Scalar | Loop | Branch
+@dataclass
+class Barrier:
+    """A point that all threads reach before any goes on."""
+
+
+@dataclass
+class Strip:
+    """Regions between two barriers, run for each row of threads in turn."""
+
+    body: list[Node]
+
+
+Node = Lanes | Scalar | Loop | Branch | Barrier | Strip
 
 
 @dataclass
@@ -75,6 +91,7 @@ class Regions:
 
     nodes: list[Node]
     slots: set[str] = field(default_factory=set)
+    row_slots: set[str] = field(default_factory=set)  # slots that a row of threads can share
     recomputed: dict[str, ast.expr] = field(default_factory=dict)
 
 
@@ -86,7 +103,10 @@ def cut(form: Canonical, uniformity: Uniformity) -> Regions:
             block may decide differently.
     """
     nodes = _Cutter(form, uniformity).cut(form.body, None)
-    return _what_lives_across(Regions(nodes), uniformity)
+    regions = _what_lives_across(Regions(nodes), uniformity)
+    regions.nodes = _strips(nodes)
+    regions.row_slots = regions.slots - _crossing_strips(regions)
+    return regions
 
 
 class _Cutter:
@@ -102,10 +122,10 @@ class _Cutter:
             if is_barrier(statement):
                 if mask:
                     raise self.divergent(statement)
-                nodes.append(Lanes([]))  # an empty region keeps its neighbours apart
+                nodes.append(Barrier())
             else:
                 self.add(nodes, statement, mask)
-        return [node for node in nodes if not (isinstance(node, Lanes) and not node.body)]
+        return nodes
 
     def add(self, nodes: list[Node], statement: ast.stmt, mask: str | None) -> None:
         uniform = self.uniform
@@ -133,7 +153,7 @@ class _Cutter:
 
     def add_lanes(self, nodes: list[Node], body: list[ast.stmt], mask: str | None) -> None:
         last = nodes[-1] if nodes else None
-        if isinstance(last, Lanes) and last.body and last.mask == mask:
+        if isinstance(last, Lanes) and last.mask == mask:
             last.body.extend(body)
         else:
             nodes.append(Lanes(list(body), mask))
@@ -154,7 +174,8 @@ class _Cutter:
         lowest = self.uniform.lowest(start)
         assert lowest is not None
         first, turn = f"{target}_first", f"has_{target}"
-        offset = ast.BinOp(start, ast.Sub(), lowest)
+        at_zero = isinstance(lowest, ast.Constant) and lowest.value == 0
+        offset = start if at_zero else ast.BinOp(start, ast.Sub(), lowest)
         own = ast.BinOp(name(first), ast.Add(), offset)
         test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
         header = ast.For(
@@ -255,7 +276,7 @@ def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
         match node:
             case Lanes():
                 yield node
-            case Loop(body=body):
+            case Loop(body=body) | Strip(body=body):
                 yield from all_lanes(body)
             case Branch(body=body, orelse=orelse):
                 yield from all_lanes(body)
@@ -337,3 +358,94 @@ def _not_dominated(
                 missing |= _not_dominated(body, recomputed, frozenset(available))
                 missing |= _not_dominated(orelse, recomputed, frozenset(available))
     return missing
+
+
+def _strips(nodes: list[Node]) -> list[Node]:
+    """Gather neighbours that a row of threads can run through on its own."""
+    gathered: list[Node] = []
+    for node in nodes:
+        last = gathered[-1] if gathered else None
+        if isinstance(last, Strip) and _can_be_a_strip([*last.body, node]):
+            last.body.append(node)
+        elif _can_be_a_strip([node]) and not isinstance(node, Scalar):
+            gathered.append(Strip([node]))
+        elif isinstance(node, Loop):
+            gathered.append(Loop(node.header, _strips(node.body)))
+        elif isinstance(node, Branch):
+            gathered.append(Branch(node.test, _strips(node.body), _strips(node.orelse)))
+        else:
+            gathered.append(node)
+    return gathered
+
+
+def _can_be_a_strip(nodes: list[Node]) -> bool:
+    """No barrier inside, no jump out, and no uniform value that would be updated once a row."""
+    statements = _statements(nodes)
+    if any(is_barrier(inner) for statement in statements for inner in ast.walk(statement)):
+        return False
+    if any(_jumps_out(statement) for statement in statements):
+        return False
+    uniform = {
+        n.id for node in _flat(nodes) if isinstance(node, (Scalar, Loop))
+        for n in ast.walk(node.statement if isinstance(node, Scalar) else node.header.target
+                          if isinstance(node.header, ast.For) else ast.Pass())
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }  # fmt: skip
+    return not exposed(statements, set()) & uniform
+
+
+def _flat(nodes: list[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        if isinstance(node, (Loop, Strip, Branch)):
+            yield from _flat(node.body)
+        if isinstance(node, Branch):
+            yield from _flat(node.orelse)
+
+
+def _statements(nodes: list[Node]) -> list[ast.stmt]:
+    """A tree written back as plain statements, for questions about reads and writes."""
+    return [statement for node in nodes for statement in _as_statements(node)]
+
+
+def _as_statements(node: Node) -> list[ast.stmt]:
+    match node:
+        case Lanes(body=body, mask=None):
+            return body
+        case Lanes(body=body, mask=str(mask)):
+            return [ast.If(name(mask), body, [])]
+        case Scalar(statement):
+            return [statement]
+        case Barrier():
+            return [ast.Expr(ast.Call(name("barrier"), [], []))]
+        case Loop(ast.For(target=target, iter=iterator), body):
+            return [ast.For(target, iterator, _statements(body), [])]
+        case Loop(ast.While(test=test), body):
+            return [ast.While(test, _statements(body), [])]
+        case Branch(test, body, orelse):
+            return [ast.If(test, _statements(body), _statements(orelse))]
+        case Strip(body):
+            return _statements(body)
+    raise AssertionError(node)
+
+
+def _jumps_out(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Break() | ast.Continue():
+            return True
+        case ast.If(body=body, orelse=orelse):
+            return any(map(_jumps_out, [*body, *orelse]))
+    return False
+
+
+def _crossing_strips(regions: Regions) -> set[str]:
+    """The slots that carry a value from one strip to another, or to the next run of the same."""
+    crossing: set[str] = set()
+    seen: set[str] = set()
+    for node in _flat(regions.nodes):
+        if isinstance(node, Strip):
+            statements = _statements(node.body)
+            used = {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
+            crossing |= (used & seen) | exposed(statements, set())
+            seen |= used
+    return crossing & regions.slots

@@ -118,8 +118,7 @@ class Uniformity:
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop)
         own_variable = self.assignments[loop.target.id] == 1
-        early = early or self._walks_rows(loop)
-        if shared and not early and not self.is_varying(start):
+        if shared and not early and not self.is_varying(start) and not self._walks_rows(loop):
             self.block_loops.add(loop)
             self._mark(loop.target.id, under_varying and not own_variable)
         elif shared and not early and own_variable and self._in_trips(loop, start, step):
