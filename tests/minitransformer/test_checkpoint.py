@@ -40,7 +40,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @given(
     tensors=st.dictionaries(
-        st.text(min_size=1).filter(lambda name: name != "__metadata__"), arrays
+        st.text(min_size=1).filter(lambda name: name != "__metadata__"), arrays, min_size=1
     ),
     turned=st.booleans(),
 )
