@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import harness
 
-COMMAND = ["-c", "from minitransformer.cli import main; main()", "train", "copy"]
+COMMAND = ["-m", "minitransformer", "train", "copy"]
 SECOND_STARTS = 5
 
 

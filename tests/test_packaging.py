@@ -61,9 +61,9 @@ def test_wheel_installs_only_the_two_packages(wheel):
 
 
 def test_every_module_of_the_wheel_imports(wheel):
-    names = [path.removesuffix(".py").removesuffix("/__init__") for path in sorted(MODULES)]
-    code = "\n".join(f"import {name.replace('/', '.')} as module" for name in names)
-    ran = python(code + "\nprint(module.__file__)", wheel)
+    names = [path.removesuffix(".py").removesuffix("/__init__") for path in MODULES]
+    code = "\n".join(f"import {name.replace('/', '.')}" for name in names if "__main__" not in name)
+    ran = python(code + "\nprint(minitransformer.__file__)", wheel)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(wheel))
 
