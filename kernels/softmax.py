@@ -1,0 +1,458 @@
+"""Fused softmax attention: the matrix of weights never exists in memory (S3).
+
+Query i sees the keys j with w_ij = 1; lengths and causality decide. With s_ij = scale q_i . k_j
+
+    l_i = log sum_j w_ij exp(s_ij)                                                         (1)
+    p_ij = w_ij exp(s_ij - l_i)               o_i = sum_j p_ij v_j                         (2)
+
+As three array operations this moves the L x L matrix through memory half a dozen times; inputs
+and output are L x E. But a sum of exponentials can be extended as new terms come (Milakov and
+Gimelshein 2018; Rabe and Staats 2021). Keep the largest score so far, h, the sum of exponentials
+relative to it, d, and the values mixed by them, n. A tile T of new keys gives
+
+    h' = max(h, max_{j in T} s_ij)            c = exp(h - h')                              (3)
+    d' = c d + sum_{j in T} exp(s_ij - h')    n' = c n + sum_{j in T} exp(s_ij - h') v_j   (4)
+
+and after the last tile
+
+    o_i = n / d                               l_i = h + log d                              (5)
+
+No exponent is ever positive, so nothing overflows. A query that sees nothing has d = 0: it gives
+o_i = 0 and l_i = -inf.
+
+Backward, given g_i = dLoss/do_i. The weights are computed again from l_i, by (2), when they are
+needed: that is cheaper than reading them from memory, and l_i is all that the forward has to keep.
+
+    dv_j = sum_i p_ij g_i                                                                  (6)
+    ds_ij = p_ij (g_i . v_j - sum_t p_it g_i . v_t) = p_ij (g_i . v_j - delta_i)           (7)
+    delta_i = g_i . o_i                                                                    (8)
+    dq_i = scale sum_j ds_ij k_j              dk_j = scale sum_i ds_ij q_i                 (9)
+
+(8) holds because sum_t p_it v_t is o_i: a sum over all keys has become one over M columns.
+
+The kernels in this file:
+
+    _forward_kernel         (1)-(5); a block owns a tile of queries and walks the keys
+    _query_gradient_kernel  (7)-(9), dq; the same walk. It also leaves delta for the next
+    _key_gradient_kernel    (6), (7), (9), dk and dv; a block owns keys and walks the queries
+
+One thread pattern serves all three. threadIdx.x = x is a row of the tile that the block owns, and
+threadIdx.y = y a part of the work on that row: first the scores with some of the rows that are
+walked past, then some of the columns of the result. What is owned lies transposed, so that
+neighbouring threads read neighbouring numbers; what is walked past is read by all threads of a warp
+at the same address, a broadcast. Every sum has one owner and one order: results repeat bit by bit,
+without atomics.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+from .arrays import (
+    Array,
+    array_module,
+    ceil_div,
+    contiguous,
+    kernel_dtype,
+    lengths_or_full,
+    round_up,
+)
+from .cuda import Kernel, cuda
+
+TILE = 64  # queries of a block, for head dims up to 64 in float32
+
+
+class _Shape(NamedTuple):
+    """How a block works."""
+
+    rows: int  # threadIdx.x: rows that it owns
+    parts: int  # threadIdx.y
+    step: int  # rows of the other sequence that it takes in at a time
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        return self.rows, self.parts
+
+
+def _forward_shape(dim: int, real: Any) -> _Shape:
+    size = real.bitwidth // 8
+    rows = min(TILE, 16384 // (dim * size))
+    step = min(rows // 2, 8192 // (rows * size))
+    return _Shape(rows, min(256 // rows, 8, step), step)
+
+
+def _backward_shape(dim: int, real: Any) -> _Shape:
+    size = real.bitwidth // 8
+    rows = min(TILE // 2, 8192 // (dim * size))
+    return _Shape(rows, min(8, rows), min(rows, 4096 // (rows * size)))
+
+
+@cache
+def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+    rows, parts, step = _forward_shape(max(head_dim, value_dim), real)
+    own_keys, own_columns = step // parts, value_dim // parts
+    pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
+
+    @cuda.jit(fastmath=True)
+    def forward(  # type: ignore[no-untyped-def]
+        query, key, value, query_lengths, key_lengths, causal, offset, scale, output, log_sum_exp
+    ):
+        """Arrays (N, H, L, E) or (N, H, L, M), the last (N, H, Lq); writes the last two."""
+        q = cuda.shared.array((head_dim, pitch), real)  # transposed
+        k = cuda.shared.array((step, head_dim), real)
+        v = cuda.shared.array((step, value_dim), real)
+        s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
+        share = cuda.shared.array((parts, rows), real)  # of each part in a row's maximum, then sum
+        n_own = cuda.local.array(own_columns, real)  # n of (4), this thread's columns
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        i = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        walk = min(last_key, first_row + rows + offset) if causal else last_key
+        if first_row >= last_query:
+            walk = 0
+        seen = min(last_key, i + offset + 1) if causal else last_key
+        if i >= last_query:
+            seen = 0
+
+        for r in range(y, rows, parts):
+            for e in range(x, head_dim, rows):
+                q[e, r] = real(0)
+                if first_row + r < last_query and e < E:
+                    q[e, r] = scale * query[n, h, first_row + r, e]
+        for t in range(own_columns):
+            n_own[t] = real(0)
+        highest, total = real(-1e30), real(0)
+
+        for start in range(0, walk, step):
+            for r in range(y, step, parts):
+                for e in range(x, head_dim, rows):
+                    k[r, e] = real(0)
+                    if start + r < last_key and e < E:
+                        k[r, e] = key[n, h, start + r, e]
+                for m in range(x, value_dim, rows):
+                    v[r, m] = real(0)
+                    if start + r < last_key and m < M:
+                        v[r, m] = value[n, h, start + r, m]
+            cuda.syncthreads()
+
+            own_highest = highest
+            for t in range(own_keys):
+                score = real(0)
+                for e in range(head_dim):
+                    score += q[e, x] * k[t * parts + y, e]
+                if start + t * parts + y >= seen:
+                    score = real(-2e30)
+                s[t * parts + y, x] = score
+                own_highest = max(own_highest, score)
+            share[y, x] = own_highest
+            cuda.syncthreads()
+
+            new_highest = highest
+            for part in range(parts):
+                new_highest = max(new_highest, share[part, x])
+            shrink = math.exp(highest - new_highest)  # (3)
+            highest = new_highest
+            total *= shrink
+            for t in range(own_keys):
+                p = math.exp(s[t * parts + y, x] - highest)
+                s[t * parts + y, x] = p
+                total += p
+            cuda.syncthreads()
+
+            for t in range(own_columns):
+                mixed = shrink * n_own[t]
+                for j in range(step):
+                    mixed += s[j, x] * v[j, y * own_columns + t]  # (4)
+                n_own[t] = mixed
+            cuda.syncthreads()
+
+        share[y, x] = total
+        cuda.syncthreads()
+        d = real(0)
+        for part in range(parts):
+            d += share[part, x]
+        if i < output.shape[2]:
+            inverse = real(0)
+            if d > real(0):
+                inverse = real(1) / d
+            for t in range(own_columns):
+                if y * own_columns + t < M:
+                    output[n, h, i, y * own_columns + t] = n_own[t] * inverse  # (5)
+            if y == 0:
+                log_sum_exp[n, h, i] = (
+                    highest + math.log(d) if inverse > real(0) else real(-math.inf)
+                )
+
+    return forward  # type: ignore[no-any-return]
+
+
+@cache
+def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+    rows, parts, step = _backward_shape(max(head_dim, value_dim), real)
+    own_keys, own_columns = step // parts, head_dim // parts
+    pitch = rows + 1
+
+    @cuda.jit(fastmath=True)
+    def query_gradient(  # type: ignore[no-untyped-def]
+        grad_output, query, key, value, output, log_sum_exp, query_lengths, key_lengths, causal,
+        offset, scale, dq, delta,
+    ):  # fmt: skip
+        """Writes dq and delta (N, H, Lq)."""
+        q = cuda.shared.array((head_dim, pitch), real)
+        g = cuda.shared.array((value_dim, pitch), real)
+        k = cuda.shared.array((step, head_dim), real)
+        v = cuda.shared.array((step, value_dim), real)
+        ds = cuda.shared.array((step, rows), real)
+        dq_own = cuda.local.array(own_columns, real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        i = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        walk = min(last_key, first_row + rows + offset) if causal else last_key
+        if first_row >= last_query:
+            walk = 0
+        seen = min(last_key, i + offset + 1) if causal else last_key
+        if i >= last_query:
+            seen = 0
+
+        for r in range(y, rows, parts):
+            for e in range(x, head_dim, rows):
+                q[e, r] = real(0)
+                if first_row + r < last_query and e < E:
+                    q[e, r] = scale * query[n, h, first_row + r, e]
+            for m in range(x, value_dim, rows):
+                g[m, r] = real(0)
+                if first_row + r < last_query and m < M:
+                    g[m, r] = grad_output[n, h, first_row + r, m]
+        for t in range(own_columns):
+            dq_own[t] = real(0)
+        cuda.syncthreads()
+
+        near = min(i, query.shape[2] - 1)
+        l_i = log_sum_exp[n, h, near]
+        delta_i = real(0)
+        for m in range(M):
+            delta_i += g[m, x] * output[n, h, near, m]  # (8)
+
+        for start in range(0, walk, step):
+            for r in range(y, step, parts):
+                for e in range(x, head_dim, rows):
+                    k[r, e] = real(0)
+                    if start + r < last_key and e < E:
+                        k[r, e] = key[n, h, start + r, e]
+                for m in range(x, value_dim, rows):
+                    v[r, m] = real(0)
+                    if start + r < last_key and m < M:
+                        v[r, m] = value[n, h, start + r, m]
+            cuda.syncthreads()
+
+            for t in range(own_keys):
+                score = real(0)
+                for e in range(head_dim):
+                    score += q[e, x] * k[t * parts + y, e]
+                dp = real(0)
+                for m in range(value_dim):
+                    dp += g[m, x] * v[t * parts + y, m]
+                p = math.exp(score - l_i) if start + t * parts + y < seen else real(0)  # (2)
+                ds[t * parts + y, x] = p * (dp - delta_i)  # (7)
+            cuda.syncthreads()
+
+            for t in range(own_columns):
+                mixed = dq_own[t]
+                for j in range(step):
+                    mixed += ds[j, x] * k[j, y * own_columns + t]  # (9)
+                dq_own[t] = mixed
+            cuda.syncthreads()
+
+        if i < query.shape[2]:
+            for t in range(own_columns):
+                if y * own_columns + t < E:
+                    dq[n, h, i, y * own_columns + t] = scale * dq_own[t]
+            if y == 0:
+                delta[n, h, i] = delta_i
+
+    return query_gradient  # type: ignore[no-any-return]
+
+
+@cache
+def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+    rows, parts, step = _backward_shape(max(head_dim, value_dim), real)
+    own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
+    pitch = rows + 1
+
+    @cuda.jit(fastmath=True)
+    def key_gradient(  # type: ignore[no-untyped-def]
+        grad_output, query, key, value, log_sum_exp, delta, query_lengths, key_lengths, causal,
+        offset, scale, dk, dv,
+    ):  # fmt: skip
+        """Writes dk and dv."""
+        k = cuda.shared.array((head_dim, pitch), real)
+        v = cuda.shared.array((value_dim, pitch), real)
+        q = cuda.shared.array((step, head_dim), real)
+        g = cuda.shared.array((step, value_dim), real)
+        p = cuda.shared.array((step, rows), real)
+        ds = cuda.shared.array((step, rows), real)
+        dk_own = cuda.local.array(own_k, real)
+        dv_own = cuda.local.array(own_v, real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        j = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        walk = max(0, first_row - offset) if causal else 0
+        if first_row >= last_key:
+            walk = last_query
+        seen_from = j - offset if causal else 0
+        if j >= last_key:
+            seen_from = last_query
+
+        for r in range(y, rows, parts):
+            for e in range(x, head_dim, rows):
+                k[e, r] = real(0)
+                if first_row + r < last_key and e < E:
+                    k[e, r] = key[n, h, first_row + r, e]
+            for m in range(x, value_dim, rows):
+                v[m, r] = real(0)
+                if first_row + r < last_key and m < M:
+                    v[m, r] = value[n, h, first_row + r, m]
+        for t in range(own_k):
+            dk_own[t] = real(0)
+        for t in range(own_v):
+            dv_own[t] = real(0)
+
+        for start in range(walk, last_query, step):
+            for r in range(y, step, parts):
+                for e in range(x, head_dim, rows):
+                    q[r, e] = real(0)
+                    if start + r < last_query and e < E:
+                        q[r, e] = scale * query[n, h, start + r, e]
+                for m in range(x, value_dim, rows):
+                    g[r, m] = real(0)
+                    if start + r < last_query and m < M:
+                        g[r, m] = grad_output[n, h, start + r, m]
+            cuda.syncthreads()
+
+            for t in range(own_queries):
+                score = real(0)
+                for e in range(head_dim):
+                    score += k[e, x] * q[t * parts + y, e]
+                dp = real(0)
+                for m in range(value_dim):
+                    dp += v[m, x] * g[t * parts + y, m]
+                i = start + t * parts + y
+                weight, slope = real(0), real(0)
+                if seen_from <= i and i < last_query:
+                    weight = math.exp(score - log_sum_exp[n, h, i])  # (2)
+                    slope = weight * (dp - delta[n, h, i])  # (7)
+                p[t * parts + y, x] = weight
+                ds[t * parts + y, x] = slope
+            cuda.syncthreads()
+
+            for t in range(own_v):
+                mixed = dv_own[t]
+                for r in range(step):
+                    mixed += p[r, x] * g[r, y * own_v + t]  # (6)
+                dv_own[t] = mixed
+            for t in range(own_k):
+                mixed = dk_own[t]
+                for r in range(step):
+                    mixed += ds[r, x] * q[r, y * own_k + t]  # (9)
+                dk_own[t] = mixed
+            cuda.syncthreads()
+
+        if j < key.shape[2]:
+            for t in range(own_k):
+                if y * own_k + t < E:
+                    dk[n, h, j, y * own_k + t] = dk_own[t]
+            for t in range(own_v):
+                if y * own_v + t < M:
+                    dv[n, h, j, y * own_v + t] = dv_own[t]
+
+    return key_gradient  # type: ignore[no-any-return]
+
+
+def forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array]:
+    """Softmax attention."""
+    xp, real = array_module(query), kernel_dtype(query)
+    batch, heads, length, head_dim = query.shape
+    value_dim = value.shape[3]
+    output = xp.empty((batch, heads, length, value_dim), query.dtype)
+    log_sum_exp = xp.empty((batch, heads, length), query.dtype)
+    if not output.size:
+        return output, log_sum_exp
+    dims = round_up(head_dim), round_up(value_dim, "value dim")
+    shape = _forward_shape(max(dims), real)
+    number = query.dtype.type
+    _forward_kernel(*dims, real)[(ceil_div(length, shape.rows), heads, batch), shape.threads](
+        *contiguous(query, key, value),
+        lengths_or_full(query_lengths, batch, length, query),
+        lengths_or_full(key_lengths, batch, key.shape[2], query),
+        causal,
+        query_offset,
+        number(head_dim**-0.5 if scale is None else scale),
+        output,
+        log_sum_exp,
+    )
+    return output, log_sum_exp
+
+
+def backward(
+    grad_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    output: Array,
+    log_sum_exp: Array,
+    *,
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradient of softmax attention."""
+    xp, real = array_module(query), kernel_dtype(query)
+    batch, heads, length, head_dim = query.shape
+    key_length, value_dim = value.shape[2:]
+    dq, dk, dv = (xp.zeros(array.shape, query.dtype) for array in (query, key, value))
+    if not (dq.size and dk.size and dv.size):
+        return dq, dk, dv
+    delta = xp.empty_like(log_sum_exp)
+    dims = round_up(head_dim), round_up(value_dim, "value dim")
+    shape = _backward_shape(max(dims), real)
+    inputs = contiguous(grad_output, query, key, value)
+    masks = (
+        lengths_or_full(query_lengths, batch, length, query),
+        lengths_or_full(key_lengths, batch, key_length, query),
+        causal,
+        query_offset,
+        query.dtype.type(head_dim**-0.5 if scale is None else scale),
+    )
+    _query_gradient_kernel(*dims, real)[
+        (ceil_div(length, shape.rows), heads, batch), shape.threads
+    ](*inputs, *contiguous(output, log_sum_exp), *masks, dq, delta)
+    _key_gradient_kernel(*dims, real)[
+        (ceil_div(key_length, shape.rows), heads, batch), shape.threads
+    ](*inputs, *contiguous(log_sum_exp), delta, *masks, dk, dv)
+    return dq, dk, dv
