@@ -12,11 +12,13 @@ nothing gives zeros, and passes no gradient.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from minitransformer_kernels.feature_maps import FEATURE_MAPS
+from minitransformer_kernels.guards import GUARDS
 from minitransformer_kernels.recurrent import LinearState
 
 from .device import Array, as_array
@@ -31,8 +33,6 @@ from .tensor import Tensor
 
 __all__ = ["LinearState", "linear_attention", "linear_attention_step", "softmax_attention"]
 
-FEATURE_MAPS = ("elu", "identity")
-GUARDS = ("clamp", "add", "signed")
 ALGORITHMS = ("auto", "naive", "recurrent", "linear")
 
 Lengths = Any
@@ -340,7 +340,7 @@ def _feature_options(
     return {"feature_map": feature_map, "guard": guard, "eps": eps}
 
 
-def _check_choice(function: str, name: str, choice: str, choices: tuple[str, ...]) -> None:
+def _check_choice(function: str, name: str, choice: str, choices: Iterable[str]) -> None:
     if choice not in choices:
         raise ValueError(
             f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {choice!r}"

@@ -130,13 +130,15 @@ class LinearAttentionStep(Function):
         """Return dQ, dK, dV, dS_0, dZ_0 by a sequence of length 1."""
         *token, state, options = ctx.saved
         grad_output, grad_S, grad_Z = _filled(ctx, grad_output, grad_S, grad_Z)
-        token = [array[:, :, None] for array in token]  # (N, H, 1, E)
+        query, key, value = (array[:, :, None] for array in token)  # (N, H, 1, E), ...
         options = {**options, "initial_state": state}
-        output, denominator, _ = recurrent.forward(*token, **options)
+        output, denominator, _ = recurrent.forward(query, key, value, **options)
         *gradients, dstate = recurrent.backward(
             grad_output[:, :, None],
             LinearState(grad_S, grad_Z),
-            *token,
+            query,
+            key,
+            value,
             output,
             denominator,
             **options,

@@ -65,11 +65,15 @@ class MultiHeadAttention(Module):
         check_positive(self, head_dim=self.head_dim, value_head_dim=value_head_dim)
 
         query_width, value_width = num_heads * self.head_dim, num_heads * value_head_dim
-        self.query_projection = Linear(query_dim or embed_dim, query_width, bias)
-        self.key_projection = Linear(key_dim or embed_dim, query_width, bias)
-        self.value_projection = Linear(value_dim or embed_dim, value_width, bias)
+        query_dim, key_dim, value_dim, out_dim = (
+            embed_dim if width is None else width
+            for width in (query_dim, key_dim, value_dim, out_dim)
+        )
+        self.query_projection = Linear(query_dim, query_width, bias)
+        self.key_projection = Linear(key_dim, query_width, bias)
+        self.value_projection = Linear(value_dim, value_width, bias)
         self.attention = attention_variant(attention)
-        self.out_projection = Linear(value_width, out_dim or embed_dim, bias)
+        self.out_projection = Linear(value_width, out_dim, bias)
         self.dropout = Dropout(dropout)
 
     def forward(

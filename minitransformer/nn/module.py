@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..device import array_module, to_numpy
+from ..device import array_module, to_device, to_numpy
 from ..tensor import Tensor
 
 
@@ -109,7 +109,7 @@ class Module:
             device: "cpu" or "cuda".
         """
         for parameter in self.parameters():
-            parameter.data = parameter.to(device).data
+            parameter.data = to_device(parameter.data, device)
             parameter.grad = None
         return self
 
