@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minitransformer import Tensor, gradcheck, nn
 from minitransformer.nn import Module
 from tests.cases import Array
+
+AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 def normal(*shape: int, seed: int = 0) -> Array:
@@ -22,7 +24,7 @@ def some_tokens(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).integers(0, 9, shape)
 
 
-def float64(module: Module) -> Module:
+def float64(module: AnyModule) -> AnyModule:
     """The module with every parameter in float64, away from the values that it starts with.
 
     Zero biases and unit scales would hide a gradient that forgets them.
@@ -61,7 +63,7 @@ def small_options(**changed: Any) -> Any:
 
 
 # Head dims that other tests have kernels compiled for: every pair takes seconds.
-HEAD_DIMS = {"head_dim": 12, "value_head_dim": 8}
+HEAD_DIMS: Any = {"head_dim": 12, "value_head_dim": 8}
 
 
 def language_model(**changed: Any) -> nn.TransformerLM:

@@ -101,7 +101,7 @@ def tensors(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("with_state", [False, True])
 def test_the_step_is_differentiable_in_token_and_state(with_state: bool) -> None:
-    shapes = {"query": (2, 1, 3), "key": (2, 1, 3), "value": (2, 1, 4)}
+    shapes: Any = {"query": (2, 1, 3), "key": (2, 1, 3), "value": (2, 1, 4)}
     if with_state:
         shapes |= {"S": (2, 1, 3, 4), "Z": (2, 1, 3)}
     inputs = list(tensors(**shapes).values())
@@ -123,7 +123,8 @@ def test_tokens_stepped_one_by_one_train_like_the_whole_sequence() -> None:
     stepped = [Tensor(x.data, requires_grad=True) for x in inputs.values()]
     state, outputs = None, []
     for i in range(6):
-        output, state = linear_attention_step(*(x[:, :, i] for x in stepped), state)
+        query, key, value = (x[:, :, i] for x in stepped)
+        output, state = linear_attention_step(query, key, value, state)
         outputs.append(output)
     F.stack(outputs, dim=2).backward(cotangent)
     for x, y in zip(whole, stepped, strict=True):
@@ -246,8 +247,9 @@ def state(e: int = 4, m: int = 7) -> LinearState:
     ],
 )
 def test_refusals_of_linear_attention(changed: dict[str, Any], message: str) -> None:
+    arguments: Any = {**{name: Tensor(x) for name, x in FLOATING.items()}, **changed}
     with pytest.raises(ValueError) as caught:
-        linear_attention(**{name: Tensor(x) for name, x in FLOATING.items()}, **changed)
+        linear_attention(**arguments)
     assert str(caught.value).startswith(f"linear_attention: {message}")
 
 
@@ -257,8 +259,9 @@ def test_refusal_of_an_infinite_scale() -> None:
 
 
 def test_refusal_of_a_sequence_where_a_token_belongs() -> None:
+    query, key, value = map(Tensor, FLOATING.values())
     with pytest.raises(ValueError, match=r"linear_attention_step: query must have the shape \(N, "):
-        linear_attention_step(*map(Tensor, FLOATING.values()))
+        linear_attention_step(query, key, value)
 
 
 def test_refusal_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ def greedily(model: Any, prompt: Array, count: int, *source: Any) -> Array:
 def test_greedy_decoding_equals_whole_forwards(attention: str) -> None:
     manual_seed(1)
     prompt, source, lengths = some_tokens(2, 3), some_tokens(2, 5), [5, 2]
-    model = language_model(attention=attention)
-    np.testing.assert_array_equal(generate(model, prompt, 30), greedily(model, prompt, 30))
+    speaker = language_model(attention=attention)
+    np.testing.assert_array_equal(generate(speaker, prompt, 30), greedily(speaker, prompt, 30))
     model = translator(attention=attention)
     new = generate(model, prompt, 30, source=source, source_lengths=lengths)
     np.testing.assert_array_equal(new, greedily(model, prompt, 30, source, lengths))
@@ -129,7 +129,7 @@ def test_without_a_seed_samples_come_from_the_engines_generator() -> None:
     for _ in range(2):
         manual_seed(5)
         runs.append(generate(model, [[1]], 20, choose=Sampler()))
-    np.testing.assert_array_equal(*runs)
+    np.testing.assert_array_equal(runs[0], runs[1])
 
 
 def test_decoding_on_a_device(device: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from minitransformer import Tensor, nn, no_grad
 from minitransformer.nn.module import Module
 from minitransformer.nn.positions import sinusoids
+from minitransformer.nn.transformer import Residual
 from tests.cases import Array
 
 from .models import (
@@ -37,7 +38,7 @@ LAYERS = pytest.mark.parametrize(
 )
 
 
-def framed(residual: Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+def framed(residual: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
     """x + f(norm(x)) or norm(x + f(x)), from the definition."""
     if residual.norm_first:
         return x + sublayer(residual.norm(x))
@@ -156,9 +157,9 @@ def test_stepping_equals_the_whole_at_every_position(
     source, tokens = some_tokens(2, 2, sum(cuts))
     lengths = np.array([1, sum(cuts)])
     with no_grad():
-        model = language_model(**options)
-        logits = stepped(model, model.init_state(), tokens, cuts)
-        np.testing.assert_allclose(logits, model(tokens).numpy(), atol=1e-5)
+        speaker = language_model(**options)
+        logits = stepped(speaker, speaker.init_state(), tokens, cuts)
+        np.testing.assert_allclose(logits, speaker(tokens).numpy(), atol=1e-5)
 
         model = translator(**options)
         logits = stepped(model, model.init_state(source, lengths), tokens, cuts)

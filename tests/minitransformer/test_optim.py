@@ -18,13 +18,11 @@ SHAPES = ((3, 5), (), (7,), (300,))
 STEPS = 9
 
 
-def sgd(
-    lr: float, momentum: float, weight_decay: float, nesterov: bool
-) -> Callable[[Array, int], Array]:
+def sgd(lr: float, momentum: float, weight_decay: float, nesterov: bool) -> Callable[..., Any]:
     """Sutskever et al. 2013, with the velocity in units of the gradient."""
     velocity: Any = 0.0
 
-    def change(theta: Array, gradient: Array, step: int) -> Array:
+    def change(theta: Array, gradient: Array, step: int) -> Any:
         nonlocal velocity
         gradient = gradient + weight_decay * theta
         velocity = momentum * velocity + gradient
@@ -36,12 +34,12 @@ def sgd(
 
 def adam(
     lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-) -> Callable[..., Array]:
+) -> Callable[..., Any]:
     """Kingma and Ba 2015, algorithm 1."""
     m: Any = 0.0
     v: Any = 0.0
 
-    def change(theta: Array, gradient: Array, t: int) -> Array:
+    def change(theta: Array, gradient: Array, t: int) -> Any:
         nonlocal m, v
         gradient = gradient + weight_decay * theta
         m = betas[0] * m + (1 - betas[0]) * gradient
@@ -54,13 +52,13 @@ def adam(
 
 def radam(
     lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-) -> Callable[..., Array]:
+) -> Callable[..., Any]:
     """Liu et al. 2020, algorithm 2; eps, which the paper leaves out, is added to the root."""
     m: Any = 0.0
     v: Any = 0.0
     rho_inf = 2 / (1 - betas[1]) - 1
 
-    def change(theta: Array, gradient: Array, t: int) -> Array:
+    def change(theta: Array, gradient: Array, t: int) -> Any:
         nonlocal m, v
         gradient = gradient + weight_decay * theta
         m = betas[0] * m + (1 - betas[0]) * gradient
@@ -173,7 +171,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(build: Any, device: str, stop
     interrupted = build(first)
     train(first, interrupted, range(stop))
     state = {name: array.copy() for name, array in interrupted.state_dict().items()}
-    later = [nn.Parameter(p.numpy().copy(), device=device) for p in first]
+    later: list[Tensor] = [nn.Parameter(p.numpy().copy(), device=device) for p in first]
     resumed = build(later)
     resumed.load_state_dict(state)
     train(later, resumed, range(stop, STEPS))
