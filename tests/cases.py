@@ -134,30 +134,27 @@ def biting_eps(inputs: Arrays, keywords: dict[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What a kernel is compiled for: a dtype, head dims, and options that choose its functions."""
+
+    dtype: str
+    head_dim: int
+    value_dim: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Domain:
     """What an operation takes.
 
-    `specialisations` are the (dtype, E, M) to draw. A kernel is compiled anew for every dtype and
-    rounded head dim, which takes seconds, so they are few; they round up to 8, 16 and 64.
+    Every variant, after its head dims are rounded up, is a kernel to compile, which takes seconds:
+    they are few. `tiles` are the numbers of tokens that the kernels take at once.
     """
 
-    tiles: tuple[int, ...] = (16,)
+    variants: tuple[Variant, ...]
+    tiles: tuple[int, ...]
     causal: tuple[bool, ...] = (False, True)
     stateful: bool = False
-    options: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    specialisations: tuple[tuple[str, int, int], ...] = (
-        ("float64", 5, 9),
-        ("float64", 8, 16),
-        ("float64", 1, 12),
-        ("float32", 12, 3),
-        ("float32", 16, 8),
-        ("float32", 64, 33),
-    )
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the operation divides by a guarded sum."""
-        return "guard" in self.options
 
     @property
     def lengths(self) -> list[int]:
@@ -169,29 +166,28 @@ class Domain:
 @st.composite
 def cases(draw: st.DrawFn, domain: Domain) -> Case:
     """Draws a case of a domain."""
-    dtype, head_dim, value_dim = draw(st.sampled_from(domain.specialisations))
+    variant = draw(st.sampled_from(domain.variants))
     batch, query_length, key_length = (
         draw(st.integers(1, 3)),
         draw(st.sampled_from(domain.lengths)),
         draw(st.sampled_from(domain.lengths)),
     )
-    options = {name: draw(st.sampled_from(values)) for name, values in domain.options.items()}
     return Case(
-        dtype=dtype,
+        dtype=variant.dtype,
         batch=batch,
         heads=draw(st.integers(1, 2)),
         query_length=query_length,
         key_length=key_length,
-        head_dim=head_dim,
-        value_dim=value_dim,
+        head_dim=variant.head_dim,
+        value_dim=variant.value_dim,
         causal=draw(st.sampled_from(domain.causal)),
         query_offset=draw(offsets(query_length, key_length)),
         query_lengths=draw(padding(batch, query_length)),
         key_lengths=draw(padding(batch, key_length)),
         initial_state=domain.stateful and draw(st.booleans()),
         grad_state=domain.stateful and draw(st.booleans()),
-        guard_bites=domain.guarded and options["guard"] != "add" and draw(st.booleans()),
-        options=options,
+        guard_bites=variant.options.get("guard", "add") != "add" and draw(st.booleans()),
+        options=variant.options,
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         shift=draw(st.sampled_from([0.0, 1.0, -6.0])),

@@ -12,12 +12,18 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from . import references
-from .cases import LAYOUTS, Array, Domain, Problem, cases
+from .cases import LAYOUTS, Array, Domain, Problem, Variant, cases
 from .properties import CHECKS, Check, Operation, derive, examine, largest_error
 from .references import Result
 
-NARROW = (("float32", 3, 2), ("float64", 3, 2))
-LINEAR_OPTIONS = {"feature_map": ("elu", "identity"), "guard": ("clamp", "add", "signed")}
+DTYPES = ("float32", "float64")
+PLAIN = tuple(Variant(dtype, 3, 2, {"scale": scale}) for dtype in DTYPES for scale in (None, 0.3))
+GUARDED = tuple(
+    Variant(dtype, 3, 2, {"feature_map": feature_map, "guard": guard})
+    for dtype in DTYPES
+    for feature_map in ("elu", "identity")
+    for guard in ("clamp", "add", "signed")
+)
 
 
 def step(query: Array, key: Array, value: Array, state: Any, keywords: dict[str, Any]) -> Any:
@@ -32,25 +38,19 @@ def step(query: Array, key: Array, value: Array, state: Any, keywords: dict[str,
 
 SOFTMAX = Operation(
     "softmax",
-    Domain(tiles=(4,), options={"scale": (None, 0.3)}, specialisations=NARROW),
+    Domain(PLAIN, tiles=(4,)),
     lambda problem: references.softmax(problem, problem.dtype),
     references.softmax,
 )
 LINEAR = Operation(
     "linear",
-    Domain(tiles=(4,), options=LINEAR_OPTIONS, specialisations=NARROW),
+    Domain(GUARDED, tiles=(4,)),
     lambda problem: references.linear(problem, problem.dtype),
     references.linear,
 )
 RECURRENT = Operation(
     "recurrent",
-    Domain(
-        tiles=(4,),
-        causal=(True,),
-        stateful=True,
-        options=LINEAR_OPTIONS,
-        specialisations=NARROW,
-    ),
+    Domain(GUARDED, tiles=(4,), causal=(True,), stateful=True),
     lambda problem: references.recurrent(problem, problem.dtype),
     references.recurrent,
     step,

@@ -17,12 +17,21 @@ from hypothesis import given, settings
 from minitransformer_kernels import reference
 
 from .. import references
-from ..cases import Array, Arrays, Case, Domain, Problem, cases
+from ..cases import Array, Arrays, Case, Domain, Problem, Variant, cases
 from ..references import Result
 
-SMALL = Domain(tiles=(3,), options={"scale": (None, 0.7)}, specialisations=(("float64", 3, 2),))
-GUARDS = {"guard": ("clamp", "add", "signed"), "feature_map": ("elu", "identity")}
-LINEAR = replace(SMALL, options=GUARDS, stateful=True)
+SMALL = Domain(
+    tuple(Variant("float64", 3, 2, {"scale": scale}) for scale in (None, 0.7)), tiles=(3,)
+)
+LINEAR = Domain(
+    tuple(
+        Variant("float64", 3, 2, {"feature_map": feature_map, "guard": guard})
+        for feature_map in ("elu", "identity")
+        for guard in ("clamp", "add", "signed")
+    ),
+    tiles=(3,),
+    stateful=True,
+)
 
 Reference = Callable[[Problem, Any], Result]
 

@@ -1,0 +1,81 @@
+"""Bugs planted in the kernels, by name: each must be found by the checks that the kernels pass.
+
+A mutant is a copy of the package of kernels in which one piece of text is replaced. It is imported
+next to the original, under its own name, and examined by the very same checks. Both share the
+compiler, so that the kernels without a bug come from its cache.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import Phase, settings
+from pytest import MonkeyPatch
+
+import minitransformer_kernels
+from minitransformer_kernels import cpu, cuda
+
+from ..properties import Operation, derive, examine
+
+KERNELS = Path(str(minitransformer_kernels.__file__)).parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in `file` the text `old`, which occurs once, becomes `new`; `operation` suffers."""
+
+    name: str
+    operation: Callable[[str], Operation]
+    file: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def package(self) -> str:
+        """The import name of the mutated copy."""
+        return f"mutant_{self.name}"
+
+    def source(self) -> str:
+        """The text of `file` with the bug in it."""
+        text = (KERNELS / self.file).read_text()
+        found = text.count(self.old)
+        if found != 1:
+            raise LookupError(
+                f"mutant {self.name}: the text to replace must occur once in {self.file}, "
+                f"but occurs {found} times: {self.old!r}"
+            )
+        return text.replace(self.old, self.new)
+
+    @contextmanager
+    def imported(self, folder: Path) -> Iterator[Operation]:
+        """The operation with the bug in it, from a copy of the package in `folder`."""
+        source = self.source()
+        without_compiler = shutil.ignore_patterns("__pycache__", "cpu", "cuda.py")
+        copy = shutil.copytree(KERNELS, folder / self.package, ignore=without_compiler)
+        (copy / self.file).write_text(source)
+        with MonkeyPatch.context() as patch:
+            patch.syspath_prepend(folder)
+            patch.setitem(sys.modules, f"{self.package}.cpu", cpu)
+            patch.setitem(sys.modules, f"{self.package}.cuda", cuda)
+            yield self.operation(self.package)
+
+
+def killer(operation: Operation, examples: int) -> str | None:
+    """The name of the first check that an operation fails, or None where it passes them all."""
+    effort = settings(
+        derandomize=True, max_examples=examples, phases=[Phase.generate], database=None
+    )
+    for check in derive(operation):
+        try:
+            examine(operation, check, effort)
+        except AssertionError:
+            return str(check)
+    return None

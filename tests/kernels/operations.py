@@ -1,0 +1,126 @@
+"""The kernels of a package as operations: of `minitransformer_kernels`, or of a mutated copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from .. import references
+from ..cases import Array, Domain, Problem, Variant
+from ..properties import Operation
+from ..references import Result, qkv
+
+KERNELS = "minitransformer_kernels"
+
+SOFTMAX_VARIANTS = (
+    Variant("float64", 5, 3),
+    Variant("float64", 1, 8, {"scale": 0.3}),
+    Variant("float32", 16, 7),
+    Variant("float32", 12, 8, {"scale": 0.3}),
+    Variant("float32", 64, 33),
+)
+
+
+def linear(feature_map: str, guard: str) -> dict[str, Any]:
+    """The options of linear attention."""
+    return {"feature_map": feature_map, "guard": guard}
+
+
+LINEAR_VARIANTS = (
+    Variant("float64", 5, 3, linear("elu", "clamp")),
+    Variant("float64", 1, 8, linear("elu", "clamp")),
+    Variant("float64", 7, 2, linear("identity", "signed")),
+    Variant("float32", 12, 7, linear("elu", "add")),
+    Variant("float32", 64, 70, linear("elu", "clamp")),
+)
+
+
+def softmax(package: str = KERNELS) -> Operation:
+    """Fused softmax attention."""
+    module = import_module(f"{package}.softmax")
+
+    def apply(problem: Problem) -> Result:
+        arrays, keywords = qkv(problem), problem.keywords
+        output, log_sum_exp = module.forward(*arrays, **keywords)
+        grad_output = problem.cotangents["output"]
+        gradients = module.backward(grad_output, *arrays, output, log_sum_exp, **keywords)
+        outputs = {"output": output, "log_sum_exp": log_sum_exp}
+        return Result(outputs, by_name(gradients))
+
+    domain = Domain(SOFTMAX_VARIANTS, (module.TILE // 2, module.TILE))
+    return Operation("softmax", domain, apply, references.softmax)
+
+
+def bidirectional(package: str = KERNELS) -> Operation:
+    """Linear attention in which every query sees every key."""
+    module = import_module(f"{package}.linear")
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(False,))
+    apply = linear_apply(module.forward, module.backward)
+    return Operation("bidirectional", domain, apply, references.linear)
+
+
+def naive(package: str = KERNELS) -> Operation:
+    """Linear attention by its quadratic form."""
+    module = import_module(f"{package}.linear")
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,))
+    apply = linear_apply(module.naive_forward, module.naive_backward)
+    return Operation("naive", domain, apply, references.linear)
+
+
+def linear_apply(forward: Any, backward: Any) -> Any:
+    """Forward and backward of linear attention as one pass over a problem."""
+
+    def apply(problem: Problem) -> Result:
+        arrays, keywords = qkv(problem), problem.keywords
+        output, denominator = forward(*arrays, **keywords)
+        grad_output = problem.cotangents["output"]
+        gradients = backward(grad_output, *arrays, output, denominator, **keywords)
+        return Result({"output": output, "denominator": denominator}, by_name(gradients))
+
+    return apply
+
+
+def recurrent(package: str = KERNELS) -> Operation:
+    """Causal linear attention as a recurrence, with its states and its step."""
+    module = import_module(f"{package}.recurrent")
+
+    def as_state(state: Any) -> Any:
+        return state if state is None else module.LinearState(*state)
+
+    def apply(problem: Problem) -> Result:
+        arrays, keywords = qkv(problem), {**problem.keywords}
+        keywords.pop("causal")
+        keywords["initial_state"] = as_state(problem.initial_state)
+        output, denominator, state = module.forward(*arrays, **keywords)
+        *gradients, grad_initial = module.backward(
+            problem.cotangents["output"],
+            as_state(problem.grad_state),
+            *arrays,
+            output,
+            denominator,
+            **keywords,
+        )
+        outputs = {"output": output, "denominator": denominator, "S": state.S, "Z": state.Z}
+        named = by_name(gradients)
+        if problem.initial_state is not None:
+            named |= {"S": grad_initial.S, "Z": grad_initial.Z}
+        return Result(outputs, named)
+
+    def step(q: Array, k: Array, v: Array, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {name: keywords[name] for name in ("feature_map", "guard")}
+        return module.step(q, k, v, as_state(state), **options)
+
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True)
+    return Operation("recurrent", domain, apply, references.recurrent, step)
+
+
+def by_name(gradients: Any) -> dict[str, Array]:
+    """Gradients of query, key and value."""
+    return dict(zip(("query", "key", "value"), gradients, strict=True))
+
+
+def narrowed(operation: Operation) -> Operation:
+    """The operation with one kernel to compile, in float64, where small errors show."""
+    domain = operation.domain
+    return replace(operation, domain=replace(domain, variants=domain.variants[:1]))

@@ -1,0 +1,179 @@
+"""Every planted bug is found; without one, the same hunt finds nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from .mutants import Mutant, killer
+from .operations import narrowed, recurrent, softmax
+
+MUTANTS = [
+    Mutant(
+        "mix_not_rescaled",
+        softmax,
+        "softmax.py",
+        "mixed = shrink * n_own[t]",
+        "mixed = n_own[t]",
+    ),
+    Mutant(
+        "sum_not_rescaled",
+        softmax,
+        "softmax.py",
+        "total *= shrink",
+        "total *= real(1)",
+    ),
+    Mutant(
+        "causal_mask_off_by_one",
+        softmax,
+        "softmax.py",
+        "if start + t * parts + y >= seen:",
+        "if start + t * parts + y > seen:",
+    ),
+    Mutant(
+        "ragged_tile_not_masked",
+        softmax,
+        "softmax.py",
+        "if start + t * parts + y >= seen:",
+        "if causal and start + t * parts + y >= seen:",
+    ),
+    Mutant(
+        "no_barrier_before_mixing",
+        softmax,
+        "softmax.py",
+        "total += p\n            cuda.syncthreads()\n",
+        "total += p\n",
+    ),
+    Mutant(
+        "log_sum_without_the_maximum",
+        softmax,
+        "softmax.py",
+        "highest + math.log(d)",
+        "math.log(d)",
+    ),
+    Mutant(
+        "delta_dropped",
+        softmax,
+        "softmax.py",
+        "p * (dp - delta_i)",
+        "p * dp",
+    ),
+    Mutant(
+        "scale_forgotten_in_dq",
+        softmax,
+        "softmax.py",
+        "= scale * dq_own[t]",
+        "= dq_own[t]",
+    ),
+    Mutant(
+        "key_forgets_the_query_at_its_own_place",
+        softmax,
+        "softmax.py",
+        "seen_from = j - offset if causal",
+        "seen_from = j - offset + 1 if causal",
+    ),
+    Mutant(
+        "no_barrier_before_the_key_gradient",
+        softmax,
+        "softmax.py",
+        "ds[t * parts + y, x] = slope\n            cuda.syncthreads()\n",
+        "ds[t * parts + y, x] = slope\n",
+    ),
+    Mutant(
+        "query_does_not_see_its_own_key",
+        recurrent,
+        "recurrent.py",
+        "total += s * q_tile[t, first_row + r]  # (3)",
+        "total += (s - k_tile[t, first_row + r] * v) * q_tile[t, first_row + r]",
+    ),
+    Mutant(
+        "values_masked_instead_of_keys",
+        recurrent,
+        "recurrent.py",
+        "if 0 <= p < last_key and e < E:",
+        "if 0 <= p < key.shape[2] and e < E:",
+    ),
+    Mutant(
+        "padded_queries_answered",
+        recurrent,
+        "recurrent.py",
+        "if 0 <= i < last_query and e < E:",
+        "if 0 <= i < query.shape[2] and e < E:",
+    ),
+    Mutant(
+        "keys_after_the_last_query_forgotten",
+        recurrent,
+        "recurrent.py",
+        "max(key.shape[2], query.shape[2] + offset)",
+        "query.shape[2] + offset",
+    ),
+    Mutant(
+        "normaliser_missing_in_dk",
+        recurrent,
+        "recurrent.py",
+        "_scan(value, gn, query, ones_k,",
+        "_scan(value, gn, query, none_k,",
+    ),
+    Mutant(
+        "initial_state_missing_in_dq",
+        recurrent,
+        "recurrent.py",
+        "_transposed(first.S), first.Z,",
+        "0 * _transposed(first.S), first.Z,",
+    ),
+    Mutant(
+        "reverse_scan_started_from_zero",
+        recurrent,
+        "recurrent.py",
+        "_transposed(last.S), last.Z,",
+        "0 * _transposed(last.S), last.Z,",
+    ),
+    Mutant(
+        "reverse_scan_forgets_the_lag",
+        recurrent,
+        "recurrent.py",
+        "reverse = Lq - Lk + query_offset",
+        "reverse = query_offset",
+    ),
+    Mutant(
+        "step_answers_before_it_learns",
+        recurrent,
+        "recurrent.py",
+        "total += q * s  # (3)",
+        "total += q * S[n, h, e, m]",
+    ),
+    Mutant(
+        "gradient_through_a_closed_guard",
+        recurrent,
+        "guards.py",
+        "return real(1) if d > eps else real(0)  # (1)",
+        "return real(1)",
+    ),
+    Mutant(
+        "features_with_the_slope_of_the_identity",
+        recurrent,
+        "feature_maps.py",
+        "return real(1) if x > real(0) else math.exp(x)  # (2)",
+        "return real(1)",
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as operation:
+        assert killer(narrowed(operation), examples=30), f"{mutant} passes every check"
+
+
+def test_an_unchanged_copy_survives(tmp_path: Path) -> None:
+    same = replace(MUTANTS[0], name="unchanged", new=MUTANTS[0].old)
+    with same.imported(tmp_path) as operation:
+        assert killer(narrowed(operation), examples=5) is None
+
+
+@pytest.mark.parametrize("text", ["no such text", "syncthreads"])
+def test_a_mutant_that_no_longer_fits_fails_loudly(text: str) -> None:
+    with pytest.raises(LookupError, match=r"must occur once in softmax\.py"):
+        replace(MUTANTS[0], old=text).source()
