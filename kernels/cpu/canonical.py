@@ -16,10 +16,13 @@ Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, n
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
+
+import numpy as np
 
 from .source import Source
 
@@ -33,7 +36,7 @@ class Array:
     """A shared array (one per block) or a local array (one per thread)."""
 
     name: str
-    shape: str
+    shape: tuple[int, ...]
     dtype: str
     space: str
 
@@ -43,9 +46,19 @@ class Canonical:
     """A kernel in canonical form."""
 
     source: Source
+    parameters: list[str]
     body: list[ast.stmt]
     arrays: dict[str, Array]
     block: Shape3
+    names: set[str]  # all that are taken
+    masks: set[str] = field(default_factory=set)  # names of conditions that guard regions
+
+    def fresh(self, identifier: str) -> str:
+        """A name that the kernel does not use yet."""
+        while identifier in self.names:
+            identifier += "_"
+        self.names.add(identifier)
+        return identifier
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> NoReturn:
         """Raise the error for a construct that cannot be compiled."""
@@ -77,13 +90,50 @@ def canonical(source: Source, block: Shape3) -> Canonical:
     Raises:
         UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
     """
-    form = Canonical(source, [], {}, block)
+    tree = copy.deepcopy(source.tree)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
+    form = Canonical(source, source.parameters, [], {}, block, names)
     rewriter = _Rewriter(form)
-    body = [new for statement in source.tree.body for new in rewriter.statements(statement)]
-    body = _without_returns(form, body)
-    _give_definitions_their_own_name(body)
+    body = [new for statement in tree.body for new in rewriter.statements(statement)]
+    body = _without_returns(form, _with_own_arguments(form, body))
+    _give_definitions_their_own_name(form, body)
     form.body = [ast.fix_missing_locations(statement) for statement in body]
+    _check_arrays(form)
     return form
+
+
+def _with_own_arguments(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Copy each argument that the kernel assigns to, so that every block starts from its value."""
+    copies: list[ast.stmt] = []
+    for index, parameter in enumerate(form.parameters):
+        if any(isinstance(n.ctx, ast.Store) for s in body for n in _names(s, parameter)):
+            form.parameters[index] = form.fresh(f"{parameter}_argument")
+            value = name(form.parameters[index])
+            copies.append(ast.Assign([ast.Name(parameter, ast.Store())], value))
+    return [*copies, *body]
+
+
+def _check_arrays(form: Canonical) -> None:
+    """Local arrays have the threads as more dimensions: use them element by element only."""
+    whole = [node for statement in form.body for node in ast.walk(statement)]
+    elements = {id(node.value) for node in whole if isinstance(node, ast.Subscript)}
+    for node in whole:
+        if isinstance(node, ast.Subscript):
+            indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if any(isinstance(index, ast.Slice) for index in indices):
+                form.refuse(node, f"the slice `{ast.unparse(node)}`", "Write a loop over elements")
+            array = form.arrays.get(node.value.id) if isinstance(node.value, ast.Name) else None
+            if array and len(indices) != len(array.shape):
+                form.refuse(
+                    node, f"{array.space} array {array.name!r} has {len(array.shape)} dimensions, "
+                    f"`{ast.unparse(node)}` gives {len(indices)}", "Give one index for each",
+                )  # fmt: skip
+        elif isinstance(node, ast.Name) and node.id in form.arrays and id(node) not in elements:
+            if form.arrays[node.id].space == "local":
+                form.refuse(
+                    node, f"local array {node.id!r} is used as a whole",
+                    "Pass its elements, and take its size from the constant that it was made with",
+                )  # fmt: skip
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -131,6 +181,20 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Pass(self, node: ast.Pass) -> None:
         return None
 
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return self.with_body(node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        return self.with_body(node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return self.with_body(node)
+
+    def with_body(self, node: ast.If | ast.For | ast.While) -> ast.AST:
+        self.generic_visit(node)
+        node.body = node.body or [ast.Pass()]
+        return node
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.stmt] | None:
         if node.value is None:
             return None
@@ -155,24 +219,31 @@ class _Rewriter(ast.NodeTransformer):
             self.form.refuse(
                 call, f"cuda.{space}.array takes a shape and a dtype", "Pass exactly these two"
             )
-        for part in ast.walk(arguments["shape"]):
-            if isinstance(part, ast.Name) and part.id not in self.form.source.constants:
+        if target in self.form.arrays:
+            self.form.refuse(call, f"array {target!r} is declared twice", "Use two names")
+        shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}")
+        self.form.arrays[target] = Array(target, shape, ast.unparse(arguments["dtype"]), space)
+
+    def constant_shape(self, node: ast.expr, what: str) -> tuple[int, ...]:
+        values = self.form.source.values
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id not in values:
                 self.form.refuse(
-                    call,
-                    f"the size {part.id!r} of {space} array {target!r} is not a constant",
+                    part,
+                    f"the size {part.id!r} of {what} is not a constant",
                     "Its shape must be known when the kernel is compiled: make the kernel in a "
                     "factory function and take the size from its closure",
                 )
-        if isinstance(arguments["shape"], ast.Constant) and arguments["shape"].value == 0:
+        shape = eval(compile(ast.Expression(node), "<shape>", "eval"), {}, values)
+        sizes = shape if isinstance(shape, tuple) else (shape,)
+        if not all(isinstance(size, (int, np.integer)) and size > 0 for size in sizes):
             self.form.refuse(
-                call,
-                f"shared array {target!r} is dynamic (shape 0)",
-                "Give it a constant shape",
+                node,
+                f"{what} has the shape {shape!r}",
+                "Give it constant whole numbers from 1 up; dynamic shared memory (shape 0) is not "
+                "supported on the CPU",
             )
-        if target in self.form.arrays:
-            self.form.refuse(call, f"array {target!r} is declared twice", "Use two names")
-        shape, dtype = (ast.unparse(arguments[key]) for key in ("shape", "dtype"))
-        self.form.arrays[target] = Array(target, shape, dtype, space)
+        return tuple(map(int, sizes))
 
     def split(self, target: ast.Tuple, node: ast.Assign) -> list[ast.stmt]:
         names = [item.id for item in target.elts if isinstance(item, ast.Name)]
@@ -242,6 +313,10 @@ class _Rewriter(ast.NodeTransformer):
                 )
             return self.grid(path[0], "x")
         if path[0] == "atomic" and path[1] in ATOMICS:
+            array = node.args[0] if node.args else None
+            if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
+                self.form.refuse(node, f"an atomic on local array {array.id!r}",
+                                 "No other thread sees it: use a plain assignment")  # fmt: skip
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(name(f"atomic_{path[1]}"), arguments, [])  # type: ignore[arg-type]
         if path == ["fma"]:
@@ -250,6 +325,7 @@ class _Rewriter(ast.NodeTransformer):
         self.refuse_cuda(node, path)
 
 
+_NONE = Array("", (), "", "")
 _REFUSED = (
     ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
     ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Import, ast.ImportFrom,
@@ -291,13 +367,13 @@ def _without_returns(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
         then, otherwise = _without_returns(form, then), _without_returns(form, otherwise)
         test = statement.test
         if not then:
-            test, then, otherwise = ast.UnaryOp(ast.Not(), test), otherwise, []
+            test, then, otherwise = ast.UnaryOp(ast.Not(), test), otherwise or [ast.Pass()], []
         new = ast.copy_location(ast.If(test, then, otherwise), statement)
-        return [*body[:index], *([new] if then else [])]
+        return [*body[:index], new]
     return body
 
 
-def _give_definitions_their_own_name(body: list[ast.stmt]) -> None:
+def _give_definitions_their_own_name(form: Canonical, body: list[ast.stmt]) -> None:
     """Rename a variable that is used for several things, so that each has one definition.
 
     An assignment in a list of statements starts a new life of its variable, which ends with the
@@ -305,15 +381,16 @@ def _give_definitions_their_own_name(body: list[ast.stmt]) -> None:
     variable falls into one of these lives, they are independent.
     """
     lives = list(_lives(body))
-    for variable in {variable for variable, _ in lives}:
+    for variable in dict.fromkeys(variable for variable, _ in lives):
         own = [nodes for name_, nodes in lives if name_ == variable]
         outer = [nodes for nodes in own if not any(_inside(nodes, other) for other in own)]
         uses = [node for statement in body for node in _names(statement, variable)]
         covered = {id(node) for nodes in outer for node in nodes}
         if len(outer) > 1 and all(id(node) in covered for node in uses):
             for number, nodes in enumerate(outer[1:], 2):
+                new = form.fresh(f"{variable}_{number}")
                 for node in nodes:
-                    node.id = f"{variable}_{number}"
+                    node.id = new
 
 
 def _lives(body: list[ast.stmt]) -> Iterator[tuple[str, list[ast.Name]]]:

@@ -26,7 +26,7 @@ def _polynomial(count: int) -> tuple[float, ...]:
     return tuple(1.0 / math.factorial(power) for power in range(count))
 
 
-# Minimax coefficients of e^r on |r| <= ln 2 / 2 in float32; Taylor's serve in float64.
+# Taylor's coefficients: on so short an interval a few more terms do what better ones would.
 _EXP32 = tuple(np.float32(c) for c in _polynomial(8))
 _EXP64 = _polynomial(14)
 _LN2_HIGH32, _LN2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)

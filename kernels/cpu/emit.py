@@ -29,7 +29,7 @@ from .regions import (
     writes,
 )
 from .source import Source
-from .uniformity import base_name
+from .uniformity import THREADS, Uniformity, base_name
 
 INDENT = "    "
 
@@ -77,18 +77,26 @@ def _header(text: Text, source: Source, block: Shape3, runtime: str) -> None:
     _constants(text, source)
 
 
-def _constants(text: Text, source: Source) -> None:
+def _constants(text: Text, source: Source, prefix: str = "") -> None:
     for constant, value in source.constants.items():
-        if constant != value:
-            text.line(f"{constant} = {value}")
+        text.line(f"{prefix}{constant} = {value}")
 
 
-def _device_functions(text: Text, source: Source, fastmath: bool) -> None:
-    """The device functions, innermost first, each with its constants just before it."""
+def _device_functions(text: Text, source: Source, fastmath: bool, prefix: str = "") -> None:
+    """The device functions, innermost first, each with its constants just before it.
+
+    What a device function refers to gets its name as a prefix: another may use the same name for
+    something else.
+    """
     for alias, inner in source.device_functions.items():
-        _device_functions(text, inner, fastmath)
-        _constants(text, inner)
+        alias = prefix + alias
+        own = f"{alias}__"
+        _device_functions(text, inner, fastmath, own)
+        _constants(text, inner, own)
         tree = copy.deepcopy(inner.tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in {*inner.constants, *inner.device_functions}:
+                node.id = own + node.id
         tree.decorator_list, tree.name, tree.returns = [], alias, None
         if ast.get_docstring(tree):
             tree.body = tree.body[1:]
@@ -120,7 +128,7 @@ def _drop_barriers(statement: ast.stmt) -> ast.stmt | None:
 
 
 def _signature(form: Canonical) -> str:
-    return ", ".join(["grid_x, grid_y, grid_z", *form.source.parameters])
+    return ", ".join(["grid_x, grid_y, grid_z", *form.parameters])
 
 
 def _statements(text: Text, body: Iterable[ast.stmt]) -> None:
@@ -129,35 +137,46 @@ def _statements(text: Text, body: Iterable[ast.stmt]) -> None:
 
 
 def module(
-    form: Canonical, regions: Regions, types: Mapping[str, str], runtime: str, fastmath: bool
+    form: Canonical,
+    uniformity: Uniformity,
+    regions: Regions,
+    types: Mapping[str, Any],
+    runtime: str,
+    fastmath: bool,
 ) -> str:
-    """The module to compile: `types` gives each slot's dtype."""
+    """The module to compile: `types` gives each slot's Numba type."""
     text = Text()
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
     text.line(f"\n\n@kernel(fastmath={fastmath})")
     with text.block(f"def {form.source.name}(first_block, last_block, {_signature(form)}):"):
-        _Body(text, form, regions, types).write()
+        _Body(text, form, uniformity, regions, types).write()
     return str(text)
 
 
 class _Body:
     def __init__(
-        self, text: Text, form: Canonical, regions: Regions, types: Mapping[str, str]
+        self,
+        text: Text,
+        form: Canonical,
+        uniformity: Uniformity,
+        regions: Regions,
+        types: Mapping[str, Any],
     ) -> None:
         self.text, self.form, self.regions, self.types = text, form, regions, types
         *self.outer_axes, self.row_axis = lane_axes(form.block)
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
-        self.rewriter = _Indices(form.arrays, self.lane)
+        self.rewriter = _Indices(form.arrays, self.lane, uniformity)
+        self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
 
     def write(self) -> None:
         for array in self.form.arrays.values():
             self.declare(array)
-        for slot in sorted(self.regions.slots):
+        for slot, array_name in self.slot_names.items():
             shape = f"BLOCK_{self.row_axis.upper()}" if slot in self.regions.row_slots else f"({self.lane_shape},)"
-            self.text.line(f"{slot}_of = stack({shape}, numba.{self.types[slot]})")
+            self.text.line(f"{array_name} = stack({shape}, numba.{self.types[slot]})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
@@ -165,12 +184,8 @@ class _Body:
             self.nodes(self.regions.nodes)
 
     def declare(self, array: Array) -> None:
-        shape = array.shape
-        if array.space == "local":
-            tree = ast.parse(shape, mode="eval").body
-            dims = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-            shape = f"({', '.join([*map(ast.unparse, dims), self.lane_shape])})"
-        self.text.line(f"{array.name} = stack({shape}, {array.dtype})  # {array.space}")
+        sizes = [*map(str, array.shape), *([self.lane_shape] if array.space == "local" else [])]
+        self.text.line(f"{array.name} = stack(({', '.join(sizes)},), {array.dtype})  # {array.space}")
 
     def nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -208,7 +223,7 @@ class _Body:
 
     def of(self, slot: str) -> str:
         """Where a thread's slot is."""
-        return f"{slot}_of[{f'thread_{self.row_axis}' if slot in self.regions.row_slots else self.lane}]"
+        return f"{self.slot_names[slot]}[{f'thread_{self.row_axis}' if slot in self.regions.row_slots else self.lane}]"
 
     def lanes(self, region: Lanes) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
@@ -272,10 +287,11 @@ class _Body:
 
 
 class _Indices(ast.NodeTransformer):
-    """Add the thread to the indices of local arrays, and keep all indices from wrapping."""
+    """Add the thread to the indices of local arrays, and mark indices that cannot wrap."""
 
-    def __init__(self, arrays: Mapping[str, Array], lane: str) -> None:
+    def __init__(self, arrays: Mapping[str, Array], lane: str, uniformity: Uniformity) -> None:
         self.arrays = arrays
+        self.uniformity = uniformity
         self.lane = [ast.Name(part, ast.Load()) for part in lane.split(", ")]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -291,8 +307,8 @@ class _Indices(ast.NodeTransformer):
         return node
 
     def unsigned(self, index: ast.expr) -> ast.expr:
-        if isinstance(index, ast.Constant) or (
-            isinstance(index, ast.Name) and index.id.startswith("thread_")
-        ):
+        """Mark an index that cannot be negative: Numba need not ask whether to wrap it."""
+        plain = isinstance(index, ast.Constant) or (isinstance(index, ast.Name) and index.id in THREADS)
+        if plain or not self.uniformity.is_nonnegative(index):
             return index
         return ast.Call(ast.Name("u", ast.Load()), [index], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numba
 import numpy as np
 
 from . import pool
-from .canonical import Shape3
+from .canonical import Shape3, canonical
 from .errors import KernelError
 from .lowering import lower
 from .source import Source, read
+from .uniformity import written_arrays
 
 Compiled = Callable[..., None]
 
@@ -43,18 +45,44 @@ class CpuKernel:
             KernelError: an argument's type, layout or number is wrong, or the kernel cannot be
                 compiled for the CPU.
         """
-        key = (block, *[_kind(argument) for argument in arguments])
+        aliased = self._aliased(arguments)
+        key = (block, aliased, *[_kind(argument) for argument in arguments])
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = self._compile(block, arguments)
+            compiled = self._compiled[key] = self._compile(block, arguments, aliased)
         if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
-            arguments = tuple(map(_writable_alias, arguments))
+            arguments = tuple(map(self._writable, range(len(arguments)), arguments))
         run = compiled
 
         def blocks(first: int, last: int) -> None:
             run(first, last, *grid, *arguments)
 
         pool.run(blocks, grid[0] * grid[1] * grid[2])
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """The positions of the arguments that the kernel writes to."""
+        form = canonical(self.source, (1, 1, 1))
+        names = written_arrays(form)
+        return frozenset(i for i, name in enumerate(form.parameters) if name in names)
+
+    def _aliased(self, arguments: tuple[Any, ...]) -> frozenset[str]:
+        """The arguments that are only read, but from memory that the kernel writes to."""
+        outputs = [arguments[i] for i in self.written if i < len(arguments)]
+        return frozenset(
+            self.source.parameters[i]
+            for i, argument in enumerate(arguments)
+            if isinstance(argument, np.ndarray) and i not in self.written
+            and any(np.may_share_memory(argument, output) for output in outputs)
+        )  # fmt: skip
+
+    def _writable(self, index: int, argument: Any) -> Any:
+        if index in self.written and isinstance(argument, np.ndarray) and not argument.flags.writeable:
+            raise KernelError(
+                f"kernel {self.function.__name__!r} writes to argument "
+                f"{self.source.parameters[index]!r}, but that array is read-only; pass a copy"
+            )
+        return _writable_alias(argument)
 
     def emitted(self) -> str:
         """The text of the module that was compiled last."""
@@ -65,7 +93,9 @@ class CpuKernel:
             )
         return self._path.read_text()
 
-    def _compile(self, block: Shape3, arguments: tuple[Any, ...]) -> Compiled:
+    def _compile(
+        self, block: Shape3, arguments: tuple[Any, ...], aliased: frozenset[str]
+    ) -> Compiled:
         parameters = self.source.parameters
         if len(parameters) != len(arguments):
             raise KernelError(
@@ -75,7 +105,7 @@ class CpuKernel:
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
         kinds = tuple(numba.typeof(_writable_alias(argument)) for argument in arguments)
-        function, self._path = lower(self.source, block, kinds, self.fastmath)
+        function, self._path = lower(self.source, block, kinds, self.fastmath, aliased)
         return function
 
     def _check(self, parameter: str, argument: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from numba.core import types
 from numba.core.errors import NumbaError
 
 from . import emit, pipeline
-from .canonical import Shape3, canonical
+from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
 from .regions import cut
 from .source import Source
@@ -26,6 +27,7 @@ from .uniformity import Uniformity
 
 HERE = Path(__file__).parent
 RUNTIME = f"{__package__}.runtime"
+MAX_FRAME = 4 * 2**20
 
 
 def cache_folder() -> Path:
@@ -60,43 +62,55 @@ def _version_of_the_lowering() -> str:
 
 
 def lower(
-    source: Source, block: Shape3, arguments: tuple[types.Type, ...], fastmath: bool
+    source: Source,
+    block: Shape3,
+    arguments: tuple[types.Type, ...],
+    fastmath: bool,
+    aliased: frozenset[str] = frozenset(),
 ) -> tuple[Callable[..., None], Path]:
     """Compile a kernel for one block shape and one tuple of argument types.
+
+    `aliased` names the arguments that share memory with one that the kernel writes to.
 
     Returns:
         The function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the file
         that its text was written to. Neither is made again when the file exists already.
     """
-    parts = [source.text(), block, arguments, fastmath, _version_of_the_lowering()]
+    parts = [source.text(), block, arguments, fastmath, sorted(aliased), _version_of_the_lowering()]
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     path = cache_folder() / f"{source.name}_{digest}.py"
     if not path.exists():
-        _write(path, emitted(source, block, arguments, fastmath))
+        _write(path, emitted(source, block, arguments, fastmath, aliased))
     return getattr(_load(path), source.name), path
 
 
 def emitted(
-    source: Source, block: Shape3, arguments: tuple[types.Type, ...], fastmath: bool
+    source: Source,
+    block: Shape3,
+    arguments: tuple[types.Type, ...],
+    fastmath: bool,
+    aliased: frozenset[str] = frozenset(),
 ) -> str:
     """The text of the module that is compiled."""
     form = canonical(source, block)
-    regions = cut(form, Uniformity(form))
-    slots = _slot_types(source, emit.typing_module(form, RUNTIME, fastmath), arguments, regions.slots)
-    return emit.module(form, regions, slots, RUNTIME, fastmath)
+    uniformity = Uniformity(form, aliased)
+    regions = cut(form, uniformity)
+    text = emit.typing_module(form, RUNTIME, fastmath)
+    slots = _slot_types(form, text, arguments, regions.slots)
+    _check_frame(form, slots)
+    return emit.module(form, uniformity, regions, slots, RUNTIME, fastmath)
 
 
 def _slot_types(
-    source: Source, text: str, arguments: tuple[types.Type, ...], slots: set[str]
-) -> dict[str, str]:
-    masks = {slot: "boolean" for slot in slots if slot.startswith(("active_", "inactive_", "has_"))}
-    namespace: dict[str, Any] = {}
+    form: Canonical, text: str, arguments: tuple[types.Type, ...], slots: set[str]
+) -> dict[str, types.Type]:
+    source = form.source
+    namespace: dict[str, Any] = {"_untyped_device": lambda fastmath: numba.njit(error_model="numpy")}
     text = text.replace("@device(", "@_untyped_device(")
-    namespace["_untyped_device"] = lambda fastmath: numba.njit(error_model="numpy")
     exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
     indices = (types.int64,) * 9
     try:
-        found = pipeline.infer_types(namespace[source.name], indices + arguments, slots)
+        found = pipeline.infer_types(namespace[source.name], indices + arguments, slots - form.masks)
     except NumbaError as error:
         raise KernelError(
             f"{source.filename}:{source.first_line}: kernel {source.name!r}: Numba cannot type it "
@@ -109,7 +123,21 @@ def _slot_types(
                 f"{slot!r} is a {kind}; across a barrier or a loop a thread can keep numbers only. "
                 "Index the array itself instead of keeping a view of it"
             )
-    return masks | {slot: str(kind) for slot, kind in found.items()}
+    return dict.fromkeys(slots & form.masks, types.boolean) | found
+
+
+def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
+    """Everything that a block keeps is in the frame of a C function: it has to fit a thread's stack."""
+    threads = prod(form.block)
+    widest = 8  # bytes of the largest number
+    sizes = [prod(a.shape) * (threads if a.space == "local" else 1) for a in form.arrays.values()]
+    needed = widest * (sum(sizes) + threads * len(slots))
+    if needed > MAX_FRAME:
+        raise KernelError(
+            f"{form.source.filename}:{form.source.first_line}: kernel {form.source.name!r}: its shared "
+            f"and local arrays come to as much as {needed:,} bytes a block of {threads} threads; the "
+            f"CPU holds {MAX_FRAME:,}. Use smaller arrays or fewer threads"
+        )
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -20,6 +21,7 @@ def num_threads() -> int:
     return int(chosen)
 
 
+STACK_BYTES = 16 * 2**20
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -36,7 +38,11 @@ def _submit(work: Callable[[], None], helpers: int) -> list[Future[None]]:
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(max(1, num_threads() - 1), "minitransformer-kernels")
-    return [_pool.submit(work) for _ in range(helpers)]
+    before = threading.stack_size(STACK_BYTES)  # a new thread's default is small on some systems
+    try:
+        return [_pool.submit(work) for _ in range(helpers)]
+    finally:
+        threading.stack_size(before)
 
 
 def run(function: Callable[[int, int], None], blocks: int) -> None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 from .canonical import Canonical, is_barrier, name
 from .errors import DivergentBarrier
-from .uniformity import Uniformity, range_arguments
+from .uniformity import Uniformity, range_arguments, reads_memory
 
 CHEAP_CALLS = {"min", "max", "abs", "int"}
 CHEAP_SIZE = 32
@@ -134,7 +134,11 @@ class _Cutter:
                 nodes.append(Loop(statement, self.cut(statement.body, mask)))
             case ast.For() if statement in uniform.trip_loops:
                 nodes.append(self.trips(statement, mask))
-            case ast.If(test=test) if not uniform.is_varying(test):
+            case ast.Pass():
+                pass
+            case ast.If(test=test) if not (
+                uniform.is_varying(test) or (mask and reads_memory(test))
+            ):
                 then, otherwise = (self.cut(b, mask) for b in (statement.body, statement.orelse))
                 nodes.append(Branch(test, then, otherwise))
             case ast.If() if self.has_block_loop(statement):
@@ -173,7 +177,8 @@ class _Cutter:
         start, stop, step = range_arguments(loop)
         lowest = self.uniform.lowest(start)
         assert lowest is not None
-        first, turn = f"{target}_first", f"has_{target}"
+        first, turn = self.form.fresh(f"{target}_first"), self.form.fresh(f"has_{target}")
+        self.form.masks.add(turn)
         at_zero = isinstance(lowest, ast.Constant) and lowest.value == 0
         offset = start if at_zero else ast.BinOp(start, ast.Sub(), lowest)
         own = ast.BinOp(name(first), ast.Add(), offset)
@@ -192,10 +197,11 @@ class _Cutter:
 
     def split(self, nodes: list[Node], statement: ast.If, mask: str | None) -> None:
         number = next(self.numbers)
-        active, inactive = f"active_{number}", f"inactive_{number}"
+        active, inactive = (self.form.fresh(f"{word}_{number}") for word in ("active", "inactive"))
+        self.form.masks |= {active, inactive}
         self.mask(nodes, active, statement.test, mask)
         if statement.orelse:
-            self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), statement.test), mask)
+            self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), name(active)), mask)
         nodes += self.cut(statement.body, active)
         nodes += self.cut(statement.orelse, inactive)
 

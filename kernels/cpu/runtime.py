@@ -23,7 +23,8 @@ __all__ = [
     "device_math", "kernel", "numba", "numpy", "stack", "u",
 ]  # fmt: skip
 
-# An index that is never taken from the end of an array: CUDA does not wrap negative indices.
+# An index that is known not to be negative. Numba takes a negative one from the end of the array, on CUDA
+# as in Python; an unsigned one spares it the question, and LLVM sees that neighbours are neighbours.
 u = numba.uintp
 
 CACHE_LINE = 64

@@ -10,7 +10,7 @@ import ast
 import builtins
 import inspect
 import math
-import textwrap
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +21,11 @@ import numpy as np
 
 from .errors import KernelError, UnsupportedKernel
 
+# Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
+RESERVED = re.compile(
+    r"u|stack|kernel|device|block|barrier|numba|numpy|device_math|first_block|last_block"
+    r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|atomic_\w+"
+)
 BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "round", "pow", "divmod"}
 
 
@@ -35,7 +40,7 @@ class Source:
     constants: dict[str, str] = field(default_factory=dict)  # name -> Python text of its value
     device_functions: dict[str, Source] = field(default_factory=dict)
     cuda_names: set[str] = field(default_factory=set)  # names bound to the CUDA namespace
-    int_constants: dict[str, int] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)  # the constants themselves
 
     def where(self, node: ast.AST) -> str:
         """`file:line` of a node, for error messages."""
@@ -59,13 +64,33 @@ class Source:
         return "\n".join(parts)
 
 
-def read(function: types.FunctionType) -> Source:
+def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] = ()) -> Source:
     """Parse a kernel or a device function and resolve the names it takes from outside.
 
     Raises:
         KernelError: the source text cannot be found (a function made by `exec`).
         UnsupportedKernel: it refers to a value that a kernel cannot use.
     """
+    tree, first_line = _parse(function)
+    _rename(tree, {n: f"{n}_" for n in _identifiers(tree) if RESERVED.fullmatch(n)})
+    source = Source(
+        function.__name__, inspect.getsourcefile(function) or "<unknown>", first_line, tree
+    )
+    arguments = tree.args
+    if arguments.defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
+        raise source.refuse(tree, "an argument has a default, or is not positional",
+                            "Write plain positional arguments")  # fmt: skip
+    for name, value, node in _outside_names(function, tree):
+        _resolve(source, name, value, node, (*callers, function))
+    if callers and source.cuda_names:
+        node = next(n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in source.cuda_names)
+        raise source.refuse(node, "a device function uses `cuda` itself",
+                            "Pass it what it needs: indices as arguments, barriers in the kernel")  # fmt: skip
+    return source
+
+
+def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
+    """A function's tree, and the line of its file that the tree's first line is."""
     try:
         lines, first_line = inspect.getsourcelines(function)
     except OSError as error:
@@ -73,15 +98,24 @@ def read(function: types.FunctionType) -> Source:
             f"kernel {function.__name__!r}: its source text cannot be found ({error}); define it "
             "in a file or a notebook cell, not in a string given to exec()"
         ) from None
-    tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    statement = ast.parse("if True:\n" + "".join(lines)) if lines[0][:1].isspace() else None
+    tree = statement.body[0].body[0] if statement else ast.parse("".join(lines)).body[0]  # type: ignore[attr-defined]
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{function.__name__!r} is not a plain `def`; a kernel must be one")
-    source = Source(
-        function.__name__, inspect.getsourcefile(function) or "<unknown>", first_line, tree
-    )
-    for name, value, node in _outside_names(function, tree):
-        _resolve(source, name, value, node)
-    return source
+    return tree, first_line - 1 if statement else first_line
+
+
+def _identifiers(tree: ast.AST) -> set[str]:
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+
+
+def _rename(tree: ast.AST, new_names: dict[str, str]) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = new_names.get(node.id, node.id)
+        elif isinstance(node, ast.arg):
+            node.arg = new_names.get(node.arg, node.arg)
 
 
 def _outside_names(
@@ -93,16 +127,18 @@ def _outside_names(
     bound = {arg.arg for arg in tree.args.args}
     bound |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     seen = set(bound)
+    renamed = {f"{n}_": n for n in (n[:-1] for n in _identifiers(tree)) if RESERVED.fullmatch(n)}
     for node in nodes:
         if not isinstance(node, ast.Name) or node.id in seen:
             continue
         seen.add(node.id)
-        if node.id in cells:
-            yield node.id, cells[node.id].cell_contents, node
-        elif node.id in function.__globals__:
-            yield node.id, function.__globals__[node.id], node
-        elif hasattr(builtins, node.id):
-            yield node.id, getattr(builtins, node.id), node
+        written = node.id if node.id not in renamed else renamed[node.id]
+        if written in cells:
+            yield node.id, cells[written].cell_contents, node
+        elif written in function.__globals__:
+            yield node.id, function.__globals__[written], node
+        elif hasattr(builtins, written):
+            yield node.id, getattr(builtins, written), node
         else:
             raise KernelError(
                 f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}: kernel "
@@ -110,14 +146,18 @@ def _outside_names(
             )
 
 
-def _resolve(source: Source, name: str, value: Any, node: ast.AST) -> None:
+def _resolve(
+    source: Source, name: str, value: Any, node: ast.AST, callers: tuple[types.FunctionType, ...]
+) -> None:
     if getattr(value, "is_cuda_namespace", False) or getattr(value, "__name__", "") in (
         "numba.cuda",
         "numba_cuda.numba.cuda",
     ):
         source.cuda_names.add(name)
     elif getattr(value, "is_device_function", False):
-        source.device_functions[name] = read(value.function)
+        if value.function in callers:
+            raise source.refuse(node, f"{name!r} calls itself", "Write a loop")
+        source.device_functions[name] = read(value.function, callers)
     elif value is math:
         source.constants[name] = "device_math"
     elif value is np:
@@ -126,16 +166,15 @@ def _resolve(source: Source, name: str, value: Any, node: ast.AST) -> None:
         pass
     else:
         source.constants[name] = _literal(source, name, value, node)
-        if isinstance(value, (int, np.integer)):
-            source.int_constants[name] = int(value)
+        source.values[name] = value
 
 
 def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
     """The Python text of a constant."""
-    if isinstance(value, (bool, int, float)):
-        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if isinstance(value, np.generic):
-        return f"numpy.{value.dtype.name}({value.item()!r})"
+        return f"numpy.{value.dtype.type.__name__}({_number(value.item())})"
+    if isinstance(value, (bool, int, float)):
+        return _number(value)
     if isinstance(value, numba.types.Type):
         return f"numba.{value}"
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -148,3 +187,9 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
         "A kernel can use numbers, dtypes, tuples of them, `math`, and functions decorated with "
         "@cuda.jit(device=True); pass anything else as an argument",
     )
+
+
+def _number(value: complex) -> str:
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else f"float('{value}')"
+    return repr(value) if isinstance(value, (bool, complex)) else repr(int(value))

@@ -13,9 +13,13 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
+import numpy as np
+
 from .canonical import Canonical, is_barrier
 
+BLOCKS = {"block_x", "block_y", "block_z"}
 THREADS = {"thread_x", "thread_y", "thread_z"}
+UNIFORM_ATTRIBUTES = {"shape", "size", "ndim"}
 POSITIVE = {"BLOCK_X", "BLOCK_Y", "BLOCK_Z", "grid_x", "grid_y", "grid_z"}
 Loop = ast.For | ast.While
 
@@ -43,10 +47,11 @@ def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
 class Uniformity:
     """The varying names of a kernel, and the loops that run at block level."""
 
-    def __init__(self, form: Canonical) -> None:
+    def __init__(self, form: Canonical, aliased: frozenset[str] = frozenset()) -> None:
         self.form = form
+        self.loops = _own_loops(form)
         self.varying: set[str] = set(THREADS)
-        self.written = _written_arrays(form)
+        self.written = written_arrays(form) | aliased
         self.local_arrays = {a.name for a in form.arrays.values() if a.space == "local"}
         self.assignments = _count_assignments(form)
         self.definitions = _single_definitions(form, self.assignments)
@@ -63,11 +68,11 @@ class Uniformity:
         """Whether an expression can differ between the threads of a block."""
         if isinstance(node, ast.Name):
             return node.id in self.varying
-        if isinstance(node, ast.Attribute):  # array.shape, array.size, math.pi
-            return False
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.attr not in UNIFORM_ATTRIBUTES and node.value.id in self.varying
         if isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Attribute):
             array = base_name(node)
-            known = array in self.form.source.parameters or array in self.form.source.constants
+            known = array in self.form.parameters or array in self.form.source.constants
             if not known or array in self.written:
                 return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -81,11 +86,34 @@ class Uniformity:
             case ast.Constant(value=int(value)):
                 return value > 0
             case ast.Name(id=name):
-                constant = self.form.source.int_constants.get(name, 0) > 0
+                value = self.form.source.values.get(name)
+                constant = isinstance(value, (int, np.integer)) and value > 0
                 defined = name in self.definitions and self.is_positive(self.definitions[name])
                 return name in POSITIVE or constant or defined
             case ast.BinOp(left=left, op=ast.Mult() | ast.Add(), right=right):
                 return self.is_positive(left) and self.is_positive(right)
+        return False
+
+    def is_nonnegative(self, node: ast.AST) -> bool:
+        """Whether an integer expression is surely zero or more (an index that cannot wrap)."""
+        match node:
+            case ast.Constant(value=int(value)):
+                return value >= 0
+            case ast.Name(id=name):
+                value = self.form.source.values.get(name)
+                if isinstance(value, (int, np.integer)):
+                    return bool(value >= 0)
+                if name in self.loops:
+                    start, _, step = range_arguments(self.loops[name])
+                    return self.is_nonnegative(start) and self.is_positive(step)
+                defined = name in self.definitions and self.is_nonnegative(self.definitions[name])
+                return name in POSITIVE | THREADS | BLOCKS or defined
+            case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Attribute(attr="size"):
+                return True
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod(), right=right):
+                return self.is_nonnegative(left) and self.is_nonnegative(right)
+            case ast.Call(func=ast.Name(id="min" | "max"), args=arguments):
+                return all(map(self.is_nonnegative, arguments))
         return False
 
     def _visit(self, body: list[ast.stmt], *, under_varying: bool, lane_level: bool) -> None:
@@ -103,6 +131,7 @@ class Uniformity:
                     self._visit_for(statement, under_varying, lane_level)
                 case ast.While(test=test, body=then):
                     level = lane_level or self.is_varying(test) or self._leaves_early(statement)
+                    level = level or under_varying and reads_memory(test)
                     if not level:
                         self.block_loops.add(statement)
                     self._visit(then, under_varying=under_varying or level, lane_level=level)
@@ -117,10 +146,12 @@ class Uniformity:
         start, stop, step = range_arguments(loop)
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop)
+        early = early or under_varying and reads_memory(loop.iter)
         own_variable = self.assignments[loop.target.id] == 1
-        if shared and not early and not self.is_varying(start) and not self._walks_rows(loop):
+        in_step = not self.is_varying(start) and not self._walks_rows(loop)
+        self._mark(loop.target.id, under_varying and not own_variable)
+        if shared and not early and in_step and loop.target.id not in self.varying:
             self.block_loops.add(loop)
-            self._mark(loop.target.id, under_varying and not own_variable)
         elif shared and not early and own_variable and self._in_trips(loop, start, step):
             self.trip_loops.add(loop)
             self._mark(loop.target.id, True)
@@ -131,7 +162,11 @@ class Uniformity:
         self._visit(loop.body, under_varying=under_varying, lane_level=lane_level)
 
     def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
-        return not _jumps(loop) and self.is_positive(step) and self.lowest(start) is not None
+        assert isinstance(loop.target, ast.Name)
+        inside = _uses(loop.body, loop.target.id)
+        only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
+        in_step = self.is_positive(step) and self.lowest(start) is not None
+        return in_step and only_inside and not _jumps(loop)
 
     def _walks_rows(self, loop: ast.For) -> bool:
         """Whether each thread walks along a row of its own: `for e in ...: total += a[thread, e]`.
@@ -220,21 +255,47 @@ def _nodes(form: Canonical) -> list[ast.AST]:
     return [node for statement in form.body for node in ast.walk(statement)]
 
 
-def _written_arrays(form: Canonical) -> set[str]:
-    written = set()
+def reads_memory(node: ast.AST) -> bool:
+    """Whether an expression reads an element of an array."""
+    return any(
+        isinstance(inner, ast.Subscript) and not isinstance(inner.value, ast.Attribute)
+        for inner in ast.walk(node)
+    )
+
+
+def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return [node for node in nodes if isinstance(node, ast.Name) and node.id == identifier]
+
+
+def written_arrays(form: Canonical) -> set[str]:
+    """The arrays that a kernel writes to: by name, through a view, by an atomic or in a call."""
+    written: set[str | None] = set()
     for node in _nodes(form):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             written.add(base_name(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id.startswith("atomic_"):
                 written.add(base_name(node.args[0]))
-    return {name for name in written if name}
+            elif node.func.id in form.source.device_functions:
+                written |= {a.id for a in node.args if isinstance(a, ast.Name)}
+    views = {
+        node.targets[0].id: base_name(node.value)
+        for node in _nodes(form)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, (ast.Subscript, ast.Name))
+    }
+    found = {name for name in written if name}
+    while more := {views[name] for name in found if views.get(name)} - found:
+        found |= {name for name in more if name}
+    return found
 
 
 def _count_assignments(form: Canonical) -> Counter[str]:
     stores = [n for n in _nodes(form) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     counts = Counter(node.id for node in stores)
-    counts.update(form.source.parameters)  # an argument that is assigned has two definitions
+    counts.update(form.parameters)  # an argument that is assigned has two definitions
     return counts
 
 
@@ -245,4 +306,16 @@ def _single_definitions(form: Canonical, assignments: Counter[str]) -> dict[str,
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and assignments[node.targets[0].id] == 1
+        and not _uses([ast.Expr(node.value)], node.targets[0].id)
     }
+
+
+def _own_loops(form: Canonical) -> dict[str, ast.For]:
+    """The loop of each name that only one loop, and nothing else, assigns."""
+    counts = _count_assignments(form)
+    return {
+        node.target.id: node
+        for node in _nodes(form)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and _is_range(node)
+        and counts[node.target.id] == 1
+    }  # fmt: skip
