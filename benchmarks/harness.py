@@ -73,16 +73,16 @@ def summary(seconds: list[float]) -> Row:
 
 
 def error(got: Any, truth: Any, allowed: float = 1e-4) -> float:
-    """Return the largest error, relative to the largest number of the truth.
+    """Return the error's Euclidean norm, relative to the truth's; one wrong row is too much.
 
     Raises:
         ArithmeticError: It is more than is allowed: there is nothing to compare then.
     """
     got, truth = np.asarray(got, np.float64), np.asarray(truth, np.float64)
-    largest = float(np.max(np.abs(got - truth)) / np.max(np.abs(truth)))
-    if not largest <= allowed:
-        raise ArithmeticError(f"expected a relative error of at most {allowed}, got {largest}")
-    return largest
+    relative = float(np.linalg.norm(got - truth) / np.linalg.norm(truth))
+    if not relative <= allowed:
+        raise ArithmeticError(f"expected a relative error of at most {allowed}, got {relative}")
+    return relative
 
 
 def record(name: str, rows: Iterable[Row]) -> None:
