@@ -22,7 +22,8 @@ from . import THREADS, report
 Row = dict[str, Any]
 Contestants = Mapping[str, Callable[[], Any]]
 
-RESULTS = Path(__file__).parent.parent / "results" / "cpu"
+ROOT = Path(__file__).parent.parent
+README, RESULTS = ROOT / "README.md", ROOT / "results" / "cpu"
 OURS = "minitransformer"
 ROUNDS = 9
 # Idle threads of a library may spin for a while after its turn; the next one's starts after that.
@@ -86,7 +87,7 @@ def error(got: Any, truth: Any, allowed: float = 1e-4) -> float:
 
 
 def record(name: str, rows: Iterable[Row]) -> None:
-    """Print rows as they come, write them to `results/cpu`, and renew the report.
+    """Print rows as they come, write them to `results/cpu`, and renew what is made of them.
 
     Args:
         name: The module in this folder that made them.
@@ -100,6 +101,7 @@ def record(name: str, rows: Iterable[Row]) -> None:
     text = "".join(f"{json.dumps(line, default=float)}\n" for line in lines)
     (RESULTS / f"{name}.jsonl").write_text(text)
     report.write(RESULTS)
+    README.write_text(report.headline(README.read_text(), RESULTS))
 
 
 def machine() -> Row:

@@ -2,6 +2,7 @@
 
 Our side is the public differentiable function. The peers are the chunkwise form in eager PyTorch
 (chunks of 64, backward by autograd), and causal softmax attention in PyTorch's own fused kernel.
+N=8, H=8, E=M=64.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,8 +49,8 @@ def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
     if against_softmax:
         forward[SOFTMAX] = lambda: fused_softmax(theirs)
     with torch.no_grad():
-        yield from harness.race(f"forward, L={length}", forward)
-    for row in harness.race(f"forward and backward, L={length}", passes):
+        yield from harness.race(f"causal linear attention, forward, L={length}", forward)
+    for row in harness.race(f"causal linear attention, forward and backward, L={length}", passes):
         yield row | {"error": errors[row["contestant"]]}
 
 

@@ -38,7 +38,7 @@ def rows() -> Iterator[harness.Row]:
         harness.OURS: step,
         "PyTorch eager": their_step(theirs, batch),
     }
-    for row in harness.race(f"a step, batch {BATCH_SIZE}, length {TASK.length}", contestants):
+    for row in harness.race(f"a training step of S1's model, length {TASK.length}", contestants):
         name = row["contestant"]
         yield row | {"steps_per_second": 1e3 / row["median_ms"], "error": errors[name]}
     yield from profile(step)

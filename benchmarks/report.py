@@ -1,11 +1,14 @@
 """Turns recorded rows into a page of tables; the page holds nothing that is not in the rows."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+Row = dict[str, Any]
 
 _HEADER = """# Measured on a CPU
 
@@ -13,6 +16,7 @@ Written by `python -m benchmarks` from the rows beside this page. Contestants of
 turns in the same run, on equally many threads, after their outputs were checked against float64; a
 time is the median of its rounds, between its quartiles. *Ours over this* below 1: ours is faster.
 """
+_HEADLINE = re.compile(r"(?<=<!-- headline -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def write(folder: Path) -> None:
@@ -21,8 +25,34 @@ def write(folder: Path) -> None:
     (folder / "README.md").write_text("\n".join([_HEADER, *sections]))
 
 
+def headline(page: str, folder: Path) -> str:
+    """Return a page with every comparison of a folder between its two headline marks."""
+    rows = (row for path in sorted(folder.glob("*.jsonl")) for row in _rows(path)[1:])
+    lines = "".join(f"{line}\n" for line in _table(_comparisons(rows)))
+    return _HEADLINE.sub(lambda _: lines, page)
+
+
+def _comparisons(rows: Iterable[Row]) -> list[Row]:
+    races = groupby((row for row in rows if "ours_over_this" in row), key=lambda row: row["case"])
+    return [
+        {
+            "": case,
+            "beside": peer["contestant"],
+            "ours ms": ours["median_ms"],
+            "theirs ms": peer["median_ms"],
+            "ours / theirs": peer["ours_over_this"],
+        }
+        for case, (ours, *peers) in races
+        for peer in peers
+    ]
+
+
+def _rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def _section(path: Path) -> str:
-    about, *rows = map(json.loads, path.read_text().splitlines())
+    about, *rows = _rows(path)
     question, _, notes = (import_module(f"benchmarks.{path.stem}").__doc__ or "").partition("\n")
     machine = ", ".join(f"{key} {value}" for key, value in about["machine"].items())
     tables = ("\n".join(_table(list(group))) for _, group in groupby(rows, key=list))
@@ -30,9 +60,10 @@ def _section(path: Path) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
-    yield "|---" * len(rows[0]) + "|"
+def _table(rows: list[Row]) -> Iterator[str]:
+    if rows:
+        yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
+        yield "|---" * len(rows[0]) + "|"
     for row in rows:
         yield "| " + " | ".join(map(_cell, row.values())) + " |"
 

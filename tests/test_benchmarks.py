@@ -35,6 +35,11 @@ def test_a_wrong_output_stops_the_race():
             harness.error(wrong, truth)
 
 
+def test_readme_shows_what_was_recorded():
+    readme = harness.README.read_text()
+    assert report.headline(readme, harness.RESULTS) == readme
+
+
 def test_report_shows_every_row(tmp_path):
     about = {"command": "python -m benchmarks.softmax", "machine": {"cores": 2}}
     rows = [{"case": "a", "ms": [1.0, 250.4], "of": None}, {"part": "b", "share": 0.1234}]
