@@ -152,7 +152,7 @@ def generate(
             new = choose(to_numpy(logits.data[:, -1]))
             if end_token is not None:
                 new = np.where(ended, end_token, new)
-                ended |= new == end_token
+                ended = new == end_token
             chosen.append(new)
             tokens = new[:, None]  # (N, 1)
     return np.array(chosen, dtype=np.int64).reshape(-1, len(tokens)).T
