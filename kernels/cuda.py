@@ -1,17 +1,16 @@
 """The one door to CUDA: `from .cuda import cuda` in place of `from numba import cuda`.
 
-The text of a kernel stays literal Numba CUDA. What changes is what `@cuda.jit` returns: a `Kernel`, whose
-launch `kernel[blocks, threads](...)` looks at its arguments. CuPy arrays run on the GPU, NumPy arrays on
-the CPU, by way of `cpu/`, from the same source.
+The text of a kernel stays literal Numba CUDA. What changes is what `@cuda.jit` returns: a `Kernel`,
+whose launch `kernel[blocks, threads](...)` looks at its arguments. CuPy arrays run on the GPU,
+NumPy arrays on the CPU, by way of `cpu/`, from the same source.
 """
 
 from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,9 @@ def is_cupy(value: Any) -> bool:
 
 def _shape3(value: int | tuple[int, ...], what: str) -> Shape3:
     sizes = value if isinstance(value, tuple) else (value,)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+    if not 1 <= len(sizes) <= 3 or not all(
+        isinstance(s, (int, np.integer)) and s > 0 for s in sizes
+    ):
         raise KernelError(f"{what} must be one to three whole numbers from 1 up, got {value!r}")
     return tuple([*map(int, sizes), 1, 1][:3])  # type: ignore[return-value]
 
@@ -46,6 +47,7 @@ class DeviceFunction:
         self.__doc__ = function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call it as the Python function that it is."""
         return self.function(*arguments)
 
     @cached_property
@@ -57,8 +59,8 @@ class DeviceFunction:
 class Kernel:
     """A function decorated with `@cuda.jit`.
 
-    Launch it with `kernel[blocks, threads](...)`, or `kernel[blocks, threads, stream, shared_bytes](...)`;
-    `launch = kernel[blocks, threads]` can be kept and called often.
+    Launch it with `kernel[blocks, threads](...)`, or `kernel[blocks, threads, stream,
+    shared_bytes](...)`; `launch = kernel[blocks, threads]` can be kept and called often.
     """
 
     def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
@@ -77,6 +79,7 @@ class Kernel:
         return _numba_cuda().jit(**self.options)(_for_numba(self.function))
 
     def __call__(self, *arguments: Any) -> None:
+        """Refuse a launch without a configuration."""
         raise KernelError(
             f"kernel {self.__name__!r} was called without a launch configuration; write "
             f"{self.__name__}[blocks, threads](...)"
@@ -109,7 +112,9 @@ class Kernel:
 class Launch:
     """A kernel with its launch configuration, ready to be called."""
 
-    def __init__(self, kernel: Kernel, grid: Shape3, block: Shape3, stream: Any, shared: int) -> None:
+    def __init__(
+        self, kernel: Kernel, grid: Shape3, block: Shape3, stream: Any, shared: int
+    ) -> None:
         self.kernel, self.grid, self.block = kernel, grid, block
         self.stream, self.shared = stream, shared
 
@@ -131,8 +136,8 @@ class Launch:
         for name, argument in zip(names, arguments, strict=False):
             if isinstance(argument, np.ndarray):
                 raise KernelError(
-                    f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, others are "
-                    "CuPy arrays; move it with cupy.asarray, or the others with cupy.asnumpy"
+                    f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, "
+                    "others are CuPy arrays; move it with cupy.asarray, or them with cupy.asnumpy"
                 )
             if is_cupy(argument) and not argument.flags.c_contiguous:
                 raise KernelError(
@@ -173,10 +178,6 @@ class _Door:
 
     is_cuda_namespace = True
 
-    @overload
-    def jit(self, function: Callable[..., Any], /) -> Kernel: ...
-    @overload
-    def jit(self, *, device: bool = False, **options: Any) -> Callable[..., Any]: ...
     def jit(self, function: Any = None, /, *, device: bool = False, **options: Any) -> Any:
         """Decorate a kernel, or with `device=True` a function that kernels call.
 
@@ -184,11 +185,11 @@ class _Door:
         kernel is compiled when it is first launched, for the arguments that it gets.
         """
         if function is None:
-            return lambda inner: self.jit(inner, device=device, **options)  # type: ignore[call-overload]
+            return lambda inner: self.jit(inner, device=device, **options)
         if not isinstance(function, types.FunctionType):
             raise KernelError(
-                f"@cuda.jit takes a function, got {function!r}; leave out the signature: the kernel "
-                "is compiled when it is first launched"
+                f"@cuda.jit takes a function, got {function!r}; leave out the signature: the "
+                "kernel is compiled when it is first launched"
             )
         return DeviceFunction(function, options) if device else Kernel(function, options)
 

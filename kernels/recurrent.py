@@ -1,7 +1,7 @@
 r"""Causal linear attention as a recurrence: transformers are RNNs (Katharopoulos et al. 2020; S1).
 
-With features q_i = phi(Q_i) and k_j = phi(K_j) the causal sums over j <= i need not be started again for each
-i. They are states, updated once a token:
+With features q_i = phi(Q_i) and k_j = phi(K_j) the causal sums over j <= i need not be started
+again for each i. They are states, updated once a token:
 
     S_i = S_{i-1} + k_i v_i^T        (E x M)                                  (1)
     Z_i = Z_{i-1} + k_i              (E)                                      (2)
@@ -19,24 +19,25 @@ Then a forward scan, with the states computed again, and a reverse scan over R a
     dk_i = R_i v_i + U_i             dv_i = R_i^T k_i                         (8)
     dS_0 = R_1                       dZ_0 = U_1                               (9)
 
-starting from R_{L+1} = dS_L and U_{L+1} = dZ_L. The inputs' own gradients are dQ = dq phi'(Q), dK = dk phi'(K).
-S is computed again, never stored (nothing of size L x E x M exists) and never run backwards by
-subtraction, which would leave a residue of rounding errors.
+starting from R_{L+1} = dS_L and U_{L+1} = dZ_L. The inputs' own gradients are dQ = dq phi'(Q), dK =
+dk phi'(K). S is computed again, never stored (nothing of size L x E x M exists) and never run
+backwards by subtraction, which would leave a residue of rounding errors.
 
 Equations (6) and (8) are one loop with different actors. For rows A, B, C define
 
     y_i = sum_{j <= i} (A_i . B_j) C_j + a_i sum_{j <= i} b_j C_j            (10)
 
-kept as a state X_i = X_{i-1} + B_i C_i^T with y_i = X_i^T A_i, and likewise the extra vector x_i = x_{i-1} + b_i C_i:
+kept as a state X_i = X_{i-1} + B_i C_i^T with y_i = X_i^T A_i, and likewise the extra vector x_i =
+x_{i-1} + b_i C_i:
 
                A    B    C    a    b    order      X_0     x_0     X_L      x_L
         dq     gn   v    k    gd   1    forward    S_0^T   Z_0
         dk     v    gn   q    1    gd   reverse    dS_L^T  dZ_L            dZ_0
         dv     k    q    gn   0    0    reverse    dS_L            dS_0
 
-Positions. Query i sees keys up to i + query_offset, so the scan walks positions p: it takes in key p, then
-answers query p - query_offset; rows that do not exist are zeros. In reverse both sequences are read from
-their ends.
+Positions. Query i sees keys up to i + query_offset, so the scan walks positions p: it takes in key
+p, then answers query p - query_offset; rows that do not exist are zeros. In reverse both sequences
+are read from their ends.
 
 The kernels in this file:
 
@@ -44,8 +45,9 @@ The kernels in this file:
     _scan_kernel      (10), for dq, dk and dv
     _step_kernel      (1)-(4) for one token, for generation
 
-A block handles one head and up to 64 columns of the state; the rows of a column are shared out among
-`parts` threads, so that they fit in registers. Tokens are taken in tiles through shared memory.
+A block handles one head and up to 64 columns of the state; the rows of a column are shared out
+among `parts` threads, so that they fit in registers. Tokens are taken in tiles through shared
+memory.
 """
 
 from __future__ import annotations
@@ -53,9 +55,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .arrays import (
+    SHARED_BYTES,
     Array,
     array_module,
     ceil_div,
@@ -66,11 +67,14 @@ from .arrays import (
 )
 from .cuda import Kernel, cuda
 from .feature_maps import feature_map as get_feature_map
-from .guards import default_eps, guard as get_guard, normaliser_gradients
+from .guards import default_eps, normaliser_gradients
+from .guards import guard as get_guard
 
 MAX_COLUMNS = 64  # of the state, per block
 MAX_ROWS = 32  # of the state, per thread: they live in registers
-TILE = 32  # tokens
+MAX_THREADS = 256  # per block: a multiprocessor has registers for no more of these
+TILES = (32, 16, 8, 4)  # tokens; the first that fits in shared memory
+TILE = TILES[0]
 
 
 class LinearState(NamedTuple):
@@ -90,26 +94,33 @@ class _Shape(NamedTuple):
 
     @property
     def threads(self) -> tuple[int, int]:
+        """The block's shape."""
         return self.columns, self.parts
 
 
-def _shape(inner: int, outer: int) -> _Shape:
+def _shape(inner: int, outer: int, real: Any) -> _Shape:
+    """The shape for a state of rounded size `inner x outer`; its tiles fit in shared memory."""
     parts = max(1, inner // MAX_ROWS)
     rows = inner // parts
-    columns = min(MAX_COLUMNS, max(rows, outer))
-    return _Shape(columns, parts, rows, TILE if inner <= 64 else TILE // 2 if inner <= 128 else TILE // 4)
+    columns = min(MAX_COLUMNS, MAX_THREADS // parts, max(rows, outer))
+    bytes_per_token = (3 * inner + (1 + parts) * columns + 2) * real.bitwidth // 8
+    tile = next(t for t in TILES if t * bytes_per_token <= SHARED_BYTES)
+    return _Shape(columns, parts, rows, tile)
 
 
 @cache
-def _forward_kernel(head_dim: int, value_dim: int, real: Any, feature_name: str, guard_name: str) -> Kernel:
-    shape = _shape(head_dim, value_dim)
-    columns, parts, rows, tile = shape
+def _forward_kernel(
+    head_dim: int, value_dim: int, real: Any, feature_name: str, guard_name: str
+) -> Kernel:
+    columns, parts, rows, tile = _shape(head_dim, value_dim, real)
     phi = get_feature_map(feature_name, real).value
     guard = get_guard(guard_name, real).value
 
     @cuda.jit(fastmath=True)
-    def forward(query, key, value, query_lengths, key_lengths, offset, eps, S0, Z0, out, denominator, S1, Z1):  # type: ignore[no-untyped-def]
-        """query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M); the rest is written to."""
+    def forward(  # type: ignore[no-untyped-def]
+        query, key, value, query_lengths, key_lengths, offset, eps, S0, Z0, out, denominator, S1, Z1
+    ):
+        """Query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M); the rest is written to."""
         q_tile = cuda.shared.array((tile, head_dim), real)
         k_tile = cuda.shared.array((tile, head_dim), real)
         v_tile = cuda.shared.array((tile, columns), real)
@@ -195,18 +206,19 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any, feature_name: str,
 @cache
 def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features: str) -> Kernel:
     """Equation (10); `features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
-    shape = _shape(inner, outer)
-    columns, parts, rows, tile = shape
+    columns, parts, rows, tile = _shape(inner, outer, real)
     phi, phi_derivative = get_feature_map(feature_name, real)
     identity, one = get_feature_map("identity", real)
-    map_ab, map_c, slope = (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
+    map_ab, map_c, slope = (
+        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
+    )
 
     @cuda.jit(fastmath=True)
     def scan(A, B, C, a, b, rows_a, rows_b, offset, step, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
-        """A (N, H, La, inner), B (N, H, Lb, inner), C (N, H, Lb, outer); a (N, H, La), b (N, H, Lb).
+        """Equation (10) for A (N, H, La, inner), B (N, H, Lb, inner) and C (N, H, Lb, outer).
 
-        `step` is 1, or -1 to read both sequences from their ends; `raw` are the inputs that y is
-        multiplied by phi' of.
+        a is (N, H, La), b (N, H, Lb). `step` is 1, or -1 to read both sequences from their ends;
+        `raw` are the inputs that y is multiplied by phi' of.
         """
         a_tile = cuda.shared.array((tile, inner), real)
         b_tile = cuda.shared.array((tile, inner), real)
@@ -294,7 +306,7 @@ def _step_kernel(columns: int, real: Any, feature_name: str, guard_name: str) ->
 
     @cuda.jit(fastmath=True)
     def step(query, key, value, eps, S, Z, out, S_next, Z_next):  # type: ignore[no-untyped-def]
-        """query and key (N, H, E), value (N, H, M); a thread owns column m of the state."""
+        """Query and key (N, H, E), value (N, H, M); a thread owns column m of the state."""
         m = cuda.blockIdx.x * columns + cuda.threadIdx.x
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         M = value.shape[2]
@@ -329,7 +341,7 @@ def _zeros(like: Array, *shape: int) -> Array:
 
 
 def _state_or_zeros(state: LinearState | None, key: Array, value: Array) -> LinearState:
-    N, H, E, M = *key.shape[:2], key.shape[-1], value.shape[-1]
+    N, H, E, M = key.shape[0], key.shape[1], key.shape[-1], value.shape[-1]
     if state is None:
         return LinearState(_zeros(key, N, H, E, M), _zeros(key, N, H, E))
     return LinearState(*contiguous(*state))
@@ -354,13 +366,13 @@ def forward(
     guard: str = "clamp",
     eps: float | None = None,
 ) -> tuple[Array, Array, LinearState]:
-    """Causal linear attention, equations (1)-(4), in time O(L E M) and memory O(E M) beside the output.
+    """Causal linear attention, equations (1)-(4): time O(L E M), no memory but the state's.
 
     Args:
         query: `(N, H, Lq, E)`, float32 or float64.
         key: `(N, H, Lk, E)`.
         value: `(N, H, Lk, M)`.
-        feature_map: "elu" for phi(x) = elu(x) + 1, or "identity" where q and k are features already.
+        feature_map: "elu" for phi(x) = elu(x) + 1, or "identity" where they are features.
         query_offset: query i sees keys j <= i + query_offset.
         query_lengths: `(N,)` integers; output rows from there on are zero.
         key_lengths: `(N,)` integers; keys from there on are not seen.
@@ -378,7 +390,7 @@ def forward(
     start, end = _state_or_zeros(initial_state, key, value), _state_or_zeros(None, key, value)
     out, denominator = xp.empty((N, H, Lq, M), query.dtype), xp.empty((N, H, Lq), query.dtype)
     dims = round_up(E), round_up(M)
-    shape = _shape(*dims)
+    shape = _shape(*dims, real)
     kernel = _forward_kernel(*dims, real, feature_map, guard)
     kernel[(ceil_div(M, shape.columns), H, N), shape.threads](
         query, key, value,
@@ -411,8 +423,18 @@ def backward(
     Args:
         grad_output: `(N, H, Lq, M)`, the gradient of the output.
         grad_state: the gradient of the final state; None for zeros.
-        query, key, value, output, denominator: what `forward` took and returned.
-        feature_map, query_offset, query_lengths, key_lengths, initial_state, guard, eps: as in `forward`.
+        query: as `forward` took it, and so all that follow.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        output: `(N, H, Lq, M)`, which `forward` returned.
+        denominator: `(N, H, Lq)`, which `forward` returned.
+        feature_map: as in `forward`.
+        query_offset: as in `forward`.
+        query_lengths: as in `forward`.
+        key_lengths: as in `forward`.
+        initial_state: as in `forward`.
+        guard: as in `forward`.
+        eps: as in `forward`.
 
     Returns:
         The gradients of query, key and value, and of the initial state.
@@ -424,20 +446,64 @@ def backward(
     queries = lengths_or_full(query_lengths, N, Lq, query)
     keys = lengths_or_full(key_lengths, N, Lk, query)
     gn, gd = normaliser_gradients(
-        grad_output, output, denominator, guard=guard, eps=eps, causal=True, query_offset=query_offset,
-        query_lengths=queries, key_lengths=keys, has_initial_state=initial_state is not None,
+        grad_output, output, denominator, guard=guard, eps=eps, causal=True,
+        query_offset=query_offset, query_lengths=queries, key_lengths=keys,
+        has_initial_state=initial_state is not None,
     )  # fmt: skip
     first, last = (_state_or_zeros(state, key, value) for state in (initial_state, grad_state))
-    ones_q, ones_k = xp.ones((N, H, Lq), query.dtype), xp.ones((N, H, Lk), query.dtype)
-    none_q, none_k, none_z = _zeros(query, N, H, Lq), _zeros(query, N, H, Lk), _zeros(query, N, H, value.shape[3])
+    ones_k = xp.ones((N, H, Lk), query.dtype)
+    none_q, none_k = _zeros(query, N, H, Lq), _zeros(query, N, H, Lk)
+    none_z = _zeros(query, N, H, value.shape[3])
     reverse = Lq - Lk + query_offset
 
-    dq, _, _ = _scan(gn, value, key, gd, ones_k, queries, keys, query_offset, 1,
-                     _transposed(first.S), first.Z, query, feature_map, "outer")  # (6)
-    dk, _, dZ = _scan(value, gn, query, ones_k, gd, keys, queries, reverse, -1,
-                      _transposed(last.S), last.Z, key, feature_map, "outer")  # (7), (8)
-    dv, dS, _ = _scan(key, query, gn, none_k, none_q, keys, queries, reverse, -1,
-                      last.S, none_z, value, feature_map, "inner")  # (7), (8)
+    dq, _, _ = _scan(
+        gn,
+        value,
+        key,
+        gd,
+        ones_k,
+        queries,
+        keys,
+        query_offset,
+        1,
+        _transposed(first.S),
+        first.Z,
+        query,
+        feature_map,
+        "outer",
+    )  # (6)
+    dk, _, dZ = _scan(
+        value,
+        gn,
+        query,
+        ones_k,
+        gd,
+        keys,
+        queries,
+        reverse,
+        -1,
+        _transposed(last.S),
+        last.Z,
+        key,
+        feature_map,
+        "outer",
+    )  # (7), (8)
+    dv, dS, _ = _scan(
+        key,
+        query,
+        gn,
+        none_k,
+        none_q,
+        keys,
+        queries,
+        reverse,
+        -1,
+        last.S,
+        none_z,
+        value,
+        feature_map,
+        "inner",
+    )  # (7), (8)
     return dq, dk, dv, LinearState(dS, dZ)  # (9)
 
 
@@ -451,8 +517,9 @@ def _scan(
     xp = array_module(A)
     y, X1, x1 = xp.empty_like(raw), xp.empty_like(X0), xp.empty_like(x0)
     dims = round_up(inner), round_up(outer)
-    shape = _shape(*dims)
-    kernel = _scan_kernel(*dims, kernel_dtype(A), feature_name, features)
+    real = kernel_dtype(A)
+    shape = _shape(*dims, real)
+    kernel = _scan_kernel(*dims, real, feature_name, features)
     kernel[(ceil_div(outer, shape.columns), H, N), shape.threads](
         A, B, C, a, b, rows_a, rows_b, offset, step, X0, x0, raw, y, X1, x1
     )
@@ -472,10 +539,13 @@ def step(
     """One token of `forward`: constant time and memory, however long the past.
 
     Args:
-        query, key: `(N, H, E)`.
+        query: `(N, H, E)`.
+        key: `(N, H, E)`.
         value: `(N, H, M)`.
         state: the state before this token; zeros where None. It is not modified.
-        feature_map, guard, eps: as in `forward`.
+        feature_map: as in `forward`.
+        guard: as in `forward`.
+        eps: as in `forward`.
 
     Returns:
         The output `(N, H, M)` and the next state.

@@ -1,7 +1,7 @@
 """How a CUDA block becomes a CPU loop: compile `@cuda.jit` kernels for NumPy arrays.
 
-The method is that of MCUDA (Stratton et al. 2008) and of pocl's work-group functions (Jaaskelainen et al.
-2015), on Python source. Its steps, one module each:
+The method is that of MCUDA (Stratton et al. 2008) and of pocl's work-group functions (Jaaskelainen
+et al. 2015), on Python source. Its steps, one module each:
 
     source      read the kernel's text and the constants that it refers to
     canonical   bring it into a canonical form

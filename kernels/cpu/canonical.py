@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -116,6 +115,7 @@ def _with_own_arguments(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]
 def _check_arrays(form: Canonical) -> None:
     """Local arrays have the threads as more dimensions: use them element by element only."""
     whole = [node for statement in form.body for node in ast.walk(statement)]
+    local = {array.name for array in form.arrays.values() if array.space == "local"}
     elements = {id(node.value) for node in whole if isinstance(node, ast.Subscript)}
     for node in whole:
         if isinstance(node, ast.Subscript):
@@ -128,12 +128,12 @@ def _check_arrays(form: Canonical) -> None:
                     node, f"{array.space} array {array.name!r} has {len(array.shape)} dimensions, "
                     f"`{ast.unparse(node)}` gives {len(indices)}", "Give one index for each",
                 )  # fmt: skip
-        elif isinstance(node, ast.Name) and node.id in form.arrays and id(node) not in elements:
-            if form.arrays[node.id].space == "local":
-                form.refuse(
-                    node, f"local array {node.id!r} is used as a whole",
-                    "Pass its elements, and take its size from the constant that it was made with",
-                )  # fmt: skip
+        elif isinstance(node, ast.Name) and node.id in local and id(node) not in elements:
+            form.refuse(
+                node,
+                f"local array {node.id!r} is used as a whole",
+                "Pass its elements, and take its size from the constant that it was made with",
+            )
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -143,7 +143,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def statements(self, statement: ast.stmt) -> list[ast.stmt]:
         new = self.visit(statement)
-        return new if isinstance(new, list) else [] if new is None else [new]
+        return new if isinstance(new, list) else [new] if isinstance(new, ast.stmt) else []
 
     def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
         new = super().visit(node)
@@ -207,7 +207,8 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
             path = self.cuda_path(node.value.func)
             if path in (["shared", "array"], ["local", "array"]):
-                return self.declare(target.id, path[0], node.value)
+                self.declare(target.id, path[0], node.value)
+                return None
         if isinstance(target, ast.Tuple):
             return self.split(target, node)
         return self.generic_visit(node)
@@ -308,19 +309,23 @@ class _Rewriter(ast.NodeTransformer):
         if path[0] in ("grid", "gridsize") and len(node.args) == 1:
             if not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 1):
                 self.form.refuse(
-                    node, f"cuda.{path[0]}({ast.unparse(node.args[0])}) inside an expression",
+                    node,
+                    f"cuda.{path[0]}({ast.unparse(node.args[0])}) inside an expression",
                     f"Write `x, y = cuda.{path[0]}(2)`",
                 )
             return self.grid(path[0], "x")
         if path[0] == "atomic" and path[1] in ATOMICS:
             array = node.args[0] if node.args else None
-            if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
+            if (
+                isinstance(array, ast.Name)
+                and self.form.arrays.get(array.id, _NONE).space == "local"
+            ):
                 self.form.refuse(node, f"an atomic on local array {array.id!r}",
                                  "No other thread sees it: use a plain assignment")  # fmt: skip
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(name(f"atomic_{path[1]}"), arguments, [])  # type: ignore[arg-type]
         if path == ["fma"]:
-            a, b, c = (ast.unparse(self.visit(argument)) for argument in node.args)  # type: ignore[type-var]
+            a, b, c = (ast.unparse(self.generic_visit(ast.Expr(part))) for part in node.args)
             return parse(f"({a}) * ({b}) + ({c})")
         self.refuse_cuda(node, path)
 
@@ -399,7 +404,9 @@ def _lives(body: list[ast.stmt]) -> Iterator[tuple[str, list[ast.Name]]]:
         match statement:
             case ast.Assign(targets=[ast.Name(id=variable) as target], value=value):
                 if not _names(value, variable):
-                    rest = itertools.takewhile(lambda s, v=variable: not _assigns(s, v), body[index + 1 :])
+                    later = body[index + 1 :]
+                    ends = (i for i, s in enumerate(later) if _assigns(s, variable))
+                    rest = later[: next(ends, None)]
                     yield variable, [target, *(n for s in rest for n in _names(s, variable))]
             case ast.For(target=ast.Name(id=variable) as target, body=inner):
                 yield variable, [target, *(n for s in inner for n in _names(s, variable))]

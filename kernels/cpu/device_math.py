@@ -1,20 +1,19 @@
 """Python's `math`, with the functions that kernels lean on written so that LLVM can vectorise them.
 
-A call of the C library's `exp` stops SIMD code; a polynomial does not. float32 arguments stay float32,
-as on CUDA. Integers and everything not listed here go to Python's `math`.
+A call of the C library's `exp` stops SIMD code; a polynomial does not. float32 arguments stay
+float32, as on CUDA. Integers and everything not listed here go to Python's `math`.
 
-Method for exp: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and n added to the exponent
-bits. `ln 2` is split in two parts so that r is exact (Cody and Waite 1980). The error is below 2 units in
-the last place over the whole range; tests/kernels/cpu/test_device_math.py measures it.
+Method for exp: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and n added to the
+exponent bits. `ln 2` is split in two parts so that r is exact (Cody and Waite 1980). The error is
+below 2 units in the last place over the whole range; tests/kernels/cpu/test_device_math.py measures
+it.
 """
 
 from __future__ import annotations
 
 import math
 from math import *  # noqa: F403
-from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
@@ -35,8 +34,8 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = _EXP32
 (_D0, _D1, _D2, _D3, _D4, _D5, _D6, _D7, _D8, _D9, _D10, _D11, _D12, _D13) = _EXP64
 
 
-@register_jitable
-def _exp32(x: Any) -> Any:
+@register_jitable  # type: ignore[untyped-decorator]
+def _exp32(x):  # type: ignore[no-untyped-def]
     """e^x in float32."""
     low, high = np.float32(-104.0), np.float32(89.0)
     clipped = min(max(x, low), high)
@@ -56,8 +55,8 @@ def _exp32(x: Any) -> Any:
     return p * first * second if x == x else x
 
 
-@register_jitable
-def _exp64(x: Any) -> Any:
+@register_jitable  # type: ignore[untyped-decorator]
+def _exp64(x):  # type: ignore[no-untyped-def]
     """e^x in float64."""
     clipped = min(max(x, -746.0), 710.0)
     n = np.floor(clipped * LOG2_E + 0.5)
@@ -82,7 +81,7 @@ def _exp64(x: Any) -> Any:
     return p * first * second if x == x else x
 
 
-def exp(x):  # type: ignore[no-untyped-def]
+def exp(x):  # type: ignore[no-untyped-def, no-redef]
     """e^x, for kernels: vectorisable."""
     return math.exp(x)
 
@@ -99,4 +98,3 @@ def _exp_overload(x):  # type: ignore[no-untyped-def]
 
 
 __all__ = [name for name in dir(math) if not name.startswith("_")]  # `exp` is ours
-assert numba.__version__

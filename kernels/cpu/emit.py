@@ -1,8 +1,8 @@
 """Step 5: write the regions down as a Python module that Numba compiles.
 
-The module holds the constants, the device functions, and one function over a range of blocks, in which
-every lane region is a loop over the block's threads. It is meant to be read: `kernel.cpu_source()`
-prints it.
+The module holds the constants, the device functions, and one function over a range of blocks, in
+which every lane region is a loop over the block's threads. It is meant to be read:
+`kernel.cpu_source()` prints it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def _device_functions(text: Text, source: Source, fastmath: bool, prefix: str = 
         _constants(text, inner, own)
         tree = copy.deepcopy(inner.tree)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id in {*inner.constants, *inner.device_functions}:
+            if isinstance(node, ast.Name) and node.id in {
+                *inner.constants,
+                *inner.device_functions,
+            }:
                 node.id = own + node.id
         tree.decorator_list, tree.name, tree.returns = [], alias, None
         if ast.get_docstring(tree):
@@ -124,7 +127,7 @@ def _drop_barriers(statement: ast.stmt) -> ast.stmt | None:
         def visit_Expr(self, node: ast.Expr) -> ast.AST:
             return ast.Pass() if is_barrier(node) else node
 
-    return Drop().visit(statement)  # type: ignore[no-any-return]
+    return Drop().visit(statement)
 
 
 def _signature(form: Canonical) -> str:
@@ -164,7 +167,7 @@ class _Body:
         types: Mapping[str, Any],
     ) -> None:
         self.text, self.form, self.regions, self.types = text, form, regions, types
-        *self.outer_axes, self.row_axis = lane_axes(form.block)
+        *self.outer_axes, self.row_axis = list(lane_axes(form.block))
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
@@ -175,7 +178,11 @@ class _Body:
         for array in self.form.arrays.values():
             self.declare(array)
         for slot, array_name in self.slot_names.items():
-            shape = f"BLOCK_{self.row_axis.upper()}" if slot in self.regions.row_slots else f"({self.lane_shape},)"
+            shape = (
+                f"BLOCK_{self.row_axis.upper()}"
+                if slot in self.regions.row_slots
+                else f"({self.lane_shape},)"
+            )
             self.text.line(f"{array_name} = stack({shape}, numba.{self.types[slot]})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
@@ -185,7 +192,9 @@ class _Body:
 
     def declare(self, array: Array) -> None:
         sizes = [*map(str, array.shape), *([self.lane_shape] if array.space == "local" else [])]
-        self.text.line(f"{array.name} = stack(({', '.join(sizes)},), {array.dtype})  # {array.space}")
+        self.text.line(
+            f"{array.name} = stack(({', '.join(sizes)},), {array.dtype})  # {array.space}"
+        )
 
     def nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -223,7 +232,8 @@ class _Body:
 
     def of(self, slot: str) -> str:
         """Where a thread's slot is."""
-        return f"{self.slot_names[slot]}[{f'thread_{self.row_axis}' if slot in self.regions.row_slots else self.lane}]"
+        thread = f"thread_{self.row_axis}" if slot in self.regions.row_slots else self.lane
+        return f"{self.slot_names[slot]}[{thread}]"
 
     def lanes(self, region: Lanes) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
@@ -308,7 +318,9 @@ class _Indices(ast.NodeTransformer):
 
     def unsigned(self, index: ast.expr) -> ast.expr:
         """Mark an index that cannot be negative: Numba need not ask whether to wrap it."""
-        plain = isinstance(index, ast.Constant) or (isinstance(index, ast.Name) and index.id in THREADS)
+        plain = isinstance(index, ast.Constant) or (
+            isinstance(index, ast.Name) and index.id in THREADS
+        )
         if plain or not self.uniformity.is_nonnegative(index):
             return index
         return ast.Call(ast.Name("u", ast.Load()), [index], [])

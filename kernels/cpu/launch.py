@@ -77,7 +77,11 @@ class CpuKernel:
         )  # fmt: skip
 
     def _writable(self, index: int, argument: Any) -> Any:
-        if index in self.written and isinstance(argument, np.ndarray) and not argument.flags.writeable:
+        if (
+            index in self.written
+            and isinstance(argument, np.ndarray)
+            and not argument.flags.writeable
+        ):
             raise KernelError(
                 f"kernel {self.function.__name__!r} writes to argument "
                 f"{self.source.parameters[index]!r}, but that array is read-only; pass a copy"
@@ -88,7 +92,7 @@ class CpuKernel:
         """The text of the module that was compiled last."""
         if self._path is None:
             raise KernelError(
-                f"kernel {self.function.__name__!r} has not run on the CPU yet, and what is emitted "
+                f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "
                 "depends on the arguments: launch it once on NumPy arrays, then ask again"
             )
         return self._path.read_text()

@@ -105,12 +105,16 @@ def _slot_types(
     form: Canonical, text: str, arguments: tuple[types.Type, ...], slots: set[str]
 ) -> dict[str, types.Type]:
     source = form.source
-    namespace: dict[str, Any] = {"_untyped_device": lambda fastmath: numba.njit(error_model="numpy")}
+    namespace: dict[str, Any] = {
+        "_untyped_device": lambda fastmath: numba.njit(error_model="numpy")
+    }
     text = text.replace("@device(", "@_untyped_device(")
     exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
     indices = (types.int64,) * 9
     try:
-        found = pipeline.infer_types(namespace[source.name], indices + arguments, slots - form.masks)
+        found = pipeline.infer_types(
+            namespace[source.name], indices + arguments, slots - form.masks
+        )
     except NumbaError as error:
         raise KernelError(
             f"{source.filename}:{source.first_line}: kernel {source.name!r}: Numba cannot type it "
@@ -127,16 +131,16 @@ def _slot_types(
 
 
 def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
-    """Everything that a block keeps is in the frame of a C function: it has to fit a thread's stack."""
-    threads = prod(form.block)
+    """Refuse what a block keeps if it does not fit the stack of a CPU thread."""
+    source, threads = form.source, prod(form.block)
     widest = 8  # bytes of the largest number
     sizes = [prod(a.shape) * (threads if a.space == "local" else 1) for a in form.arrays.values()]
     needed = widest * (sum(sizes) + threads * len(slots))
     if needed > MAX_FRAME:
         raise KernelError(
-            f"{form.source.filename}:{form.source.first_line}: kernel {form.source.name!r}: its shared "
-            f"and local arrays come to as much as {needed:,} bytes a block of {threads} threads; the "
-            f"CPU holds {MAX_FRAME:,}. Use smaller arrays or fewer threads"
+            f"{source.filename}:{source.first_line}: kernel {source.name!r}: its shared and local "
+            f"arrays come to as much as {needed:,} bytes a block of {threads} threads; the CPU "
+            f"holds {MAX_FRAME:,}. Use smaller arrays or fewer threads"
         )
 
 

@@ -1,8 +1,9 @@
 """Step 6: compile emitted code with Numba, telling LLVM what a lane loop is.
 
-Between two barriers the threads of a block may run in any order; a program that depends on the order
-has a data race. So the iterations of a lane loop are independent by the meaning of the kernel, though
-LLVM could not prove it. Two notes on the loop say so (https://llvm.org/docs/LangRef.html):
+Between two barriers the threads of a block may run in any order; a program that depends on the
+order has a data race. So the iterations of a lane loop are independent by the meaning of the
+kernel, though LLVM could not prove it. Two notes on the loop say so
+(https://llvm.org/docs/LangRef.html):
 
     llvm.loop.parallel_accesses     no iteration depends on another: vectorise without asking
     llvm.loop.unroll.disable        and vectorise before anything unrolls it
@@ -99,6 +100,7 @@ class KernelCompiler(CompilerBase):
     """Numba's own pipeline, but for the notes on lane loops."""
 
     def define_pipelines(self) -> list[PassManager]:
+        """Numba's hook: the passes to run."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.passes = [
             (_KernelLowering if kind is NativeLowering else kind, text)
@@ -143,5 +145,6 @@ def infer_types(
     for variable, kind in compiler.state.typemap.items():
         base = variable.split(".")[0]
         if base in wanted:
-            versions.setdefault(base, []).append(types.unliteral(kind))
+            kind = types.unliteral(kind)  # type: ignore[attr-defined]
+            versions.setdefault(base, []).append(kind)
     return {base: typing.unify_types(*kinds) for base, kinds in versions.items()}

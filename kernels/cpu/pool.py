@@ -15,9 +15,15 @@ def num_threads() -> int:
     """How many threads run a kernel: `MINITRANSFORMER_NUM_THREADS`, else the cores we may use."""
     chosen = os.environ.get("MINITRANSFORMER_NUM_THREADS")
     if chosen is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     if not chosen.isdecimal() or int(chosen) < 1:
-        raise ValueError(f"MINITRANSFORMER_NUM_THREADS must be a whole number from 1 up, got {chosen!r}")
+        raise ValueError(
+            f"MINITRANSFORMER_NUM_THREADS must be a whole number from 1 up, got {chosen!r}"
+        )
     return int(chosen)
 
 

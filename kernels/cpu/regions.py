@@ -6,21 +6,20 @@ The result is a small tree:
     Scalar     a statement on uniform values: run once for the block
     Loop       a loop at block level, with a tree of its own inside
     Branch     an `if` at block level
-
-    Barrier    `cuda.syncthreads()`: nothing but a cut between two `Lanes`; when the first has run for
-               all threads, every thread has reached the barrier
+    Barrier    `cuda.syncthreads()`: nothing but a cut between two `Lanes`; when the first has run
+               for all threads, every thread has reached the barrier
     Strip      a stretch without barriers, run for one row of threads after the other
 
-Loops at block level cut as well, which puts the loop over the threads innermost, where it becomes SIMD
-code. The threads of a two-dimensional block go through each stretch row by row (threadIdx.x runs along
-a row): what a row works on is small enough to stay in registers.
+Loops at block level cut as well, which puts the loop over the threads innermost, where it becomes
+SIMD code. The threads of a two-dimensional block go through each stretch row by row (threadIdx.x
+runs along a row): what a row works on is small enough to stay in registers.
 
 A varying `if` that contains a loop at block level is taken apart: its condition becomes a *mask*
 that guards each region inside it.
 
-What lives across a cut is either *recomputed* in each region (an index such as
-`row = block_x * 64 + thread_x`, made of values that do not change) or kept in a *slot*: an array with one
-element per thread.
+What lives across a cut is either *recomputed* in each region (an index such as `row = block_x * 64
++ thread_x`, made of values that do not change) or kept in a *slot*: an array with one element per
+thread.
 """
 
 from __future__ import annotations
@@ -296,7 +295,9 @@ def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
         unavailable = _not_dominated(regions.nodes, recomputed, frozenset())
         if not unavailable:
             break
-        recomputed = _closed({n: e for n, e in recomputed.items() if n not in unavailable}, uniformity)
+        recomputed = _closed(
+            {n: e for n, e in recomputed.items() if n not in unavailable}, uniformity
+        )
     crossing = set().union(*(needs(region) for region in all_lanes(regions.nodes)))
     regions.recomputed = recomputed
     regions.slots = (crossing & uniformity.varying) - set(recomputed)
@@ -306,7 +307,9 @@ def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
 
 def _recomputable(uniformity: Uniformity) -> dict[str, ast.expr]:
     """Varying names with one definition: a small pure expression of values that do not change."""
-    cheap = {n: e for n, e in uniformity.definitions.items() if n in uniformity.varying and _cheap(e)}
+    cheap = {
+        n: e for n, e in uniformity.definitions.items() if n in uniformity.varying and _cheap(e)
+    }
     return _closed(cheap, uniformity)
 
 

@@ -23,8 +23,9 @@ __all__ = [
     "device_math", "kernel", "numba", "numpy", "stack", "u",
 ]  # fmt: skip
 
-# An index that is known not to be negative. Numba takes a negative one from the end of the array, on CUDA
-# as in Python; an unsigned one spares it the question, and LLVM sees that neighbours are neighbours.
+# An index that is known not to be negative. Numba takes a negative one from the end of the array,
+# on CUDA as in Python; an unsigned one spares it the question, and LLVM sees that neighbours are
+# neighbours.
 u = numba.uintp
 
 CACHE_LINE = 64
@@ -105,7 +106,7 @@ def _read_modify_write(operations: dict[str, str]) -> Callable[..., Any]:
                           "signed" if kind.signed else "unsigned"]  # fmt: skip
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            address = _element(context, builder, signature, arguments)
+            address = _element(context, builder, signature, arguments)  # type: ignore[no-untyped-call]
             operand = context.cast(builder, arguments[2], signature.args[2], kind)
             return builder.atomic_rmw(name, address, operand, "seq_cst")
 

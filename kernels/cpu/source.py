@@ -48,9 +48,7 @@ class Source:
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> UnsupportedKernel:
         """The error for a construct that cannot be compiled for the CPU."""
-        return UnsupportedKernel(
-            f"{self.where(node)}: kernel {self.name!r}: {what}. {way_out}"
-        )
+        return UnsupportedKernel(f"{self.where(node)}: kernel {self.name!r}: {what}. {way_out}")
 
     @property
     def parameters(self) -> list[str]:
@@ -83,9 +81,14 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
     for name, value, node in _outside_names(function, tree):
         _resolve(source, name, value, node, (*callers, function))
     if callers and source.cuda_names:
-        node = next(n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in source.cuda_names)
-        raise source.refuse(node, "a device function uses `cuda` itself",
-                            "Pass it what it needs: indices as arguments, barriers in the kernel")  # fmt: skip
+        node = next(
+            n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in source.cuda_names
+        )
+        raise source.refuse(
+            node,
+            "a device function uses `cuda` itself",
+            "Pass it what it needs: indices as arguments, barriers in the kernel",
+        )
     return source
 
 
@@ -132,7 +135,7 @@ def _outside_names(
         if not isinstance(node, ast.Name) or node.id in seen:
             continue
         seen.add(node.id)
-        written = node.id if node.id not in renamed else renamed[node.id]
+        written = renamed.get(node.id, node.id)
         if written in cells:
             yield node.id, cells[written].cell_contents, node
         elif written in function.__globals__:

@@ -1,11 +1,11 @@
 """Step 3: which values are the same for every thread of a block, and which loops all threads share.
 
-A value is *uniform* when it is built only from arguments, shapes, constants, block indices and other
-uniform values, under uniform control flow; it is *varying* otherwise, and when in doubt. A loop with
-uniform bounds is walked by all threads in step, so it can stand outside the loop over the threads:
-it runs *at block level*. So can a loop whose threads start at different points but share the stop
-and the step, the usual way to share work out (`for i in range(threadIdx.x, n, blockDim.x)`): all
-threads make the same number of *trips*, some with nothing to do in the last.
+A value is *uniform* when it is built only from arguments, shapes, constants, block indices and
+other uniform values, under uniform control flow; it is *varying* otherwise, and when in doubt. A
+loop with uniform bounds is walked by all threads in step, so it can stand outside the loop over the
+threads: it runs *at block level*. So can a loop whose threads start at different points but share
+the stop and the step, the usual way to share work out (`for i in range(threadIdx.x, n,
+blockDim.x)`): all threads make the same number of *trips*, some with nothing to do in the last.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ def base_name(node: ast.AST) -> str | None:
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def is_atomic(node: ast.AST) -> bool:
+    """Whether a node is the call of an atomic operation."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id.startswith("atomic_")
 
 
 def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
@@ -75,19 +81,18 @@ class Uniformity:
             known = array in self.form.parameters or array in self.form.source.constants
             if not known or array in self.written:
                 return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id.startswith("atomic_"):
-                return True
+        if is_atomic(node):
+            return True
         return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
 
     def is_positive(self, node: ast.AST) -> bool:
         """Whether an expression is surely greater than zero (the step of a loop)."""
         match node:
-            case ast.Constant(value=int(value)):
-                return value > 0
+            case ast.Constant(value=int(number)):
+                return number > 0
             case ast.Name(id=name):
                 value = self.form.source.values.get(name)
-                constant = isinstance(value, (int, np.integer)) and value > 0
+                constant = isinstance(value, (int, np.integer)) and bool(value > 0)
                 defined = name in self.definitions and self.is_positive(self.definitions[name])
                 return name in POSITIVE or constant or defined
             case ast.BinOp(left=left, op=ast.Mult() | ast.Add(), right=right):
@@ -97,8 +102,8 @@ class Uniformity:
     def is_nonnegative(self, node: ast.AST) -> bool:
         """Whether an integer expression is surely zero or more (an index that cannot wrap)."""
         match node:
-            case ast.Constant(value=int(value)):
-                return value >= 0
+            case ast.Constant(value=int(number)):
+                return number >= 0
             case ast.Name(id=name):
                 value = self.form.source.values.get(name)
                 if isinstance(value, (int, np.integer)):
@@ -110,7 +115,9 @@ class Uniformity:
                 return name in POSITIVE | THREADS | BLOCKS or defined
             case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Attribute(attr="size"):
                 return True
-            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod(), right=right):
+            case ast.BinOp(
+                left=left, op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod(), right=right
+            ):
                 return self.is_nonnegative(left) and self.is_nonnegative(right)
             case ast.Call(func=ast.Name(id="min" | "max"), args=arguments):
                 return all(map(self.is_nonnegative, arguments))
@@ -131,7 +138,7 @@ class Uniformity:
                     self._visit_for(statement, under_varying, lane_level)
                 case ast.While(test=test, body=then):
                     level = lane_level or self.is_varying(test) or self._leaves_early(statement)
-                    level = level or under_varying and reads_memory(test)
+                    level = level or (under_varying and reads_memory(test))
                     if not level:
                         self.block_loops.add(statement)
                     self._visit(then, under_varying=under_varying or level, lane_level=level)
@@ -146,7 +153,7 @@ class Uniformity:
         start, stop, step = range_arguments(loop)
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop)
-        early = early or under_varying and reads_memory(loop.iter)
+        early = early or (under_varying and reads_memory(loop.iter))
         own_variable = self.assignments[loop.target.id] == 1
         in_step = not self.is_varying(start) and not self._walks_rows(loop)
         self._mark(loop.target.id, under_varying and not own_variable)
@@ -180,8 +187,12 @@ class Uniformity:
         rows = columns = 0
         for node in ast.walk(loop):
             if isinstance(node, ast.Subscript) and base_name(node) not in self.local_arrays:
-                *outer, last = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-                follows = any(isinstance(n, ast.Name) and n.id == loop.target.id for n in ast.walk(last))
+                *outer, last = (
+                    node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+                )
+                follows = any(
+                    isinstance(n, ast.Name) and n.id == loop.target.id for n in ast.walk(last)
+                )
                 apart = any(map(self.is_varying, outer))
                 rows += follows and apart and not self._differs_besides(last, loop.target.id)
                 columns += self._differs_besides(last, loop.target.id)
@@ -275,7 +286,7 @@ def written_arrays(form: Canonical) -> set[str]:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             written.add(base_name(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id.startswith("atomic_"):
+            if is_atomic(node):
                 written.add(base_name(node.args[0]))
             elif node.func.id in form.source.device_functions:
                 written |= {a.id for a in node.args if isinstance(a, ast.Name)}
