@@ -152,17 +152,6 @@ class _Rewriter(ast.NodeTransformer):
                 ast.copy_location(item, node)
         return new
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, _REFUSED):
-            self.form.refuse(
-                node,
-                f"`{type(node).__name__}` is not part of a kernel",
-                "Write it with assignments, if, for, while and calls of device functions",
-            )
-        if isinstance(node, (ast.For, ast.While)) and node.orelse:
-            self.form.refuse(node, "a loop has an `else`", "Use a flag instead")
-        return super().generic_visit(node)
-
     def cuda_path(self, node: ast.AST) -> list[str]:
         """`cuda.threadIdx.x` as ["threadIdx", "x"]; [] when it is something else."""
         path: list[str] = []
@@ -331,12 +320,6 @@ class _Rewriter(ast.NodeTransformer):
 
 
 _NONE = Array("", (), "", "")
-_REFUSED = (
-    ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
-    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Import, ast.ImportFrom,
-    ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Delete, ast.Raise, ast.Assert, ast.Dict, ast.Set,
-    ast.List, ast.JoinedStr, ast.Starred, ast.Match, ast.AsyncFor, ast.AsyncWith,
-)  # fmt: skip
 
 
 def _contains(node: ast.AST, kinds: type[ast.AST] | tuple[type[ast.AST], ...]) -> bool:

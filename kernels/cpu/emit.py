@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from numba.core import types
+
 from .canonical import AXES, Array, Canonical, Shape3, is_barrier
 from .pipeline import LANES
 from .regions import (
@@ -60,6 +62,11 @@ class Text:
 def block_constants(block: Shape3) -> dict[str, int]:
     """BLOCK_X, BLOCK_Y, BLOCK_Z."""
     return {f"BLOCK_{axis.upper()}": size for axis, size in zip(AXES, block, strict=True)}
+
+
+def function_name(source: Source) -> str:
+    """The name of the function that runs a range of blocks."""
+    return f"{source.name}_blocks"
 
 
 def lane_axes(block: Shape3) -> str:
@@ -113,7 +120,7 @@ def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
     text = Text()
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
-    with text.block(f"def {form.source.name}(thread_x, thread_y, thread_z, block_x, block_y, "
+    with text.block(f"def {function_name(form.source)}(thread_x, thread_y, thread_z, block_x, block_y, "
                     f"block_z, {_signature(form)}):"):  # fmt: skip
         for array in form.arrays.values():
             text.line(f"{array.name} = stack({array.shape}, {array.dtype})")
@@ -143,17 +150,18 @@ def module(
     form: Canonical,
     uniformity: Uniformity,
     regions: Regions,
-    types: Mapping[str, Any],
+    slots: Mapping[str, types.Type],
     runtime: str,
     fastmath: bool,
 ) -> str:
-    """The module to compile: `types` gives each slot's Numba type."""
+    """The module to compile: `slots` gives each slot's Numba type."""
     text = Text()
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
     text.line(f"\n\n@kernel(fastmath={fastmath})")
-    with text.block(f"def {form.source.name}(first_block, last_block, {_signature(form)}):"):
-        _Body(text, form, uniformity, regions, types).write()
+    name = function_name(form.source)
+    with text.block(f"def {name}(first_block, last_block, {_signature(form)}):"):
+        _Body(text, form, uniformity, regions, slots).write()
     return str(text)
 
 
@@ -164,9 +172,9 @@ class _Body:
         form: Canonical,
         uniformity: Uniformity,
         regions: Regions,
-        types: Mapping[str, Any],
+        slots: Mapping[str, types.Type],
     ) -> None:
-        self.text, self.form, self.regions, self.types = text, form, regions, types
+        self.text, self.form, self.regions, self.types = text, form, regions, slots
         *self.outer_axes, self.row_axis = list(lane_axes(form.block))
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
@@ -183,7 +191,7 @@ class _Body:
                 if slot in self.regions.row_slots
                 else f"({self.lane_shape},)"
             )
-            self.text.line(f"{array_name} = stack({shape}, numba.{self.types[slot]})")
+            self.text.line(f"{array_name} = stack({shape}, numba.{_dtype(self.types[slot])})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
@@ -324,3 +332,7 @@ class _Indices(ast.NodeTransformer):
         if plain or not self.uniformity.is_nonnegative(index):
             return index
         return ast.Call(ast.Name("u", ast.Load()), [index], [])
+
+
+def _dtype(kind: types.Type) -> str:
+    return "boolean" if isinstance(kind, types.Boolean) else str(kind)

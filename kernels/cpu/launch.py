@@ -10,6 +10,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core.errors import NumbaError
 
 from . import pool
 from .canonical import Shape3, canonical
@@ -100,7 +101,7 @@ class CpuKernel:
     def _compile(
         self, block: Shape3, arguments: tuple[Any, ...], aliased: frozenset[str]
     ) -> Compiled:
-        parameters = self.source.parameters
+        parameters = [self.source.originals.get(p, p) for p in self.source.parameters]
         if len(parameters) != len(arguments):
             raise KernelError(
                 f"kernel {self.function.__name__!r} takes {len(parameters)} arguments "
@@ -108,9 +109,26 @@ class CpuKernel:
             )
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
-        kinds = tuple(numba.typeof(_writable_alias(argument)) for argument in arguments)
+        kinds = tuple(map(self._type, parameters, arguments))
         function, self._path = lower(self.source, block, kinds, self.fastmath, aliased)
+        try:
+            function.compile((numba.int64,) * 5 + kinds)
+        except (NumbaError, NotImplementedError) as error:
+            types_given = ", ".join(map(str, kinds))
+            raise KernelError(
+                f"kernel {self.function.__name__!r}: Numba cannot compile it for the arguments "
+                f"({types_given}): {error}"
+            ) from error
         return function
+
+    def _type(self, parameter: str, argument: Any) -> Any:
+        try:
+            return numba.typeof(_writable_alias(argument))
+        except (NumbaError, NotImplementedError, OverflowError, ValueError) as error:
+            raise KernelError(
+                f"kernel {self.function.__name__!r}: argument {parameter!r} is of a type that "
+                f"kernels cannot use ({error}); convert it, for arrays with .astype(numpy.float32)"
+            ) from None
 
     def _check(self, parameter: str, argument: Any) -> None:
         if isinstance(argument, (bool, int, float, np.number, np.bool_)):
@@ -131,7 +149,7 @@ class CpuKernel:
 def _kind(argument: Any) -> Any:
     """What decides the compiled function: cheap to compute, since every launch does."""
     if isinstance(argument, np.ndarray):
-        return argument.dtype.char, argument.ndim, argument.flags.c_contiguous
+        return argument.dtype, argument.ndim, argument.flags.c_contiguous
     return type(argument)
 
 

@@ -67,13 +67,13 @@ def lower(
     arguments: tuple[types.Type, ...],
     fastmath: bool,
     aliased: frozenset[str] = frozenset(),
-) -> tuple[Callable[..., None], Path]:
+) -> tuple[Any, Path]:
     """Compile a kernel for one block shape and one tuple of argument types.
 
     `aliased` names the arguments that share memory with one that the kernel writes to.
 
     Returns:
-        The function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the file
+        Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the file
         that its text was written to. Neither is made again when the file exists already.
     """
     parts = [source.text(), block, arguments, fastmath, sorted(aliased), _version_of_the_lowering()]
@@ -81,7 +81,7 @@ def lower(
     path = cache_folder() / f"{source.name}_{digest}.py"
     if not path.exists():
         _write(path, emitted(source, block, arguments, fastmath, aliased))
-    return getattr(_load(path), source.name), path
+    return getattr(_load(path), emit.function_name(source)), path
 
 
 def emitted(
@@ -113,7 +113,7 @@ def _slot_types(
     indices = (types.int64,) * 9
     try:
         found = pipeline.infer_types(
-            namespace[source.name], indices + arguments, slots - form.masks
+            namespace[emit.function_name(source)], indices + arguments, slots - form.masks
         )
     except NumbaError as error:
         raise KernelError(
@@ -124,8 +124,9 @@ def _slot_types(
         if not isinstance(kind, (types.Number, types.Boolean)):
             raise KernelError(
                 f"{source.filename}:{source.first_line}: kernel {source.name!r}: the variable "
-                f"{slot!r} is a {kind}; across a barrier or a loop a thread can keep numbers only. "
-                "Index the array itself instead of keeping a view of it"
+                f"{slot!r} is not a number of one type, but {kind or 'of several types'}; across a "
+                "barrier or a loop a thread can keep numbers only. Index the array itself instead "
+                "of keeping a view of it"
             )
     return dict.fromkeys(slots & form.masks, types.boolean) | found
 

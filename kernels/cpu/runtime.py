@@ -47,8 +47,8 @@ def kernel(*, fastmath: bool) -> Callable[..., Any]:
 
 
 def device(*, fastmath: bool) -> Callable[..., Any]:
-    """Compile a device function."""
-    return partial(_decorate, fastmath=FAST if fastmath else CONTRACT)
+    """Compile a device function; a call left in a lane loop would keep it from being SIMD."""
+    return partial(_decorate, fastmath=FAST if fastmath else CONTRACT, forceinline=True)
 
 
 @intrinsic(prefer_literal=True)
@@ -93,7 +93,7 @@ def _element(context, builder, signature, arguments):  # type: ignore[no-untyped
         context.cast(builder, index, kind, types.intp)
         for index, kind in zip(indices, index_type, strict=True)
     ]
-    return cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=False)
+    return cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=True)
 
 
 def _read_modify_write(operations: dict[str, str]) -> Callable[..., Any]:

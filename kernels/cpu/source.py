@@ -26,6 +26,12 @@ RESERVED = re.compile(
     r"u|stack|kernel|device|block|barrier|numba|numpy|device_math|first_block|last_block"
     r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|atomic_\w+"
 )
+REFUSED = (
+    ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
+    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Import, ast.ImportFrom,
+    ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Delete, ast.Raise, ast.Assert, ast.Dict, ast.Set,
+    ast.List, ast.JoinedStr, ast.Starred, ast.Match, ast.AsyncFor, ast.AsyncWith,
+)  # fmt: skip
 BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "round", "pow", "divmod"}
 
 
@@ -40,6 +46,9 @@ class Source:
     constants: dict[str, str] = field(default_factory=dict)  # name -> Python text of its value
     device_functions: dict[str, Source] = field(default_factory=dict)
     cuda_names: set[str] = field(default_factory=set)  # names bound to the CUDA namespace
+    originals: dict[str, str] = field(
+        default_factory=dict
+    )  # new name -> the name it was renamed from
     values: dict[str, Any] = field(default_factory=dict)  # the constants themselves
 
     def where(self, node: ast.AST) -> str:
@@ -70,15 +79,12 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
         UnsupportedKernel: it refers to a value that a kernel cannot use.
     """
     tree, first_line = _parse(function)
-    _rename(tree, {n: f"{n}_" for n in _identifiers(tree) if RESERVED.fullmatch(n)})
     source = Source(
         function.__name__, inspect.getsourcefile(function) or "<unknown>", first_line, tree
     )
-    arguments = tree.args
-    if arguments.defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
-        raise source.refuse(tree, "an argument has a default, or is not positional",
-                            "Write plain positional arguments")  # fmt: skip
-    for name, value, node in _outside_names(function, tree):
+    _refuse_constructs(source)
+    source.originals = _rename_reserved(tree)
+    for name, value, node in _outside_names(function, source):
         _resolve(source, name, value, node, (*callers, function))
     if callers and source.cuda_names:
         node = next(
@@ -113,29 +119,58 @@ def _identifiers(tree: ast.AST) -> set[str]:
     return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
 
 
-def _rename(tree: ast.AST, new_names: dict[str, str]) -> None:
+def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
+    """Give a name of its own to what is called like something of ours; return new -> old."""
+    taken = _identifiers(tree)
+    new_names: dict[str, str] = {}
+    for old in sorted(name for name in taken if RESERVED.fullmatch(name)):
+        new_names[old] = f"{old}_"
+        while new_names[old] in taken:
+            new_names[old] += "_"
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = new_names.get(node.id, node.id)
         elif isinstance(node, ast.arg):
             node.arg = new_names.get(node.arg, node.arg)
+    return {new: old for old, new in new_names.items()}
+
+
+def _refuse_constructs(source: Source) -> None:
+    """Refuse what no kernel can hold, and drop annotations, which mean nothing here."""
+    arguments = source.tree.args
+    if arguments.defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
+        raise source.refuse(
+            source.tree,
+            "an argument has a default, or is not positional",
+            "Write plain positional arguments",
+        )
+    for node in (inner for statement in source.tree.body for inner in ast.walk(statement)):
+        if isinstance(node, REFUSED):
+            raise source.refuse(
+                node,
+                f"`{type(node).__name__}` is not part of a kernel",
+                "Write it with assignments, if, for, while and calls of device functions",
+            )
+        if isinstance(node, (ast.For, ast.While)) and node.orelse:
+            raise source.refuse(node, "a loop has an `else`", "Use a flag instead")
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
 
 
 def _outside_names(
-    function: types.FunctionType, tree: ast.FunctionDef
+    function: types.FunctionType, source: Source
 ) -> Iterator[tuple[str, Any, ast.AST]]:
     """Each name that the function reads but does not bind, with its value."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    nodes = [node for statement in tree.body for node in ast.walk(statement)]
-    bound = {arg.arg for arg in tree.args.args}
+    nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
+    bound = set(source.parameters)
     bound |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     seen = set(bound)
-    renamed = {f"{n}_": n for n in (n[:-1] for n in _identifiers(tree)) if RESERVED.fullmatch(n)}
     for node in nodes:
         if not isinstance(node, ast.Name) or node.id in seen:
             continue
         seen.add(node.id)
-        written = renamed.get(node.id, node.id)
+        written = source.originals.get(node.id, node.id)
         if written in cells:
             yield node.id, cells[written].cell_contents, node
         elif written in function.__globals__:
@@ -144,8 +179,8 @@ def _outside_names(
             yield node.id, getattr(builtins, written), node
         else:
             raise KernelError(
-                f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}: kernel "
-                f"{function.__name__!r} uses the name {node.id!r}, which is not defined"
+                f"{source.where(node)}: kernel {source.name!r} uses the name {written!r}, which is "
+                "not defined"
             )
 
 
@@ -160,6 +195,10 @@ def _resolve(
     elif getattr(value, "is_device_function", False):
         if value.function in callers:
             raise source.refuse(node, f"{name!r} calls itself", "Write a loop")
+        for call in ast.walk(source.tree):
+            called = call.func if isinstance(call, ast.Call) and call.keywords else None
+            if isinstance(called, ast.Name) and called.id == name:
+                raise source.refuse(call, f"{name!r} is called with keywords", "Use positions")
         source.device_functions[name] = read(value.function, callers)
     elif value is math:
         source.constants[name] = "device_math"

@@ -16,6 +16,7 @@ from collections import Counter
 import numpy as np
 
 from .canonical import Canonical, is_barrier
+from .source import Source
 
 BLOCKS = {"block_x", "block_y", "block_z"}
 THREADS = {"thread_x", "thread_y", "thread_z"}
@@ -25,10 +26,19 @@ Loop = ast.For | ast.While
 
 
 def base_name(node: ast.AST) -> str | None:
-    """The array's name in `array[i]` or `array[i][j]`; None when it is not a plain name."""
-    while isinstance(node, ast.Subscript):
+    """The array's name in `array[i]`, `array[i][j]` or `array.T[i]`; None for anything else."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def is_shape(node: ast.AST) -> bool:
+    """Whether a node is `array.shape[i]`."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr in UNIFORM_ATTRIBUTES
+    )
 
 
 def is_atomic(node: ast.AST) -> bool:
@@ -76,14 +86,21 @@ class Uniformity:
             return node.id in self.varying
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return node.attr not in UNIFORM_ATTRIBUTES and node.value.id in self.varying
-        if isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Attribute):
+        if isinstance(node, ast.Subscript) and not is_shape(node):
             array = base_name(node)
             known = array in self.form.parameters or array in self.form.source.constants
             if not known or array in self.written:
                 return True
-        if is_atomic(node):
+        if is_atomic(node) or self._reads_written_array(node):
             return True
         return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
+
+    def _reads_written_array(self, node: ast.AST) -> bool:
+        """Whether a call gets an array that the kernel writes to, or a shared one."""
+        if not isinstance(node, ast.Call):
+            return False
+        arrays = {base_name(argument) for argument in node.args}
+        return not arrays.isdisjoint(self.written | set(self.form.arrays))
 
     def is_positive(self, node: ast.AST) -> bool:
         """Whether an expression is surely greater than zero (the step of a loop)."""
@@ -137,7 +154,11 @@ class Uniformity:
                 case ast.For():
                     self._visit_for(statement, under_varying, lane_level)
                 case ast.While(test=test, body=then):
-                    level = lane_level or self.is_varying(test) or self._leaves_early(statement)
+                    level = (
+                        lane_level
+                        or self.is_varying(test)
+                        or self._leaves_early(statement, under_varying)
+                    )
                     level = level or (under_varying and reads_memory(test))
                     if not level:
                         self.block_loops.add(statement)
@@ -152,7 +173,7 @@ class Uniformity:
             )
         start, stop, step = range_arguments(loop)
         shared = not (self.is_varying(stop) or self.is_varying(step))
-        early = lane_level or self._leaves_early(loop)
+        early = lane_level or self._leaves_early(loop, under_varying)
         early = early or (under_varying and reads_memory(loop.iter))
         own_variable = self.assignments[loop.target.id] == 1
         in_step = not self.is_varying(start) and not self._walks_rows(loop)
@@ -181,7 +202,9 @@ class Uniformity:
         With the threads innermost, neighbouring lanes would touch memory a row apart. Such a loop
         is better left inside the loop over the threads, if nothing in it needs to be outside.
         """
-        if any(is_barrier(inner) for inner in ast.walk(loop)):
+        nodes = [node for statement in loop.body for node in ast.walk(statement)]
+        stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        if any(map(is_barrier, nodes)) or not all(map(self.is_varying, stores)):
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
@@ -215,7 +238,10 @@ class Uniformity:
             case ast.Name(id=name) if name in THREADS:
                 return ast.Constant(0)
             case ast.Name(id=name) if name in self.definitions:
-                return self.lowest(self.definitions[name])
+                definition = self.definitions[name]
+                names = (n.id for n in ast.walk(definition) if isinstance(n, ast.Name))
+                unchanged = all(self.assignments[name] <= 1 for name in names)
+                return self.lowest(definition) if unchanged else None
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 low = self.lowest(left), self.lowest(right)
                 if low[0] is not None and low[1] is not None:
@@ -231,9 +257,13 @@ class Uniformity:
         if varying:
             self.varying.add(name)
 
-    def _leaves_early(self, loop: Loop) -> bool:
-        """Whether some threads may leave the loop, or skip a turn, before others."""
-        return any(self.is_varying(test) for jump in _jumps(loop) for test in jump)
+    def _leaves_early(self, loop: Loop, under_varying: bool) -> bool:
+        """Whether some threads may leave the loop, or skip a turn, before others.
+
+        Under a mask a condition that reads memory is not for all threads to evaluate.
+        """
+        tests = [test for jump in _jumps(loop) for test in jump]
+        return any(self.is_varying(t) or (under_varying and reads_memory(t)) for t in tests)
 
 
 def _is_range(loop: ast.For) -> bool:
@@ -268,10 +298,7 @@ def _nodes(form: Canonical) -> list[ast.AST]:
 
 def reads_memory(node: ast.AST) -> bool:
     """Whether an expression reads an element of an array."""
-    return any(
-        isinstance(inner, ast.Subscript) and not isinstance(inner.value, ast.Attribute)
-        for inner in ast.walk(node)
-    )
+    return any(isinstance(inner, ast.Subscript) and not is_shape(inner) for inner in ast.walk(node))
 
 
 def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
@@ -289,18 +316,31 @@ def written_arrays(form: Canonical) -> set[str]:
             if is_atomic(node):
                 written.add(base_name(node.args[0]))
             elif node.func.id in form.source.device_functions:
-                written |= {a.id for a in node.args if isinstance(a, ast.Name)}
-    views = {
-        node.targets[0].id: base_name(node.value)
-        for node in _nodes(form)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, (ast.Subscript, ast.Name))
-    }
+                positions = written_parameters(form.source.device_functions[node.func.id])
+                written |= {base_name(node.args[i]) for i in positions}
+    views: dict[str, set[str]] = {}
+    for node in _nodes(form):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            views.setdefault(node.targets[0].id, set()).update(names)
     found = {name for name in written if name}
-    while more := {views[name] for name in found if views.get(name)} - found:
-        found |= {name for name in more if name}
+    while more := {source for name in found for source in views.get(name, ())} - found:
+        found |= more
     return found
+
+
+def written_parameters(function: Source) -> list[int]:
+    """The positions of the arguments that a device function writes to."""
+    written: set[str | None] = set()
+    for node in ast.walk(function.tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            written.add(base_name(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            inner = function.device_functions.get(node.func.id)
+            written |= (
+                {base_name(node.args[i]) for i in written_parameters(inner)} if inner else set()
+            )
+    return [i for i, name in enumerate(function.parameters) if name in written]
 
 
 def _count_assignments(form: Canonical) -> Counter[str]:
