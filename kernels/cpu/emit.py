@@ -120,8 +120,8 @@ def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
     text = Text()
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
-    with text.block(f"def {function_name(form.source)}(thread_x, thread_y, thread_z, block_x, block_y, "
-                    f"block_z, {_signature(form)}):"):  # fmt: skip
+    indices = ", ".join(f"{index}_{axis}" for index in ("thread", "block") for axis in AXES)
+    with text.block(f"def {function_name(form.source)}({indices}, {_signature(form)}):"):
         for array in form.arrays.values():
             text.line(f"{array.name} = stack({array.shape}, {array.dtype})")
         _statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])

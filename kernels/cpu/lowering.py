@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -73,8 +72,8 @@ def lower(
     `aliased` names the arguments that share memory with one that the kernel writes to.
 
     Returns:
-        Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the file
-        that its text was written to. Neither is made again when the file exists already.
+        Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the
+        file that its text was written to. Neither is made again when the file exists already.
     """
     parts = [source.text(), block, arguments, fastmath, sorted(aliased), _version_of_the_lowering()]
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -66,4 +66,5 @@ def run(function: Callable[[int, int], None], blocks: int) -> None:
     helpers = _submit(work, threads - 1)
     work()
     for helper in helpers:
-        helper.result()
+        if not helper.cancel():  # one that has not begun has nothing left to do
+            helper.result()

@@ -84,7 +84,7 @@ def stack(typing_context, shape, dtype):  # type: ignore[no-untyped-def]
     return array_type(shape, dtype), generate
 
 
-def _element(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _element(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """The address of the element that an atomic works on."""
     array_type, index_type = signature.args[:2]
     array = make_array(array_type)(context, builder, arguments[0])
@@ -106,7 +106,7 @@ def _read_modify_write(operations: dict[str, str]) -> Callable[..., Any]:
                           "signed" if kind.signed else "unsigned"]  # fmt: skip
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            address = _element(context, builder, signature, arguments)  # type: ignore[no-untyped-call]
+            address = _element(context, builder, signature, arguments)
             operand = context.cast(builder, arguments[2], signature.args[2], kind)
             return builder.atomic_rmw(name, address, operand, "seq_cst")
 
