@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .mutants import Mutant, killer
-from .operations import narrowed, recurrent, softmax
+from .operations import bidirectional, naive, narrowed, recurrent, softmax
 
 MUTANTS = [
     Mutant(
@@ -17,13 +17,6 @@ MUTANTS = [
         "softmax.py",
         "mixed = shrink * n_own[t]",
         "mixed = n_own[t]",
-    ),
-    Mutant(
-        "sum_not_rescaled",
-        softmax,
-        "softmax.py",
-        "total *= shrink",
-        "total *= real(1)",
     ),
     Mutant(
         "causal_mask_off_by_one",
@@ -45,13 +38,6 @@ MUTANTS = [
         "softmax.py",
         "total += p\n            cuda.syncthreads()\n",
         "total += p\n",
-    ),
-    Mutant(
-        "log_sum_without_the_maximum",
-        softmax,
-        "softmax.py",
-        "highest + math.log(d)",
-        "math.log(d)",
     ),
     Mutant(
         "delta_dropped",
@@ -82,6 +68,41 @@ MUTANTS = [
         "ds[t * parts + y, x] = slope\n",
     ),
     Mutant(
+        "padded_keys_summed",
+        bidirectional,
+        "linear.py",
+        "end = min(begin + span, lengths[n])",
+        "end = min(begin + span, B.shape[2])",
+    ),
+    Mutant(
+        "normaliser_missing_in_dk",
+        bidirectional,
+        "linear.py",
+        "_gradient(value, R.X_transposed, ones,",
+        "_gradient(value, R.X_transposed, zeros,",
+    ),
+    Mutant(
+        "naive_causal_mask_off_by_one",
+        naive,
+        "linear.py",
+        "if start + x > first + y * OWN + r + reach:",
+        "if start + x >= first + y * OWN + r + reach:",
+    ),
+    Mutant(
+        "gradient_of_the_mask_off_by_one",
+        naive,
+        "linear.py",
+        "if i < last_a and j < last_b and way * (j - i) <= reach:",
+        "if i < last_a and j < last_b and way * (j - i) < reach:",
+    ),
+    Mutant(
+        "no_barrier_before_the_scores_are_used",
+        naive,
+        "linear.py",
+        "v_tile[t, x] = v[n, h, start + t, m * TILE + x]\n                cuda.syncthreads()\n",
+        "v_tile[t, x] = v[n, h, start + t, m * TILE + x]\n",
+    ),
+    Mutant(
         "query_does_not_see_its_own_key",
         recurrent,
         "recurrent.py",
@@ -96,13 +117,6 @@ MUTANTS = [
         "if 0 <= p < key.shape[2] and e < E:",
     ),
     Mutant(
-        "padded_queries_answered",
-        recurrent,
-        "recurrent.py",
-        "if 0 <= i < last_query and e < E:",
-        "if 0 <= i < query.shape[2] and e < E:",
-    ),
-    Mutant(
         "keys_after_the_last_query_forgotten",
         recurrent,
         "recurrent.py",
@@ -110,7 +124,7 @@ MUTANTS = [
         "query.shape[2] + offset",
     ),
     Mutant(
-        "normaliser_missing_in_dk",
+        "recurrent_normaliser_missing_in_dk",
         recurrent,
         "recurrent.py",
         "_scan(value, gn, query, ones_k,",
