@@ -271,6 +271,8 @@ def _progress_bar(trainer: Trainer) -> tqdm[Any]:
 
 
 def _show(bar: tqdm[Any], row: Row) -> None:
+    if bar.n == bar.initial:
+        bar.unpause()  # the time that compiling took says nothing about the time left
     bar.set_postfix_str(
         f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.1%}, "
         f"{row['sequences_per_second']:.0f} sequences/s",
