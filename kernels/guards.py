@@ -143,7 +143,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
             if slope > real(0):
                 gd[n, h, i] = -products[y, 0] / value(d[n, h, i], eps) * slope  # (5)
 
-    return normaliser
+    return normaliser  # type: ignore[no-any-return]
 
 
 def normaliser_gradients(
@@ -183,7 +183,7 @@ def normaliser_gradients(
     first_row = -query_offset if causal and not has_initial_state else 0
     fewest_keys = 0 if has_initial_state else 1
     number = g.dtype.type(default_eps(guard, g.dtype) if eps is None else eps)
-    blocks = ceil_div(length, THREADS[1]), heads, batch
+    blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     kernel[blocks, THREADS](
         g, o, d, query_lengths, key_lengths, first_row, fewest_keys, number, gn, gd

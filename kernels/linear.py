@@ -23,8 +23,8 @@ and dQ = dq phi'(Q), dK = dk phi'(K). All three are one sum with different actor
         dk     v    gn   q    1    gd
         dv     k    q    gn   0    0
 
-The naive kernels compute (7) as it stands, tile by tile, so that no Lq x Lk matrix is ever in memory.
-The time is that of Lq x Lk all the same.
+The naive kernels compute (7) as it stands, tile by tile, so that no Lq x Lk matrix is in memory;
+the time grows with Lq x Lk all the same.
 
 Where every query sees every key, w_ij only says which rows exist, and the brackets can be moved:
 
@@ -48,9 +48,9 @@ The kernels in this file:
     _forward_kernel          (10), (3); a block owns a tile of queries
     _gradient_kernel         (9); a block owns a tile of rows i
 
-All work on tiles of 32 x 32 numbers, with a warp to a row: threadIdx.x = x is a column of a tile, and
-threadIdx.y = y a group of OWN rows, whose sums a thread keeps in registers. Every sum has one owner
-and a fixed order: results repeat bit by bit, without atomics.
+All but the first work on tiles of 32 x 32 numbers, with a warp to a row: threadIdx.x = x is a
+column of a tile, and threadIdx.y = y a group of OWN rows, whose sums a thread keeps in registers.
+Every sum has one owner and a fixed order: results repeat bit by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from .guards import default_eps, normaliser_gradients
 from .guards import guard as get_guard
 
 TILE = 32  # rows and columns of a tile; the threads of a warp
+PITCH = TILE + 1  # of a transposed tile: writing down its columns meets no bank twice
 OWN = 4  # rows of a tile that a thread owns
 GROUPS = TILE // OWN
 THREADS = TILE, GROUPS
@@ -91,18 +92,18 @@ def _feature_kernel(real: Any, feature_name: str) -> Kernel:
         if i < x.size:
             result[i] = phi(x[i])
 
-    return features
+    return features  # type: ignore[no-any-return]
 
 
 @cache
 def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
     guard = get_guard(guard_name, real).value
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit(fastmath=True, max_registers=128)
     def naive_forward(q, k, v, query_lengths, key_lengths, reach, eps, output, denominator):  # type: ignore[no-untyped-def]
         """Features q (N, H, Lq, E), k (N, H, Lk, E), v (N, H, Lk, M); the last two are written."""
         q_tile = cuda.shared.array((TILE, TILE), real)
-        k_tile = cuda.shared.array((TILE, TILE + 1), real)  # transposed
+        k_tile = cuda.shared.array((TILE, PITCH), real)  # transposed
         v_tile = cuda.shared.array((TILE, TILE), real)
         a_tile = cuda.shared.array((TILE, TILE), real)
         a_own = cuda.local.array(OWN, real)
@@ -174,21 +175,21 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 if x == 0:
                     denominator[n, h, i] = d
 
-    return naive_forward
+    return naive_forward  # type: ignore[no-any-return]
 
 
 @cache
 def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
     slope = get_feature_map(result_map, real).derivative
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit(fastmath=True, max_registers=128)
     def naive_gradient(A, B, C, a, b, a_lengths, b_lengths, way, reach, raw, result):  # type: ignore[no-untyped-def]
         """Equation (7); row i sees row j where way * (j - i) <= reach. phi' of raw goes to y.
 
         A (N, H, La, D), B (N, H, Lb, D), C (N, H, Lb, M), a (N, H, La), b (N, H, Lb).
         """
         a_tile = cuda.shared.array((TILE, TILE), real)
-        b_tile = cuda.shared.array((TILE, TILE + 1), real)  # transposed
+        b_tile = cuda.shared.array((TILE, PITCH), real)  # transposed
         c_tile = cuda.shared.array((TILE, TILE), real)
         w_tile = cuda.shared.array((TILE, TILE), real)
         w_own = cuda.local.array(OWN, real)
@@ -249,14 +250,14 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                     if i < last_a:
                         result[n, h, i, c] = y_own[m, r] * slope(raw[n, h, i, c])
 
-    return naive_gradient
+    return naive_gradient  # type: ignore[no-any-return]
 
 
 @cache
 def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
     phi = get_feature_map(feature_name, real).value
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit(fastmath=True, max_registers=128)
     def sums(B, C, b, lengths, span, X, X_transposed, z):  # type: ignore[no-untyped-def]
         """B (N, H, L, D) before phi, C (N, H, L, M), b (N, H, L); the rest is written to."""
         b_tile = cuda.shared.array((TILE, TILE), real)
@@ -274,7 +275,7 @@ def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
         for m in range(width):
             for r in range(OWN):
                 X_own[m, r] = real(0)
-        z_own = real(0)
+        z_own = real(0)  # of the rows that this thread has loaded
 
         for start in range(begin, end, TILE):
             for t in range(y, TILE, GROUPS):
@@ -291,20 +292,24 @@ def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
                     for r in range(OWN):
                         X_own[m, r] += b_tile[t, y * OWN + r] * c_tile[t, x]  # (8)
                 cuda.syncthreads()
-            if y == 0:
-                for t in range(min(TILE, end - start)):
-                    z_own += b[n, h, start + t] * b_tile[t, x]  # (8)
-            cuda.syncthreads()
+            for r in range(OWN):
+                t = r * GROUPS + y
+                z_own += b[n, h, min(start + t, end - 1)] * b_tile[t, x]  # (8)
 
+        c_tile[y, x] = z_own
+        cuda.syncthreads()
+        if y == 0:
+            total = real(0)
+            for group in range(GROUPS):
+                total += c_tile[group, x]
+            z[part, n, h, first_d + x] = total
         for m in range(width):
             for r in range(OWN):
                 d = first_d + y * OWN + r
                 X[part, n, h, d, m * TILE + x] = X_own[m, r]
                 X_transposed[part, n, h, m * TILE + x, d] = X_own[m, r]
-        if y == 0:
-            z[part, n, h, first_d + x] = z_own
 
-    return sums
+    return sums  # type: ignore[no-any-return]
 
 
 @cache
@@ -312,10 +317,11 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
     phi = get_feature_map(feature_name, real).value
     guard = get_guard(guard_name, real).value
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit(fastmath=True, max_registers=128)
     def forward(query, S, Z, query_lengths, eps, output, denominator):  # type: ignore[no-untyped-def]
         """`query` (N, H, L, E), S and Z of whole tiles; the last two are written to."""
         q_tile = cuda.shared.array((TILE, TILE), real)
+        s_tile = cuda.shared.array((TILE, TILE), real)
         d_tile = cuda.shared.array((TILE, TILE), real)  # in each row, the terms of d
         n_own = cuda.local.array((width, OWN), real)
 
@@ -336,12 +342,14 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
                 if first + t < end and e + x < query.shape[3]:
                     q_tile[t, x] = phi(query[n, h, first + t, e + x])
                 d_tile[t, x] += q_tile[t, x] * Z[n, h, e + x]  # (10)
-            cuda.syncthreads()
             for m in range(width):
-                for d in range(TILE):
+                for t in range(y, TILE, GROUPS):
+                    s_tile[t, x] = S[n, h, e + t, m * TILE + x]
+                cuda.syncthreads()
+                for t in range(TILE):
                     for r in range(OWN):
-                        n_own[m, r] += q_tile[y * OWN + r, d] * S[n, h, e + d, m * TILE + x]  # (10)
-            cuda.syncthreads()
+                        n_own[m, r] += q_tile[y * OWN + r, t] * s_tile[t, x]  # (10)
+                cuda.syncthreads()
 
         half = TILE // 2
         while half > 0:
@@ -361,7 +369,7 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
                 if x == 0:
                     denominator[n, h, i] = d_tile[y * OWN + r, 0]
 
-    return forward
+    return forward  # type: ignore[no-any-return]
 
 
 @cache
@@ -370,10 +378,11 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
     phi = get_feature_map(rows_map, real).value
     slope = get_feature_map(result_map, real).derivative
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit(fastmath=True, max_registers=128)
     def gradient(A, X, a, z, lengths, raw, result):  # type: ignore[no-untyped-def]
         """A (N, H, L, D), X and z of whole tiles, a (N, H, L); phi' of raw goes to the result."""
         a_tile = cuda.shared.array((TILE, TILE), real)
+        x_tile = cuda.shared.array((TILE, TILE), real)
         y_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -390,12 +399,14 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
                 a_tile[t, x] = real(0)
                 if first + t < end and d + x < A.shape[3]:
                     a_tile[t, x] = phi(A[n, h, first + t, d + x])
-            cuda.syncthreads()
             for m in range(width):
-                for s in range(TILE):
+                for t in range(y, TILE, GROUPS):
+                    x_tile[t, x] = X[n, h, d + t, m * TILE + x]
+                cuda.syncthreads()
+                for t in range(TILE):
                     for r in range(OWN):
-                        y_own[m, r] += a_tile[y * OWN + r, s] * X[n, h, d + s, m * TILE + x]  # (9)
-            cuda.syncthreads()
+                        y_own[m, r] += a_tile[y * OWN + r, t] * x_tile[t, x]  # (9)
+                cuda.syncthreads()
 
         for m in range(width):
             c = m * TILE + x
@@ -407,7 +418,7 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
                         total = y_own[m, r] + a[n, h, i] * z[n, h, c]  # (9)
                         result[n, h, i, c] = total * slope(raw[n, h, i, c])
 
-    return gradient
+    return gradient  # type: ignore[no-any-return]
 
 
 class _Sums(NamedTuple):
@@ -431,6 +442,11 @@ def _sums(B: Array, C: Array, b: Array, lengths: Array, feature_map: str) -> _Su
     kernel = _sum_kernel(width, kernel_dtype(B), feature_map)
     kernel[(parts * rows, H, N), THREADS](B, C, b, lengths, span, X, X_transposed, z)
     return _Sums(*(share[0] if parts == 1 else share.sum(axis=0) for share in (X, X_transposed, z)))
+
+
+def _blocks(count: int, size: int = TILE) -> int:
+    """How many blocks share out `count` things; one even for none, as a launch needs a block."""
+    return max(1, ceil_div(count, size))
 
 
 def _width(size: int) -> int:
@@ -475,7 +491,7 @@ def forward(
     output = xp.empty((N, H, L, value.shape[3]), query.dtype)
     denominator = xp.empty((N, H, L), query.dtype)
     kernel = _forward_kernel(_width(value.shape[3]), real, feature_map, guard)
-    kernel[(ceil_div(L, TILE), H, N), THREADS](
+    kernel[(_blocks(L), H, N), THREADS](
         query, sums.X, sums.z, queries, _eps(guard, eps, query), output, denominator
     )
     return output, denominator
@@ -553,7 +569,7 @@ def _gradient(
     N, H, L, width = raw.shape
     result = array_module(A).empty_like(raw)
     kernel = _gradient_kernel(_width(width), kernel_dtype(A), rows_map, result_map)
-    kernel[(ceil_div(L, TILE), H, N), THREADS](A, X, a, *contiguous(z), lengths, raw, result)
+    kernel[(_blocks(L), H, N), THREADS](A, X, a, *contiguous(z), lengths, raw, result)
     return result
 
 
@@ -594,7 +610,7 @@ def naive_forward(
     xp = array_module(query)
     output, denominator = xp.empty((N, H, L, M), query.dtype), xp.empty((N, H, L), query.dtype)
     kernel = _naive_forward_kernel(_width(M), kernel_dtype(query), guard)
-    kernel[(ceil_div(L, TILE), H, N), THREADS](
+    kernel[(_blocks(L), H, N), THREADS](
         _features(query, feature_map),
         _features(key, feature_map),
         value,
@@ -612,7 +628,7 @@ def _features(x: Array, feature_map: str) -> Array:
     """Phi of every number of a contiguous array."""
     result = array_module(x).empty_like(x)
     kernel = _feature_kernel(kernel_dtype(x), feature_map)
-    kernel[ceil_div(x.size, MAP_THREADS), MAP_THREADS](x.reshape(-1), result.reshape(-1))
+    kernel[_blocks(x.size, MAP_THREADS), MAP_THREADS](x.reshape(-1), result.reshape(-1))
     return result
 
 
@@ -684,7 +700,7 @@ def _naive_gradient(
     N, H, L, width = raw.shape
     result = array_module(raw).empty_like(raw)
     kernel = _naive_gradient_kernel(_width(width), kernel_dtype(raw), result_map)
-    kernel[(ceil_div(L, TILE), H, N), THREADS](
+    kernel[(_blocks(L), H, N), THREADS](
         A, B, C, a, b, a_lengths, b_lengths, way, reach, raw, result
     )
     return result
