@@ -40,8 +40,9 @@ One thread pattern serves all three. threadIdx.x = x is a row of the tile that t
 threadIdx.y = y a part of the work on that row: first the scores with some of the rows that are
 walked past, then some of the columns of the result. What is owned lies transposed, so that
 neighbouring threads read neighbouring numbers; what is walked past is read by all threads of a warp
-at the same address, a broadcast. Every sum has one owner and one order: results repeat bit by bit,
-without atomics.
+at the same address, a broadcast. A thread makes several sums at once, four or more, because one sum
+by itself spends its time on reading: with four, five reads feed four multiplications, where two fed
+one. Every sum has one owner and one order: results repeat bit by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ from .arrays import (
 )
 from .cuda import Kernel, cuda
 
-TILE = 64  # queries of a block, for head dims up to 64 in float32
+TILE = 64  # queries of a block, where the shared memory allows
+WIDTH = 4  # sums that a thread makes at once, at least
+TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
 
 
 class _Shape(NamedTuple):
@@ -76,23 +79,25 @@ class _Shape(NamedTuple):
         return self.rows, self.parts
 
 
-def _forward_shape(dim: int, real: Any) -> _Shape:
+def _forward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
     size = real.bitwidth // 8
-    rows = min(TILE, 16384 // (dim * size))
+    rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
     step = min(rows // 2, 8192 // (rows * size))
-    return _Shape(rows, min(256 // rows, 8, step), step)
+    return _Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
 
 
-def _backward_shape(dim: int, real: Any) -> _Shape:
+def _backward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
     size = real.bitwidth // 8
-    rows = min(TILE // 2, 8192 // (dim * size))
-    return _Shape(rows, min(8, rows), min(rows, 4096 // (rows * size)))
+    rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
+    step = min(rows, 4096 // (rows * size))
+    return _Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
 
 
 @cache
 def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _forward_shape(max(head_dim, value_dim), real)
+    rows, parts, step = _forward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, value_dim // parts
+    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
 
     @cuda.jit(fastmath=True)
@@ -106,6 +111,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
         share = cuda.shared.array((parts, rows), real)  # of each part in a row's maximum, then sum
         n_own = cuda.local.array(own_columns, real)  # n of (4), this thread's columns
+        sums = cuda.local.array(width, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -142,14 +148,17 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             cuda.syncthreads()
 
             own_highest = highest
-            for t in range(own_keys):
-                score = real(0)
+            for t in range(0, own_keys, at_once):
+                j = y * own_keys + t
+                for c in range(at_once):
+                    sums[c] = real(0)
                 for e in range(head_dim):
-                    score += q[e, x] * k[t * parts + y, e]
-                if start + t * parts + y >= seen:
-                    score = real(-2e30)
-                s[t * parts + y, x] = score
-                own_highest = max(own_highest, score)
+                    for c in range(at_once):
+                        sums[c] += q[e, x] * k[j + c, e]
+                for c in range(at_once):
+                    score = sums[c] if start + j + c < seen else real(-2e30)
+                    s[j + c, x] = score
+                    own_highest = max(own_highest, score)
             share[y, x] = own_highest
             cuda.syncthreads()
 
@@ -160,16 +169,20 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             highest = new_highest
             total *= shrink
             for t in range(own_keys):
-                p = math.exp(s[t * parts + y, x] - highest)
-                s[t * parts + y, x] = p
+                p = math.exp(s[y * own_keys + t, x] - highest)
+                s[y * own_keys + t, x] = p
                 total += p
             cuda.syncthreads()
 
-            for t in range(own_columns):
-                mixed = shrink * n_own[t]
+            for t in range(0, own_columns, width):
+                m = y * own_columns + t
+                for c in range(width):
+                    sums[c] = shrink * n_own[t + c]
                 for j in range(step):
-                    mixed += s[j, x] * v[j, y * own_columns + t]  # (4)
-                n_own[t] = mixed
+                    for c in range(width):
+                        sums[c] += s[j, x] * v[j, m + c]  # (4)
+                for c in range(width):
+                    n_own[t + c] = sums[c]
             cuda.syncthreads()
 
         share[y, x] = total
@@ -182,8 +195,9 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             if d > real(0):
                 inverse = real(1) / d
             for t in range(own_columns):
-                if y * own_columns + t < M:
-                    output[n, h, i, y * own_columns + t] = n_own[t] * inverse  # (5)
+                m = y * own_columns + t
+                if m < M:
+                    output[n, h, i, m] = n_own[t] * inverse  # (5)
             if y == 0:
                 log_sum_exp[n, h, i] = (
                     highest + math.log(d) if inverse > real(0) else real(-math.inf)
@@ -194,8 +208,9 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 @cache
 def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _backward_shape(max(head_dim, value_dim), real)
+    rows, parts, step = _backward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, head_dim // parts
+    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1
 
     @cuda.jit(fastmath=True)
@@ -210,6 +225,7 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         v = cuda.shared.array((step, value_dim), real)
         ds = cuda.shared.array((step, rows), real)
         dq_own = cuda.local.array(own_columns, real)
+        sums = cuda.local.array(width, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -255,22 +271,34 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         v[r, m] = value[n, h, start + r, m]
             cuda.syncthreads()
 
-            for t in range(own_keys):
-                score = real(0)
+            for t in range(0, own_keys, at_once):
+                j = y * own_keys + t
+                for c in range(at_once):
+                    sums[c] = real(0)
                 for e in range(head_dim):
-                    score += q[e, x] * k[t * parts + y, e]
-                dp = real(0)
+                    for c in range(at_once):
+                        sums[c] += q[e, x] * k[j + c, e]
+                for c in range(at_once):
+                    ds[j + c, x] = (
+                        math.exp(sums[c] - l_i) if start + j + c < seen else real(0)
+                    )  # (2)
+                    sums[c] = -delta_i
                 for m in range(value_dim):
-                    dp += g[m, x] * v[t * parts + y, m]
-                p = math.exp(score - l_i) if start + t * parts + y < seen else real(0)  # (2)
-                ds[t * parts + y, x] = p * (dp - delta_i)  # (7)
+                    for c in range(at_once):
+                        sums[c] += g[m, x] * v[j + c, m]
+                for c in range(at_once):
+                    ds[j + c, x] *= sums[c]  # (7)
             cuda.syncthreads()
 
-            for t in range(own_columns):
-                mixed = dq_own[t]
+            for t in range(0, own_columns, width):
+                e = y * own_columns + t
+                for c in range(width):
+                    sums[c] = dq_own[t + c]
                 for j in range(step):
-                    mixed += ds[j, x] * k[j, y * own_columns + t]  # (9)
-                dq_own[t] = mixed
+                    for c in range(width):
+                        sums[c] += ds[j, x] * k[j, e + c]  # (9)
+                for c in range(width):
+                    dq_own[t + c] = sums[c]
             cuda.syncthreads()
 
         if i < query.shape[2]:
@@ -285,8 +313,9 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 @cache
 def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _backward_shape(max(head_dim, value_dim), real)
+    rows, parts, step = _backward_shape(head_dim, value_dim, real)
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
+    at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
     pitch = rows + 1
 
     @cuda.jit(fastmath=True)
@@ -303,6 +332,7 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         ds = cuda.shared.array((step, rows), real)
         dk_own = cuda.local.array(own_k, real)
         dv_own = cuda.local.array(own_v, real)
+        sums = cuda.local.array(width, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -343,32 +373,45 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         g[r, m] = grad_output[n, h, start + r, m]
             cuda.syncthreads()
 
-            for t in range(own_queries):
-                score = real(0)
+            for t in range(0, own_queries, at_once):
+                r = y * own_queries + t
+                for c in range(at_once):
+                    sums[c] = real(0)
                 for e in range(head_dim):
-                    score += k[e, x] * q[t * parts + y, e]
-                dp = real(0)
+                    for c in range(at_once):
+                        sums[c] += k[e, x] * q[r + c, e]
+                for c in range(at_once):
+                    i = start + r + c
+                    p[r + c, x] = real(0)
+                    if seen_from <= i and i < last_query:
+                        p[r + c, x] = math.exp(sums[c] - log_sum_exp[n, h, i])  # (2)
+                    sums[c] = real(0)
                 for m in range(value_dim):
-                    dp += v[m, x] * g[t * parts + y, m]
-                i = start + t * parts + y
-                weight, slope = real(0), real(0)
-                if seen_from <= i and i < last_query:
-                    weight = math.exp(score - log_sum_exp[n, h, i])  # (2)
-                    slope = weight * (dp - delta[n, h, i])  # (7)
-                p[t * parts + y, x] = weight
-                ds[t * parts + y, x] = slope
+                    for c in range(at_once):
+                        sums[c] += v[m, x] * g[r + c, m]
+                for c in range(at_once):
+                    i = min(start + r + c, last_query - 1)
+                    ds[r + c, x] = p[r + c, x] * (sums[c] - delta[n, h, i])  # (7)
             cuda.syncthreads()
 
-            for t in range(own_v):
-                mixed = dv_own[t]
+            for t in range(0, own_v, width):
+                m = y * own_v + t
+                for c in range(width):
+                    sums[c] = dv_own[t + c]
                 for r in range(step):
-                    mixed += p[r, x] * g[r, y * own_v + t]  # (6)
-                dv_own[t] = mixed
-            for t in range(own_k):
-                mixed = dk_own[t]
+                    for c in range(width):
+                        sums[c] += p[r, x] * g[r, m + c]  # (6)
+                for c in range(width):
+                    dv_own[t + c] = sums[c]
+            for t in range(0, own_k, width):
+                e = y * own_k + t
+                for c in range(width):
+                    sums[c] = dk_own[t + c]
                 for r in range(step):
-                    mixed += ds[r, x] * q[r, y * own_k + t]  # (9)
-                dk_own[t] = mixed
+                    for c in range(width):
+                        sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                for c in range(width):
+                    dk_own[t + c] = sums[c]
             cuda.syncthreads()
 
         if j < key.shape[2]:
@@ -393,7 +436,34 @@ def forward(
     key_lengths: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
-    """Softmax attention."""
+    """Softmax attention, equations (1) to (5), without its matrix of weights.
+
+    Args:
+        query: `(N, H, Lq, E)`, float32 or float64.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        causal: whether query i sees only the keys j <= i + query_offset.
+        query_offset: the position of the first query among the keys.
+        query_lengths: `(N,)` integers; output rows from there on are zero.
+        key_lengths: `(N,)` integers; keys from there on are not seen.
+        scale: the factor of the scores; None is 1 / sqrt(E).
+
+    Returns:
+        The output `(N, H, Lq, M)`, and l of equation (1) `(N, H, Lq)` for `backward`.
+
+    Raises:
+        TypeError: the arrays hold something else than float32 or float64.
+        ValueError: E or M is above 256.
+
+    Source: Vaswani et al. 2017, equation 1; S3.
+
+    Example:
+        >>> import numpy as np
+        >>> query, key = np.zeros((1, 1, 1, 8)), np.zeros((1, 1, 2, 8))
+        >>> output, _ = forward(query, key, np.array([[[[1.0], [3.0]]]]))
+        >>> output.item()
+        2.0
+    """
     xp, real = array_module(query), kernel_dtype(query)
     batch, heads, length, head_dim = query.shape
     value_dim = value.shape[3]
@@ -402,14 +472,14 @@ def forward(
     if not output.size:
         return output, log_sum_exp
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _forward_shape(max(dims), real)
+    shape = _forward_shape(*dims, real)
     number = query.dtype.type
     _forward_kernel(*dims, real)[(ceil_div(length, shape.rows), heads, batch), shape.threads](
         *contiguous(query, key, value),
         lengths_or_full(query_lengths, batch, length, query),
         lengths_or_full(key_lengths, batch, key.shape[2], query),
-        causal,
-        query_offset,
+        bool(causal),
+        int(query_offset),
         number(head_dim**-0.5 if scale is None else scale),
         output,
         log_sum_exp,
@@ -431,7 +501,30 @@ def backward(
     key_lengths: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The gradient of softmax attention."""
+    """The gradient of softmax attention, equations (6) to (9).
+
+    Args:
+        grad_output: `(N, H, Lq, M)`, dLoss/doutput.
+        query: this, and all the rest, as given to `forward`.
+        key: as there.
+        value: as there.
+        output: what `forward` returned.
+        log_sum_exp: what `forward` returned.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        scale: as there.
+
+    Returns:
+        dq `(N, H, Lq, E)`, dk `(N, H, Lk, E)` and dv `(N, H, Lk, M)`.
+
+    Raises:
+        TypeError: the arrays hold something else than float32 or float64.
+        ValueError: E or M is above 256.
+
+    Source: Dao et al. 2022, appendix B.
+    """
     xp, real = array_module(query), kernel_dtype(query)
     batch, heads, length, head_dim = query.shape
     key_length, value_dim = value.shape[2:]
@@ -440,13 +533,13 @@ def backward(
         return dq, dk, dv
     delta = xp.empty_like(log_sum_exp)
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _backward_shape(max(dims), real)
+    shape = _backward_shape(*dims, real)
     inputs = contiguous(grad_output, query, key, value)
     masks = (
         lengths_or_full(query_lengths, batch, length, query),
         lengths_or_full(key_lengths, batch, key_length, query),
-        causal,
-        query_offset,
+        bool(causal),
+        int(query_offset),
         query.dtype.type(head_dim**-0.5 if scale is None else scale),
     )
     _query_gradient_kernel(*dims, real)[
