@@ -1,0 +1,422 @@
+"""Kernels written against the lowering: each breaks a rule that a hasty compiler would assume.
+
+Many of them did. They share the form of the corpus, and its test.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+from numba import float64, int64
+
+from minitransformer_kernels.cuda import cuda
+
+from .launches import Cases, counts, doubles, integers, zeros
+
+CASES = Cases()
+launched = CASES.launched
+
+
+def complex_numbers(*shape: int) -> Any:
+    """Complex normal numbers."""
+    return lambda rng: (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
+
+
+# Names that emitted code uses too -----------------------------------------------------------------
+
+
+@launched(3, 4, doubles(12), doubles(12), 7, 2)
+@cuda.jit
+def names_of_the_emitted_code(u, stack, block, grid_x):
+    """Arguments and variables with names that the compiler would like for itself."""
+    kernel = cuda.shared.array(4, float64)
+    thread_x = cuda.threadIdx.x + 1
+    first_block, u_, block_, numba = u[cuda.grid(1)], 10.0, 100.0, 1000.0
+    kernel[thread_x - 1] = first_block
+    cuda.syncthreads()
+    device = kernel[4 - thread_x] + u_ * grid_x
+    cuda.syncthreads()
+    stack[cuda.grid(1)] = device + block_ * block + numba * thread_x
+
+
+@launched(2, 4, doubles(8), doubles(8), 3)
+@cuda.jit
+def names_of_slots_and_masks(x, out, n):
+    """Variables named as the compiler names masks, slots and second definitions."""
+    t = cuda.threadIdx.x
+    v, v_of, active_1, has_j, j_2, j_first = x[t], x[t] + 1, t * 1.5, t * 2.5, t + 0.5, t + 7
+    cuda.syncthreads()
+    total = 0.0
+    if t > 1:
+        for j in range(n):
+            total += x[j]
+    for j in range(t, 8, cuda.blockDim.x):
+        total += j
+    for j in range(3):
+        total += x[j] * j
+    out[cuda.grid(1)] = total + v + 10 * v_of + 100 * active_1 + has_j + j_2 * 3 + j_first
+
+
+def constants_with_such_names() -> Any:
+    """Closure constants of every kind, under names that are taken."""
+    BLOCK_X, kernel, u, block_, stack = 5, 3, np.float64(0.5), np.float32(-np.inf), (2, 3)
+
+    @cuda.jit
+    def constants(out):
+        tile = cuda.shared.array((stack[0], kernel + 2), float64)
+        tile[1, kernel + 1] = 1.0
+        i = cuda.grid(1)
+        out[i] = BLOCK_X * cuda.blockDim.x + kernel * u + stack[1]
+        if out[i] < block_:
+            out[i] = 0
+
+    return constants
+
+
+launched(2, 3, doubles(6))(constants_with_such_names())
+
+
+class Choice(enum.IntEnum):
+    """An integer whose text is not a number."""
+
+    LEFT = 3
+
+
+def constants_of_odd_types() -> Any:
+    """Constants whose `repr` is not Python text that means the same."""
+    left, yes, no, huge = Choice.LEFT, np.bool_(True), False, float("inf")
+    small = np.int8(-3)
+
+    @cuda.jit
+    def odd_constants(out):
+        out[cuda.grid(1)] = left + (1 if yes and not no else 0) + small if huge > 1 else 9
+
+    return odd_constants
+
+
+launched(2, 3, doubles(6))(constants_of_odd_types())
+
+
+@launched(1, 4, doubles(4), doubles(4))
+@cuda.jit
+def stack(x, out):
+    """A kernel that has the name of a function of the runtime."""
+    tile = cuda.shared.array(4, float64)
+    tile[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    out[cuda.threadIdx.x] = tile[3 - cuda.threadIdx.x]
+
+
+def scaling(scale: float) -> Any:
+    """Device functions of one name whose constants, of one name, differ."""
+
+    @cuda.jit(device=True)
+    def inner(block):
+        return block * scale
+
+    @cuda.jit(device=True)
+    def outer(x, u):
+        return inner(x) + u * scale
+
+    return outer
+
+
+def device_functions_with_equal_names() -> Any:
+    """Two of them, and a constant of that name in the kernel."""
+    f, g, scale = scaling(2.0), scaling(3.0), 5.0
+
+    @cuda.jit
+    def scaled(out):
+        i = cuda.grid(1)
+        out[i] = f(1.0, i) + 100 * g(1.0, i) + 10000 * scale
+
+    return scaled
+
+
+launched(2, 3, doubles(6))(device_functions_with_equal_names())
+
+
+# Uniform or varying? ------------------------------------------------------------------------------
+
+
+@launched(2, 4, doubles(4), doubles(8))
+@cuda.jit
+def loop_variable_with_a_varying_life(x, out):
+    """The variable of a uniform loop differs between threads elsewhere."""
+    i = cuda.grid(1)
+    out[i] = i
+    total = 0.0
+    for i in range(3):
+        total += x[i]
+    out[cuda.grid(1)] += total
+    for k in range(3):
+        k = k + cuda.threadIdx.x
+        total += k
+    i = cuda.grid(1)
+    for i in range(i, i + 1):  # noqa: B020
+        out[i] += total
+    out[i] += i
+
+
+@launched(1, 4, doubles(20), 9)
+@cuda.jit
+def loop_variable_after_its_loop(out, n):
+    """Threads that share out a loop keep the last index that was theirs."""
+    t = cuda.threadIdx.x
+    for j in range(t, n, cuda.blockDim.x):
+        out[j] = 1
+    out[n + t] = j
+    k = -1
+    for k in range(t, n, cuda.blockDim.x):
+        out[k] += k
+    out[n + 4 + t] = k
+
+
+@launched(1, 4, doubles(20), 12)
+@cuda.jit
+def bounds_that_change(out, n):
+    """The bounds of a loop are what they were when it began."""
+    base = 0
+    start = base + cuda.threadIdx.x
+    base += 6
+    for j in range(start, n, cuda.blockDim.x):
+        n = 0
+        out[j] = base
+    stop = 3
+    for k in range(stop):
+        stop = k
+        out[15 + cuda.threadIdx.x] += stop + n
+
+
+@launched(2, 3, complex_numbers(6), doubles(6))
+@cuda.jit
+def parts_of_complex_numbers(z, out):
+    """An attribute of an element differs as the element does."""
+    i = cuda.grid(1)
+    v = z[i].real
+    w = z[i]
+    cuda.syncthreads()
+    out[i] = v + w.imag
+
+
+@launched(2, 4, doubles(2, 3), doubles(2), doubles(2))
+@cuda.jit
+def written_through_a_view(out, found, other):
+    """What was stored through a view is read by the array's name. Every thread stores the same."""
+    b = cuda.blockIdx.x
+    row = out[b]
+    row[0] = 5.0
+    v = out[b, 0]
+    found[b] = v
+    chosen = other if b >= 0 else found
+    chosen[b] = 6.0
+    w = other[b]
+    found[b] = v + w
+
+
+@cuda.jit(device=True)
+def put(array: Any, i: Any, value: Any) -> None:
+    """Store a value."""
+    array[i] = value
+
+
+@cuda.jit(device=True)
+def get(array: Any, i: Any) -> Any:
+    """Load a value."""
+    return array[i]
+
+
+@launched(3, 2, doubles(3), doubles(3, 2), doubles(6), doubles(3))
+@launched(3, 1, doubles(3), doubles(3, 2), doubles(3), doubles(3))
+@cuda.jit
+def memory_in_device_functions(x, y, out, z):
+    """Device functions read and write arrays. Every thread stores the same."""
+    tile = cuda.shared.array(2, float64)
+    b = cuda.blockIdx.x
+    put(x, b, 5.0 + b)
+    v = x[b]
+    put(y[b], 1, 7.0)
+    w = y[b, 1]
+    put(z, b, 9.0)
+    q = z[b]
+    tile[0] = v + w
+    s = get(tile, 0)
+    x[b] = s + q
+    r = get(x, b)
+    out[cuda.grid(1)] = v + 10 * w + 100 * q + 1000 * s + 10000 * r
+
+
+@launched(1, 4, integers(3, 4, dtype=np.int8), doubles(9), doubles(4), integers(3, 4))
+@cuda.jit
+def tests_with_side_effects(x, y, out, count):
+    """A condition is evaluated once, even with two loops under it, and with nothing under it."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if cuda.atomic.add(count, t, 1) < 1:
+        for k in range(3):
+            out[i] += y[k]
+    else:
+        for k in range(4):
+            out[i] -= y[k]
+    if x[t]:
+        for k in range(2):
+            out[i] += 100 * y[k]
+    if y[t] - 1:
+        for k in range(2):
+            out[i] += 1000 + k
+    if t & 2:
+        pass
+    else:
+        out[i] += 0.5
+    cuda.syncthreads()
+    if cuda.atomic.add(count, 3 - t, 10) == 3:
+        return
+
+
+@launched(2, 4, doubles(5), doubles(8), integers(4, 2))
+@cuda.jit
+def uniform_jumps_under_a_mask(x, out, lengths):
+    """A loop that all threads leave alike, under a condition that they decide differently."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if t < 3:
+        for k in range(5):
+            if x[k] > 0.3:
+                break
+            out[i] += x[k]
+        for k in range(5):
+            if x[k] > 0:
+                continue
+            out[i] += 10 * x[k]
+        for k in range(4):
+            if k == 2:
+                break
+            if t == 1:
+                for m in range(3):
+                    if m == k:
+                        continue
+                    out[i] += 100
+            else:
+                out[i] += 1000
+        if lengths[cuda.blockIdx.x] > 1:
+            for _ in range(2):
+                out[i] += 10000
+        else:
+            out[i] -= 10000
+
+
+@launched(3, 4, integers(4, 2), doubles(12))
+@cuda.jit
+def guarded_bounds(lengths, out):
+    """No bound is read where no thread would read it: there are more blocks than lengths."""
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if b < lengths.size and t < 3:
+        for k in range(lengths[b]):
+            out[4 * b + t] += k + 1
+        if lengths[b] > 1:
+            for _ in range(2):
+                out[4 * b + t] += 10
+        k = 3
+        while k > lengths[b]:
+            k -= 1
+            out[4 * b + t] += 100
+
+
+@launched(1, 4, doubles(4, 4), doubles(4))
+@cuda.jit
+def count_along_a_row(x, out):
+    """Threads walk rows of their own, and count alike: the count may decide about a barrier."""
+    tile = cuda.shared.array(4, float64)
+    t, steps, total = cuda.threadIdx.x, 0, 0.0
+    for e in range(x.shape[1]):
+        total += x[t, e]
+        steps += 1
+    tile[t] = total
+    if steps > 2:
+        cuda.syncthreads()
+        out[t] = tile[3 - t]
+
+
+# Indices ------------------------------------------------------------------------------------------
+
+
+@launched(1, 4, doubles(4), doubles(4), -2)
+@cuda.jit
+def indices_from_the_end(x, out, shift):
+    """Numba takes a negative index from the end, on CUDA as in Python."""
+    tile = cuda.shared.array((2, 4), float64)
+    own = cuda.local.array((2, 3), float64)
+    i = cuda.threadIdx.x
+    before = i - 1
+    tile[0, i] = x[i]
+    tile[1, i] = -x[i]
+    own[0, 2] = 1.0
+    own[1, 2] = own[-2, -1] + i
+    for k in range(-2, 2):
+        out[i] += x[k] * (k + 3)
+    for k in range(3, -3, -1):
+        out[i] += 10 * x[k]
+    cuda.syncthreads()
+    out[i] += x[-1] + x[before] + x[i + shift] + x[(i - 5) % 4] + x[(i - 5) // 2] + x[i * -1]
+    out[i] += 100 * (tile[-1, -1 - i] + own[-1, -1])
+    cuda.atomic.add(out, -1, 1.0)
+    cuda.atomic.add(tile, (-2, i - 4), 1.0)
+    cuda.syncthreads()
+    out[i] += 1000 * tile[0, i]
+
+
+@launched(
+    1, 4, integers(200, 4, dtype=np.uint8), integers(3, 4, dtype=np.int8), doubles(300), doubles(4)
+)
+@cuda.jit
+def narrow_indices(large, small, x, out):
+    """Indices of one byte, with and without a sign."""
+    t = cuda.threadIdx.x
+    out[t] = x[large[t]] + 1000 * x[-small[t]]
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+@launched(2, 4, doubles(2, 4), doubles(8), True)
+@cuda.jit
+def arguments_that_change(x, out, flag):
+    """An argument that differs between threads after a while, and one that has a view."""
+    row = x[cuda.blockIdx.x]
+    t = cuda.threadIdx.x
+    if t > 1:
+        flag = not flag
+    cuda.syncthreads()
+    out[cuda.grid(1)] = row[t] if flag else -row[3 - t]
+
+
+@launched(1, (4, 3), doubles(4), zeros(3, 4), 4)
+@cuda.jit
+def counts_in_rows(x, out, n):
+    """Uniform values updated in loops that rows of threads walk one after the other."""
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    total, count = 0.0, 0
+    for a in range(n):
+        count += a
+        for b in range(count):
+            total += x[a] * (tx + 1) + ty + b
+        twice = count * 2
+        while count > 4:
+            count -= 3
+            total += 1
+    for _ in range(twice):
+        total += 1
+    out[ty, tx] = total + 1000 * count
+
+
+@launched(2, 3, counts(6), 2**40)
+@cuda.jit
+def a_name_of_two_dtypes(out, large):
+    """A name holds a float for a while, and then a large integer, exactly."""
+    t = cuda.threadIdx.x
+    v = 0.5 * t
+    cuda.syncthreads()
+    out[cuda.grid(1)] += int64(2 * v)
+    v = large + t
+    cuda.syncthreads()
+    out[cuda.grid(1)] += v * 4096 + t

@@ -1,0 +1,63 @@
+"""How the kernels of the corpus are launched: on grids, blocks, and arguments of these kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Maker = Callable[[np.random.Generator], Any]
+
+
+class Case(NamedTuple):
+    """A kernel and one launch of it."""
+
+    kernel: Any
+    grid: Any
+    block: Any
+    makers: tuple[Any, ...]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the launch, the same at each call."""
+        rng = np.random.default_rng(0)
+        return tuple(maker(rng) if callable(maker) else maker for maker in self.makers)
+
+
+class Cases(dict[str, Case]):
+    """The launches of a file's kernels, by name."""
+
+    def launched(self, grid: Any, block: Any, *makers: Any) -> Callable[[Any], Any]:
+        """Record a launch of the decorated kernel; arguments are values, or made by a generator."""
+
+        def record(kernel: Any) -> Any:
+            name = f"{kernel.__name__}-{grid}-{block}".replace(" ", "")
+            self[name] = Case(kernel, grid, block, makers)
+            return kernel
+
+        return record
+
+
+def floats(*shape: int, dtype: Any = np.float32) -> Maker:
+    """Normal numbers."""
+    return lambda rng: rng.standard_normal(shape).astype(dtype)
+
+
+def doubles(*shape: int) -> Maker:
+    """Normal numbers in float64."""
+    return floats(*shape, dtype=np.float64)
+
+
+def integers(high: int, *shape: int, dtype: Any = np.int64) -> Maker:
+    """Whole numbers from 0 below `high`."""
+    return lambda rng: rng.integers(0, high, shape).astype(dtype)
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> Maker:
+    """Room for a result."""
+    return lambda rng: np.zeros(shape, dtype)
+
+
+def counts(*shape: int) -> Maker:
+    """Room for whole numbers."""
+    return zeros(*shape, dtype=np.int64)

@@ -1,0 +1,89 @@
+"""`exp` for kernels: as exact as promised, everywhere, and right at the edges."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels.cuda import cuda
+
+WIDER = {np.float32: np.float64, np.float64: np.longdouble}
+EDGES = {
+    np.float32: (-87.33654, -87.4, -103.27, -103.97, -104.0, 88.72283, 88.72284, 1e-40),
+    np.float64: (-708.4, -744.4, -745.13, -745.14, 709.782712893384, 709.7827128933841, 5e-324),
+}
+
+
+@cache
+def exp_kernel(fastmath: bool) -> Any:
+    @cuda.jit(fastmath=fastmath)
+    def exponentials(x, out):
+        i = cuda.grid(1)
+        if i < x.size:
+            out[i] = math.exp(x[i])
+
+    return exponentials
+
+
+def exp(x: np.ndarray, fastmath: bool) -> np.ndarray:
+    """e^x of an array, computed by a kernel."""
+    out = np.zeros_like(x)
+    exp_kernel(fastmath)[-(-x.size // 64), 64](x, out)
+    return out
+
+
+@pytest.mark.parametrize("fastmath", [False, True])
+@pytest.mark.parametrize("dtype", WIDER)
+def test_error_is_below_two_units_in_the_last_place(dtype: Any, fastmath: bool) -> None:
+    rng = np.random.default_rng(0)
+    lowest, highest = np.log(np.finfo(dtype).smallest_subnormal), np.log(np.finfo(dtype).max)
+    x = np.concatenate(
+        [
+            rng.uniform(lowest, highest, 300_000),
+            rng.uniform(-1, 1, 100_000),
+            np.log(2) * (rng.integers(-140, 120, 50_000) + 0.5) + rng.normal(0, 1e-6, 50_000),
+        ]
+    ).astype(dtype)
+    truth = np.exp(x.astype(WIDER[dtype]))
+    with np.errstate(over="ignore"):
+        rounded = truth.astype(dtype)
+    x, truth, rounded = (a[np.isfinite(rounded)] for a in (x, truth, rounded))
+    units = np.abs(exp(x, fastmath).astype(WIDER[dtype]) - truth) / np.spacing(rounded)
+    assert units.max() < 2
+
+
+@pytest.mark.parametrize("fastmath", [False, True])
+@pytest.mark.parametrize("dtype", WIDER)
+def test_edges(dtype: Any, fastmath: bool) -> None:
+    x = np.array(EDGES[dtype], dtype)
+    with np.errstate(over="ignore"):
+        truth = np.exp(x)
+    np.testing.assert_array_max_ulp(exp(x, fastmath), truth, 1)
+    found = exp(np.array([np.inf, 1e5, -np.inf, -1e5, 0, -0.0, 1e-300, np.nan], dtype), fastmath)
+    np.testing.assert_array_equal(found, [np.inf, np.inf, 0, 0, 1, 1, 1, np.nan])
+
+
+def test_integers_and_booleans_are_computed_in_float64() -> None:
+    @cuda.jit
+    def of_whole_numbers(x, out):
+        i = cuda.grid(1)
+        out[i] = math.exp(x[i]) + math.exp(x[i] > 1)
+
+    out = np.zeros(4)
+    of_whole_numbers[1, 4](np.arange(4, dtype=np.int32), out)
+    np.testing.assert_allclose(out, np.exp(np.arange(4)) + np.exp([0, 0, 1, 1]), rtol=1e-15)
+
+
+def test_float32_stays_float32() -> None:
+    @cuda.jit
+    def in_float32(x, out):
+        i = cuda.grid(1)
+        out[i] = math.exp(x[i])
+
+    x, out = np.linspace(-3, 3, 8, dtype=np.float32), np.zeros(8)
+    in_float32[1, 8](x, out)
+    np.testing.assert_array_equal(out, out.astype(np.float32))
