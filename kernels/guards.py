@@ -143,7 +143,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
             if slope > real(0):
                 gd[n, h, i] = -products[y, 0] / value(d[n, h, i], eps) * slope  # (5)
 
-    return normaliser  # type: ignore[no-any-return]
+    return normaliser
 
 
 def normaliser_gradients(

@@ -92,7 +92,7 @@ def _feature_kernel(real: Any, feature_name: str) -> Kernel:
         if i < x.size:
             result[i] = phi(x[i])
 
-    return features  # type: ignore[no-any-return]
+    return features
 
 
 @cache
@@ -175,7 +175,7 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 if x == 0:
                     denominator[n, h, i] = d
 
-    return naive_forward  # type: ignore[no-any-return]
+    return naive_forward
 
 
 @cache
@@ -250,7 +250,7 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                     if i < last_a:
                         result[n, h, i, c] = y_own[m, r] * slope(raw[n, h, i, c])
 
-    return naive_gradient  # type: ignore[no-any-return]
+    return naive_gradient
 
 
 @cache
@@ -309,7 +309,7 @@ def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
                 X[part, n, h, d, m * TILE + x] = X_own[m, r]
                 X_transposed[part, n, h, m * TILE + x, d] = X_own[m, r]
 
-    return sums  # type: ignore[no-any-return]
+    return sums
 
 
 @cache
@@ -369,7 +369,7 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
                 if x == 0:
                     denominator[n, h, i] = d_tile[y * OWN + r, 0]
 
-    return forward  # type: ignore[no-any-return]
+    return forward
 
 
 @cache
@@ -418,7 +418,7 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
                         total = y_own[m, r] + a[n, h, i] * z[n, h, c]  # (9)
                         result[n, h, i, c] = total * slope(raw[n, h, i, c])
 
-    return gradient  # type: ignore[no-any-return]
+    return gradient
 
 
 class _Sums(NamedTuple):

@@ -203,7 +203,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                     highest + math.log(d) if inverse > real(0) else real(-math.inf)
                 )
 
-    return forward  # type: ignore[no-any-return]
+    return forward
 
 
 @cache
@@ -308,7 +308,7 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             if y == 0:
                 delta[n, h, i] = delta_i
 
-    return query_gradient  # type: ignore[no-any-return]
+    return query_gradient
 
 
 @cache
@@ -422,7 +422,7 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                 if y * own_v + t < M:
                     dv[n, h, j, y * own_v + t] = dv_own[t]
 
-    return key_gradient  # type: ignore[no-any-return]
+    return key_gradient
 
 
 def forward(

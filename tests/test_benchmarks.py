@@ -9,7 +9,7 @@ from benchmarks import harness, report
 
 
 def test_contestants_take_turns(monkeypatch):
-    monkeypatch.setattr(harness.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     turns = []
     contestants = {name: lambda name=name: turns.append(name) for name in (harness.OURS, "b", "c")}
     rows = list(harness.race("case", contestants, rounds=3))
