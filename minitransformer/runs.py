@@ -22,7 +22,7 @@ from .checkpoint import CheckpointError, write_atomically
 
 Row = dict[str, Any]
 WALL_CLOCK = ("seconds", "sequences_per_second")
-"""The columns that differ when a run is repeated; all others are the same bit for bit on the CPU."""
+"""The columns that differ when a run is repeated; all others are the same, on the CPU bit for bit."""
 
 
 class Run:
