@@ -22,7 +22,7 @@ from .checkpoint import CheckpointError, write_atomically
 
 Row = dict[str, Any]
 WALL_CLOCK = ("seconds", "sequences_per_second")
-"""The columns that differ when a run is repeated; all others are the same, on the CPU bit for bit."""
+"""The columns that differ when a run is repeated; on the CPU all others agree bit for bit."""
 
 
 class Run:
