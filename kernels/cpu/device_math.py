@@ -34,7 +34,7 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = _EXP32
 (_D0, _D1, _D2, _D3, _D4, _D5, _D6, _D7, _D8, _D9, _D10, _D11, _D12, _D13) = _EXP64
 
 
-@register_jitable(forceinline=True)
+@register_jitable(forceinline=True, fastmath={"contract"})
 def _exp32(x):  # type: ignore[no-untyped-def]
     """e^x in float32."""
     low, high = np.float32(-104.0), np.float32(89.0)
@@ -55,7 +55,7 @@ def _exp32(x):  # type: ignore[no-untyped-def]
     return p * first * second if x == x else x
 
 
-@register_jitable(forceinline=True)
+@register_jitable(forceinline=True, fastmath={"contract"})
 def _exp64(x):  # type: ignore[no-untyped-def]
     """e^x in float64."""
     clipped = min(max(x, -746.0), 710.0)
@@ -86,7 +86,7 @@ def exp(x):  # type: ignore[no-untyped-def, no-redef]
     return math.exp(x)
 
 
-@overload(exp, inline="never", jit_options={"fastmath": False, "forceinline": True})
+@overload(exp, inline="never", jit_options={"fastmath": {"contract"}, "forceinline": True})
 def _exp_overload(x):  # type: ignore[no-untyped-def]
     if x == types.float32:
         return lambda x: _exp32(x)

@@ -75,7 +75,8 @@ def lower(
         Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the
         file that its text was written to. Neither is made again when the file exists already.
     """
-    parts = [source.text(), block, arguments, fastmath, sorted(aliased), _version_of_the_lowering()]
+    parts = [RUNTIME, source.text(), block, arguments, fastmath, sorted(aliased)]
+    parts.append(_version_of_the_lowering())
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     path = cache_folder() / f"{source.name}_{digest}.py"
     if not path.exists():
