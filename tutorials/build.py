@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = ("classroom.py", "counting.py")
+HELPERS = ("classroom.py", "counting.py", "drawings.py")
 BLANK = "pass  # your turn"
 
 _MARKER = re.compile(r"^ *# (BEGIN|END) SOLUTION$", re.MULTILINE)
@@ -32,12 +32,12 @@ def lessons() -> list[Path]:
 
 
 def blanked(text: str) -> str:
-    """Return a lesson's text with a blank in place of each solution.
+    r"""Return a lesson's text with a blank in place of each solution.
 
     Raises:
         ValueError: a solution begins or ends without the other, or there is none.
 
-    >>> print(blanked("def f():\\n    # BEGIN SOLUTION\\n    return 1\\n    # END SOLUTION"))
+    >>> print(blanked("def f():\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION"))
     def f():
         pass  # your turn
     """

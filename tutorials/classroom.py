@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from minitransformer_kernels.cuda import Kernel, Launch
 
 FAST = os.environ.get("LESSON_FAST", "") not in ("", "0")
+TIMING = 0.02 if FAST else 0.2  # seconds to spend on timing one thing
 
 # Okabe and Ito (2008): eight colours that stay apart for colour-blind eyes.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -46,7 +47,6 @@ _LOOK: Any = {  # Any: the type that matplotlib gives its settings lists every o
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "axes.prop_cycle": matplotlib.cycler(color=[BLUE, ORANGE, GREEN, PINK, SKY, AMBER]),
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": "#e6e6e6",
@@ -79,12 +79,46 @@ def panels(
 
 
 def canvas(axis: Axes, title: str = "") -> Axes:
-    """Turn axes into a sheet to draw on: no ticks, no frame, equal units, y pointing down."""
+    """Turn axes into a sheet to draw on: no ticks, no frame, equal units."""
     axis.set_axis_off()
-    axis.set_aspect("equal")
-    axis.invert_yaxis()
+    axis.set_aspect("equal", anchor="NW")
     axis.set_title(title)
     return axis
+
+
+def dots(
+    axis: Axes, title: str, unit: str, values: Mapping[str, float], names: bool = True
+) -> None:
+    """Draw named quantities as dots on a logarithmic scale, from top to bottom.
+
+    Args:
+        axis: Where to draw.
+        title: Stands above.
+        unit: Of the values, as in `quantity`.
+        values: The quantities by name; a NaN leaves its row empty.
+        names: Whether to write the names.
+    """
+    known = [value for value in values.values() if value == value]
+    for row, value in enumerate(values.values()):
+        axis.axhline(row, color=PALE, linewidth=1, zorder=0)
+        axis.plot(value, row, "o", color=BLUE, markersize=9)
+        if value == value:
+            axis.annotate(quantity(value, unit), (value, row), (11, 0), textcoords="offset points",
+                          va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 2})  # fmt: skip
+    axis.set_yticks(range(len(values)), list(values) if names else [])
+    axis.set(title=title, xscale="log", xlim=(min(known) / 2, max(known) * 20))
+    axis.set_ylim(len(values) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+
+
+def lengths_axis(axis: Axes, lengths: Sequence[int]) -> None:
+    """Make both axes logarithmic, with the lengths along the lower one."""
+    axis.set(xscale="log", yscale="log", xlabel="length L")
+    axis.margins(y=0.1)
+    axis.set_xticks(lengths[::2], [str(length) for length in lengths[::2]])
+    axis.minorticks_off()
+    axis.grid(True)
 
 
 def show(figure: Figure, name: str) -> None:
@@ -96,12 +130,12 @@ def show(figure: Figure, name: str) -> None:
     """
     path = out_folder() / f"{name}.png"
     figure.savefig(path, dpi=150)
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
-        from IPython.display import Image, display
-
-        display(Image(filename=path, width=int(96 * figure.get_figwidth())))
-    else:
+    ipython = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
         print(f"[figure: {path}]")
+    else:
+        picture = ipython.display.Image(filename=path, width=int(96 * figure.get_figwidth()))
+        ipython.display.display(picture)
 
 
 def out_folder() -> Path:
@@ -116,11 +150,11 @@ def out_folder() -> Path:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under a head; numbers stand to the right."""
-    rows = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [list(head), ["-" * width for width in widths], *rows]:
-        first, *others = zip(row, widths, strict=True)
-        print(first[0].ljust(first[1]), *(text.rjust(width) for text, width in others), sep="  ")
+    lines = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    for line in (list(head), ["-" * width for width in widths], *lines):
+        padded = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
+        print(line[0].ljust(widths[0]), *padded[1:], sep="  ")
 
 
 def _cell(value: object) -> str:
@@ -142,32 +176,35 @@ def quantity(number: float, unit: str) -> str:
 # -- Measuring -------------------------------------------------------------------------------------
 
 
-def seconds(run: Callable[[], object], repeats: int = 5) -> float:
-    """Return the shortest of several runs, after one to warm up: what others did in between is not ours.
+def seconds(run: Callable[..., object], *arguments: Any) -> float:
+    """Return the shortest time of many runs: what a machine did besides can only make one longer.
 
     Args:
-        run: What to time.
-        repeats: How often.
+        run: What to time. It runs once more before, to warm up.
+        arguments: What to call it with.
     """
-    run()
-    return min(_timed(run) for _ in range(2 if FAST else repeats))
+    run(*arguments)
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < TIMING and len(times) < 100):
+        start = time.perf_counter()
+        run(*arguments)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
-def _timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Return how much memory a run has taken at most, beside what was there before.
+def peak_bytes(run: Callable[..., object], *arguments: Any) -> int:
+    """Return how much memory a run takes at most, beside what was there before.
 
     NumPy tells `tracemalloc` of every array, so this is a count, not a guess.
+
+    Args:
+        run: What to look at. It runs once more before: compiling takes memory too.
+        arguments: What to call it with.
     """
-    run()
+    run(*arguments)
     tracemalloc.start()
     try:
-        run()
+        run(*arguments)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -18,20 +18,25 @@ def moving_the_sum(length: int, head_dim: int) -> Figure:
         length: L, the rows of all three matrices.
         head_dim: E = M, their columns.
     """
-    figure, (left, right) = panels(2, 10, 4.2)
-    L, E, gap = length, head_dim, 0.22 * length
-    canvas(left, "Scores first: an L × L matrix in the middle")
-    _matrix(left, 0, 0, E, L, "φ(Q)", SKY)
-    _matrix(left, E + gap, 0, L, E, "φ(K)ᵀ", SKY)
-    _matrix(left, E + L + 2 * gap, 0, E, L, "V", AMBER)
-    _matrix(left, E + gap, E + gap, L, L, f"scores\n{L} × {L}", ORANGE)
-    canvas(right, "Keys and values first: an E × M matrix")
-    _matrix(right, 0, 0, E, L, "φ(Q)", SKY)
-    _matrix(right, E + gap, 0, L, E, "φ(K)ᵀ", SKY)
-    _matrix(right, E + L + 2 * gap, 0, E, L, "V", AMBER)
-    _matrix(right, E + L + 2 * gap, L + gap / 2, E, E, f"S\n{E} × {E}", GREEN)
+    figure, (left, right) = panels(2, 10, 3.9)
+    L, E, gap = length, head_dim, 0.12 * length
+    near, far = E + gap, E + L + 3 * gap
+
+    canvas(left, "(φ(Q) φ(K)ᵀ) V: every query meets every key")
+    _matrix(left, 0, near, E, L, "φ(Q)\nL × E", SKY)
+    _matrix(left, near, 0, L, E, "φ(K)ᵀ   E × L", SKY)
+    _matrix(left, near, near, L, L, f"scores   L × L\n{L * L:,} numbers", ORANGE)
+    _matrix(left, far, near, E, L, "V\nL × M", AMBER)
+    left.text(far - gap, near + L / 2, "×", ha="center", va="center", fontsize=16)
+
+    canvas(right, "φ(Q) (φ(K)ᵀ V): keys and values meet first")
+    _matrix(right, 0, near, E, L, "φ(Q)\nL × E", SKY)
+    right.text(E + gap, L + gap + E / 2, "×", ha="center", va="center", fontsize=16)
+    _matrix(right, E + 2 * gap, L + gap, L, E, "φ(K)ᵀ   E × L", SKY)
+    _matrix(right, far, 0, E, L, "V\nL × M", AMBER)
+    _matrix(right, far, L + gap, E, E, f"S\n{E * E}", GREEN)
     for axis in (left, right):
-        axis.set_xlim(-1, 2 * E + L + 2 * gap + 1)
+        axis.set_xlim(-1, far + E + 2 * gap)
         axis.set_ylim(E + L + gap + 1, -1)
     return figure
 
@@ -51,10 +56,12 @@ def tiling(launch: Seen) -> Figure:
         launch: As seen by `classroom.watch`.
     """
     names = inspect.signature(launch.kernel.function).parameters
-    shapes = {k: getattr(v, "shape", ()) for k, v in zip(names, launch.arguments, strict=True)}
+    shapes: dict[str, Any] = {
+        k: getattr(v, "shape", ()) for k, v in zip(names, launch.arguments, strict=True)
+    }
     (N, H, L, E), M = shapes["query"], shapes["value"][3]
     sizes = launch.constants
-    figure, (grid, block, walk) = panels(3, 13, 5, [1, 1.55, 1.55])
+    figure, (grid, block, walk) = panels(3, 13, 5, [1, 1.5, 1.35])
     _grid(canvas(grid, f"The grid: {'×'.join(map(str, launch.blocks))} blocks"), N, H)
     _state(canvas(block, "One block: S, spread over its threads"), E, M, sizes)
     _walk(canvas(walk, "Its walk: tile after tile through shared memory"), L, E, sizes)
@@ -89,55 +96,56 @@ def _state(axis: Axes, E: int, M: int, sizes: dict[str, Any]) -> None:
             f"thread ({x}, {y})\nkeeps S[{y * rows}:{(y + 1) * rows}, {x}]\nin {rows} registers",
             va="center",
         )
-        axis.text(-1.5, (y + 0.5) * rows, f"threadIdx.y = {y}", rotation=90, ha="right", va="center")
+        axis.text(
+            -1.5, (y + 0.5) * rows, f"threadIdx.y = {y}", rotation=90, ha="right", va="center"
+        )
     for m in range(0, M + 1, 8):
         axis.plot([m, m], [0, E], color="white", linewidth=0.6)
     axis.add_patch(Rectangle((0, 0), M, E, fill=False, edgecolor=INK, lw=0.8))
     axis.text(0, -1.5, f"threadIdx.x = 0 … {columns - 1}: a column m of S each  →", va="bottom")
-    axis.text(0, E + 2, f"{columns} × {parts} = {columns * parts} threads, {E} × {M} numbers", va="top")
+    axis.text(
+        0, E + 2, f"{columns} × {parts} = {columns * parts} threads, {E} × {M} numbers", va="top"
+    )
     axis.set_xlim(-7, M + 1)
     axis.set_ylim(E + 9, -7)
 
 
 def _walk(axis: Axes, L: int, E: int, sizes: dict[str, Any]) -> None:
     tile, columns = sizes["tile"], sizes["columns"]
-    strip, now = 8.0, tile  # how wide the strip of tokens is drawn; the tile in hand
+    unit = 1.0 / tile  # so that a tile is drawn one high, whatever its size
+    strip, left, space = 0.7, 1.55, 0.35
     for start in range(0, L, tile):
-        stop = min(start + tile, L)
-        color = BLUE if start == now else PALE
-        axis.add_patch(Rectangle((0, start), strip, stop - start, facecolor=color, edgecolor=INK, lw=0.8))
+        top, bottom = start * unit, min(start + tile, L) * unit
+        mine = start == tile
+        _matrix(axis, 0, top, strip, bottom - top, "", BLUE if mine else GREY)
         axis.text(
-            strip / 2,
-            (start + stop) / 2,
-            f"{start}–{stop - 1}",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color="white" if start == now else INK,
+            strip + 0.08, (top + bottom) / 2, f"{start}–{min(start + tile, L) - 1}", va="center"
         )
-    missing = -L % tile
-    axis.add_patch(Rectangle((0, L), strip, missing, fill=False, edgecolor=GREY, linestyle=":"))
+    missing = -L % tile * unit
+    axis.add_patch(Rectangle((0, L * unit), strip, missing, fill=False, ec=GREY, ls=":"))
     if missing:
-        axis.text(strip + 1.5, L + missing / 2, f"{missing} rows of zeros", color=GREY, va="center")
-    axis.text(strip / 2, -1.5, f"L = {L} tokens", va="bottom", ha="center")
-    scale, left = 0.42, strip + 12
-    height = tile * scale
-    for number, (name, width, color) in enumerate(
-        (("q_tile", E, SKY), ("k_tile", E, SKY), ("v_tile", columns, AMBER))
-    ):
-        top = number * (height + 8)
-        axis.add_patch(Rectangle((left, top), width * scale, height, facecolor=color, alpha=0.35))
-        axis.add_patch(Rectangle((left, top), width * scale, height, fill=False, edgecolor=INK, lw=0.8))
         axis.text(
-            left + width * scale / 2,
-            top + height / 2,
-            f"{name}\n{tile} × {width}",
-            ha="center",
+            strip + 0.08,
+            L * unit + missing / 2,
+            f"{-L % tile} rows of zeros",
+            color=GREY,
             va="center",
         )
-    middle = (now + min(now + tile, L)) / 2
-    axis.add_patch(
-        FancyArrowPatch((strip, middle), (left - 1, middle), arrowstyle="-|>", mutation_scale=14, color=INK)
-    )
-    axis.set_xlim(-2, left + max(E, columns) * scale + 2)
-    axis.set_ylim(max(L + missing, 3 * (height + 8)) + 3, -7)
+    axis.text(0, -0.06, f"L = {L} tokens", va="bottom")
+
+    widths = {"q_tile": E, "k_tile": E, "v_tile": columns}
+    for number, (name, width) in enumerate(widths.items()):
+        color = AMBER if name == "v_tile" else SKY
+        top = number * (0.5 + space)
+        _matrix(axis, left, top, width * unit * 0.7, 0.5, f"{name}   {tile} × {width}", color)
+        arrow = FancyArrowPatch(
+            (strip + 0.42, 1.5),
+            (left - 0.03, top + 0.25),
+            arrowstyle="-|>",
+            mutation_scale=12,
+            color=INK,
+        )
+        axis.add_patch(arrow)
+    axis.text(left, -0.06, "in shared memory", va="bottom")
+    axis.set_xlim(-0.1, left + max(widths.values()) * unit * 0.7 + 0.15)
+    axis.set_ylim(L * unit + missing + 0.1, -0.3)
