@@ -44,6 +44,16 @@ def fold(v, n):
     return total
 
 
+@cuda.jit(device=True)
+def load(array, i):
+    return array[i]
+
+
+@cuda.jit(device=True)
+def store(array, i, value):
+    array[i] = value
+
+
 @cuda.jit
 def program(x, table, uniform, out, outi, a, b):
     tile = cuda.shared.array(THREADS, float64)
@@ -80,13 +90,14 @@ class Program:
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     statements: int = 0
-    loops: int = 0
+    names: int = 0
     uniform: bool = True  # do all threads arrive here together?
     in_exchange: bool = False
     in_loop: bool = False
     uniform_names: list[str] = field(default_factory=lambda: ["s0", "s1", "a", "b", "block"])
     varying_names: list[str] = field(default_factory=lambda: ["v0", "v1", "v2", "t"])
     protected: set[str] = field(default_factory=set)
+    starts: list[str] = field(default_factory=lambda: ["tx", "ty"])
     kept: tuple[str, ...] = ()  # loop variables that are also read outside their loops
 
     def line(self, text: str) -> None:
@@ -100,34 +111,33 @@ class Program:
     @contextmanager
     def block(self, header: str, **changes: Any) -> Iterator[None]:
         """A compound statement; attributes and known names are as before when it ends."""
-        names = self.uniform_names, self.varying_names
-        before = {name: getattr(self, name) for name in changes}
-        self.uniform_names, self.varying_names = list(names[0]), list(names[1])
+        lists = ("uniform_names", "varying_names", "starts")
+        before = {name: getattr(self, name) for name in (*changes, *lists)}
+        self.__dict__.update({name: list(before[name]) for name in lists})
         self.line(header)
         self.depth += 1
         self.__dict__.update(changes)
         yield
         self.depth -= 1
         self.__dict__.update(before)
-        self.uniform_names, self.varying_names = names
 
     # Expressions
 
-    def shared_int(self, depth: int = 2) -> str:
+    def shared_integer(self, depth: int = 2) -> str:
         """An integer that is the same for all threads."""
         if depth == 0 or self.pick(True, False):
             return str(self.pick(*self.uniform_names, 0, 1, 2, "uniform[block]", "cuda.gridDim.x"))
-        left, right = self.shared_int(depth - 1), self.shared_int(depth - 1)
+        left, right = self.shared_integer(depth - 1), self.shared_integer(depth - 1)
         return str(
             self.pick(f"({left} + {right}) % 5", f"abs({left} - {right})", f"min({left}, {right})")
         )
 
-    def int(self, depth: int = 2) -> str:
+    def integer(self, depth: int = 2) -> str:
         """An integer, bounded so that nothing overflows."""
         if depth == 0 or self.pick(True, False):
             leaves = [*self.varying_names, *self.uniform_names, 1, 2, 7]
             return str(self.pick(*leaves, self.read("tilei"), "table[g]", "cuda.threadIdx.x"))
-        left, right = self.int(depth - 1), self.int(depth - 1)
+        left, right = self.integer(depth - 1), self.integer(depth - 1)
         return str(
             self.pick(
                 f"({left} + {right}) % 11",
@@ -140,19 +150,20 @@ class Program:
             )
         )
 
-    def float(self, depth: int = 2) -> str:
+    def real(self, depth: int = 2) -> str:
         """A float, from operations that are exact."""
         if depth == 0 or self.pick(True, False):
-            leaves = ["f0", "f1", "x[g]", "0.25", "local[1]", f"local[{self.int(0)} % 3]"]
+            local = f"local[{self.integer(0)} % 3]"
+            leaves = ["f0", "f1", "x[g]", "0.25", "local[1]", local, "load(tile, t)"]
             return str(self.pick(*leaves, self.read("tile")))
-        left, right = self.float(depth - 1), self.float(depth - 1)
+        left, right = self.real(depth - 1), self.real(depth - 1)
         return str(
             self.pick(
                 f"({left} + {right}) * 0.5",
                 f"({left} - {right}) * 0.5",
                 f"min({left}, {right})",
                 f"({left} if {self.test(0)} else {right})",
-                f"fold({left}, {self.int(0)})",
+                f"fold({left}, {self.integer(0)})",
             )
         )
 
@@ -168,17 +179,17 @@ class Program:
     def test(self, depth: int = 1) -> str:
         """A condition that threads decide differently."""
         simple = self.pick(
-            f"{self.int(depth)} % 2 == 0",
-            f"{self.int(depth)} > {self.int(0)}",
-            f"{self.float(depth)} < {self.float(0)}",
-            f"not {self.int(depth)} < 3",
-            f"0 < {self.int(0)} <= {self.int(depth)}",
+            f"{self.integer(depth)} % 2 == 0",
+            f"{self.integer(depth)} > {self.integer(0)}",
+            f"{self.real(depth)} < {self.real(0)}",
+            f"not {self.integer(depth)} < 3",
+            f"0 < {self.integer(0)} <= {self.integer(depth)}",
         )
         return f"({simple} and t > 0)" if depth and self.pick(False, True) else f"({simple})"
 
     def shared_test(self) -> str:
         """A condition that all threads decide alike."""
-        return f"{self.shared_int()} {self.pick('>', '==', '<=')} {self.shared_int(1)}"
+        return f"{self.shared_integer()} {self.pick('>', '==', '<=')} {self.shared_integer(1)}"
 
     # Statements
 
@@ -191,6 +202,7 @@ class Program:
         """One statement of a kind that is allowed here."""
         self.statements += 1
         kinds = [self.assign_int, self.assign_float, self.assign_memory, self.tuple_assign]
+        kinds.append(self.define)
         if self.uniform:
             kinds.append(self.assign_shared)
             if not self.in_exchange:
@@ -204,39 +216,55 @@ class Program:
 
     def assign_int(self) -> None:
         """An assignment of an integer."""
-        target = self.pick("v0", "v1", "v2")
+        free = [name for name in self.kept if name not in self.protected]
+        target = self.pick("v0", "v1", "v2", *free)
         self.line(
-            self.pick(f"{target} = {self.int()}", f"{target} += {self.int(1)}\n{target} %= 31")
+            self.pick(
+                f"{target} = {self.integer()}", f"{target} += {self.integer(1)}\n{target} %= 31"
+            )
         )
+
+    def define(self) -> None:
+        """A name with a single definition, known from here to the end of the list of statements."""
+        self.names += 1
+        name = f"d{self.names}"
+        if self.uniform and self.pick(True, False):
+            self.line(f"{name} = {self.shared_integer()}")
+            self.uniform_names.append(name)
+        else:
+            self.line(f"{name} = {self.pick('t', 'tx', 'ty')} + {self.shared_integer(1)}")
+            self.varying_names.append(name)
+            self.starts.append(name)
 
     def assign_float(self) -> None:
         """An assignment of a float."""
         target = self.pick("f0", "f1")
-        self.line(f"{target} = {self.float()}")
+        self.line(f"{target} = {self.real()}")
 
     def assign_memory(self) -> None:
         """A store."""
         if self.in_exchange:
-            self.line(self.pick(f"out[g] += {self.float(1)}", f"outi[g] += {self.int()}"))
+            self.line(self.pick(f"out[g] += {self.real(1)}", f"outi[g] += {self.integer()}"))
             return
         self.line(
             self.pick(
-                f"tile[t] = {self.float()}",
-                f"tilei[t, {self.int(0)} % 2] = {self.int()}",
-                f"local[{self.int(1)} % 3] = {self.float()}",
-                f"outi[g] += {self.int()}",
-                f"out[g] = {self.float()}",
+                f"tile[t] = {self.real()}",
+                f"tilei[t, {self.integer(0)} % 2] = {self.integer()}",
+                f"local[{self.integer(1)} % 3] = {self.real()}",
+                f"outi[g] += {self.integer()}",
+                f"out[g] = {self.real()}",
+                f"store({self.pick('out, g', 'tile, t')}, {self.real(1)})",
             )
         )
 
     def tuple_assign(self) -> None:
         """Two assignments at once."""
-        self.line(f"{self.pick('v0, f0', 'v1, f1')} = {self.shared_int()}, x[g]")
+        self.line(f"{self.pick('v0, f0', 'v1, f1')} = {self.shared_integer()}, x[g]")
 
     def assign_shared(self) -> None:
         """An assignment of a value that all threads share."""
         target = self.pick("s0", "s1", "a")
-        self.line(self.pick(f"{target} = {self.shared_int()}", f"{target} += 1\n{target} %= 6"))
+        self.line(self.pick(f"{target} = {self.shared_integer()}", f"{target} += 1\n{target} %= 6"))
 
     def exchange(self) -> None:
         """Read what other threads wrote, between two barriers."""
@@ -281,7 +309,7 @@ class Program:
 
     def for_uniform(self) -> None:
         """A loop that all threads walk in step."""
-        name, count = self.loop_name(), self.shared_int(1)
+        name, count = self.loop_name(), self.shared_integer(1)
         ranges = (
             f"({count}) % 4",
             f"1, ({count}) % 3 + 2",
@@ -297,7 +325,7 @@ class Program:
     def for_varying(self) -> None:
         """A loop with bounds of each thread's own."""
         name = self.loop_name()
-        ranges = f"({self.int(1)}) % 4", f"t % 3, 4, {self.int(0)} % 2 + 1"
+        ranges = f"({self.integer(1)}) % 4", f"t % 3, 4, {self.integer(0)} % 2 + 1"
         with self.loop(
             f"for {name} in range({self.pick(*ranges)}):", name, shared=False, alike=False
         ):
@@ -306,20 +334,20 @@ class Program:
     def trips(self) -> None:
         """Work shared out among threads."""
         name, axis = self.loop_name(), self.pick("x", "y")
-        start = self.pick(
-            f"t{axis}", f"t{axis} + {self.shared_int(0)}", f"2 * t{axis}", f"t{axis} + block"
-        )
-        header = f"for {name} in range({start}, {self.shared_int(1)} + 6, cuda.blockDim.{axis}):"
+        own = self.pick(*self.starts)
+        start = self.pick(own, f"{own} + {self.shared_integer(0)}", f"2 * {own}", f"{own} + block")
+        stop = f"{self.shared_integer(1)} + 6"
+        header = f"for {name} in range({start}, {stop}, cuda.blockDim.{axis}):"
         with self.loop(header, name, shared=False, alike=False):
             self.line(f"if {name} % 2 == 1:\n    outi[g] += {name}")
             self.body()
 
     def while_loop(self) -> None:
         """A `while` that counts down."""
-        self.loops += 1
-        name = f"w{self.loops}"
+        self.names += 1
+        name = f"w{self.names}"
         shared = self.uniform and self.pick(True, False)
-        self.line(f"{name} = {self.shared_int() if shared else self.int()} % 4")
+        self.line(f"{name} = {self.shared_integer() if shared else self.integer()} % 4")
         with self.loop(f"while {name} > 0:", name, shared=shared, alike=shared):
             self.line(f"{name} -= 1")
             self.body()

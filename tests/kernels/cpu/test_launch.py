@@ -1,0 +1,288 @@
+"""Launches on the CPU: the compile cache, read-only and shared memory, threads, forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels.cpu import KernelError, num_threads
+from minitransformer_kernels.cuda import cuda
+
+from .corpus import CASES
+
+PROGRAM = """
+import numpy as np
+from minitransformer_kernels.cuda import cuda
+
+@cuda.jit(device=True)
+def twice(v):
+    return {two} * v
+
+def factory(size):
+    @cuda.jit
+    def filled(x):
+        x[cuda.grid(1)] = twice(size)
+    return filled
+
+kernel, x = factory({size}), np.zeros(4)
+kernel[2, 2](x)
+function = next(iter(kernel.on_cpu._compiled.values()))
+assert x.tolist() == [2 * {size}] * 4, x
+print(*function.stats.cache_hits.values(), *function.stats.cache_misses.values(), sep=",")
+"""
+
+
+def run_program(folder: Path, cache: Path, *, size: int = 3, two: str = "2") -> str:
+    """Run a kernel in a process of its own; returns its cache hits and misses."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(size=size, two=two))
+    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": str(cache), "HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def files(cache: Path) -> dict[Path, int]:
+    """The files of a cache, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+
+
+def test_second_process_compiles_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert run_program(tmp_path, cache) == "1"  # a miss
+    before = files(cache)
+    (module,) = cache.glob("filled_*.py")
+    assert "for thread_x in range(BLOCK_X):" in module.read_text()
+    run_program(tmp_path, cache)
+    assert files(cache) == before
+
+
+def test_other_constants_make_other_files(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for number, options in enumerate([{}, {"size": 4}, {"two": "(1 + 1)"}], 1):
+        run_program(tmp_path, cache, **options)  # type: ignore[arg-type]
+        assert len(list(cache.glob("filled_*.py"))) == number
+
+
+def test_cache_folder_that_cannot_be_made_is_replaced(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    run_program(tmp_path, blocked / "cache")
+    assert blocked.read_text() == ""
+
+
+def test_emitted_source_is_a_file_that_tracebacks_find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path))
+
+    @cuda.jit
+    def halves(x):
+        x[cuda.grid(1)] /= 2
+
+    halves[2, 3](np.ones(6))
+    (file,) = tmp_path.glob("halves_*.py")
+    assert halves.cpu_source() == file.read_text()
+    assert halves.cpu_source().startswith('"""Kernel \'halves\' for the CPU')
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def neighbours(x, out):
+    """Each element plus the next, from a uniform read and a varying one."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] + x[0]
+
+
+@cuda.jit(device=True)
+def load(array: Any, i: Any) -> Any:
+    return array[i]
+
+
+@cuda.jit
+def loads(x, out):
+    """Read through a device function."""
+    i = cuda.grid(1)
+    out[i] = load(x, i)
+
+
+@pytest.mark.parametrize("kernel", [neighbours, loads])
+def test_read_only_arrays_can_be_read(kernel: Any) -> None:
+    x, out = np.arange(4.0), np.zeros(4)
+    kernel[1, 4](x, out)
+    frozen, again = x.copy(), np.zeros(4)
+    frozen.setflags(write=False)
+    kernel[1, 4](frozen, again)
+    np.testing.assert_array_equal(again, out)
+
+
+def test_read_only_array_is_not_written_to() -> None:
+    out = np.frombuffer(bytes(32), np.float64)
+    with pytest.raises(KernelError, match=r"writes to argument 'out', but that array is read-only"):
+        neighbours[1, 4](np.arange(4.0), out)
+    assert not out.any()
+
+
+def test_one_array_as_two_arguments() -> None:
+    @cuda.jit
+    def running_sum(x, out):
+        for i in range(1, x.size):
+            value = x[i - 1]
+            out[i] += value
+            out[0] += 0 * x[0]
+
+    apart, together = np.ones(5), np.ones(5)
+    running_sum[1, 1](np.ones(5), apart)
+    running_sum[1, 1](together, together)
+    assert apart.tolist() == [1, 2, 2, 2, 2]
+    assert together.tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ([1.0, 2.0], "argument 'x' is a list; expected a NumPy array or a number"),
+        (None, "argument 'x' is a NoneType"),
+        (np.ones((4, 4)).T[1:], r"argument 'x' of shape \(3, 4\) is not contiguous; pass numpy"),
+        (np.ones(8)[::2], r"argument 'x' of shape \(4,\) is not contiguous"),
+        (np.array([object()]), "'neighbours': Numba cannot type it for the arguments"),
+        (np.array(["a"]), "'neighbours': Numba cannot"),
+        (np.ones(4, np.float16), "'neighbours': Numba cannot"),
+        (np.ones(4, ">f8"), "argument 'x' is of a type that kernels cannot use"),
+    ],
+)
+def test_bad_argument_is_named(argument: Any, message: str) -> None:
+    neighbours[1, 4](np.ones(4), np.zeros(4))
+    with pytest.raises(KernelError, match=message):
+        neighbours[1, 4](argument, np.zeros(4))
+
+
+def test_each_dtype_and_block_shape_is_compiled_for_itself() -> None:
+    @cuda.jit
+    def places(out):
+        out[cuda.threadIdx.y, cuda.threadIdx.x] = 10 * cuda.threadIdx.y + cuda.threadIdx.x
+
+    for block in (8, 1), (2, 3), (8, 4), (1, 5):
+        for dtype in np.float64, np.int32:
+            out = np.zeros(block[::-1], dtype)
+            places[1, block](out)
+            np.testing.assert_array_equal(
+                out, np.add.outer(10 * np.arange(block[1]), np.arange(block[0]))
+            )
+
+
+def test_empty_arrays() -> None:
+    neighbours[1, 4](np.zeros(0), np.zeros(0))
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+
+def launch(name: str) -> tuple[Any, ...]:
+    """The arguments of a case after its launch."""
+    case = CASES[name]
+    arguments = case.arguments()
+    case.kernel[case.grid, case.block](*arguments)
+    return arguments
+
+
+@pytest.mark.parametrize("name", ["tiled-(3,4)-(3,3)", "softmax_rows-4-8", "histogram-5-4"])
+def test_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", threads)
+        results.append(launch(name))
+    for again in results[1:]:
+        for ours, theirs in zip(again, results[0], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
+def test_number_of_threads_must_be_a_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", value)
+    message = f"MINITRANSFORMER_NUM_THREADS must be a whole number from 1 up, got {value!r}"
+    with pytest.raises(ValueError, match=message):
+        num_threads()
+
+
+def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINITRANSFORMER_NUM_THREADS", raising=False)
+    assert 1 <= num_threads() <= (os.cpu_count() or 1)
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "5")
+    assert num_threads() == 5
+
+
+def test_many_threads_launch_at_once() -> None:
+    @cuda.jit
+    def counts(x, n):
+        i = cuda.grid(1)
+        for k in range(n):
+            x[i] += k
+
+    start = threading.Barrier(8)
+
+    def work(n: int) -> np.ndarray:
+        x = np.zeros(400, np.float32 if n % 2 else np.float64)
+        start.wait()
+        for _ in range(20):
+            counts[100, 4](x, n)
+        return x
+
+    with ThreadPoolExecutor(8) as pool:
+        for n, x in enumerate(pool.map(work, range(8))):
+            np.testing.assert_array_equal(x, 20 * sum(range(n)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_fork_after_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "3")
+    launch("softmax_rows-4-8")
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            launch("softmax_rows-4-8")
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
+    from minitransformer_kernels.cpu import pool
+
+    seen: list[tuple[int, int]] = []
+
+    def fails(only_in_caller: bool) -> Callable[[int, int], None]:
+        main = threading.get_ident()
+        busy = threading.Event()
+
+        def blocks(first: int, last: int) -> None:
+            seen.append((first, last))
+            here = threading.get_ident() == main
+            if here == only_in_caller:
+                busy.set()
+                raise RuntimeError("broken")
+            busy.wait(10)
+
+        return blocks
+
+    for only_in_caller in (True, False):
+        with pytest.raises(RuntimeError, match="broken"):
+            pool.run(fails(only_in_caller), 64)
+    pool.run(lambda first, last: seen.append((first, last)), 5)
+    assert sorted(seen[-5:]) == [(k, k + 1) for k in range(5)]

@@ -1,0 +1,191 @@
+"""The door to CUDA: what `@cuda.jit` returns, and what it refuses before a launch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels.cpu import KernelError
+from minitransformer_kernels.cuda import DeviceFunction, Kernel, cuda
+
+door = importlib.import_module("minitransformer_kernels.cuda")
+
+
+@cuda.jit
+def add_one(x):
+    """Add one to each element."""
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] += 1
+
+
+class FakeCupyArray:
+    """As much of a CuPy array as the door looks at."""
+
+    def __init__(self, shape: tuple[int, ...], contiguous: bool = True) -> None:
+        self.shape = shape
+        self.flags = SimpleNamespace(c_contiguous=contiguous)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module `cupy` whose arrays are fake."""
+    module: Any = ModuleType("cupy")
+    module.ndarray = FakeCupyArray
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Records what is launched on the GPU: the configuration, then the arguments."""
+    launches: list[Any] = []
+
+    class Recorder:
+        def __getitem__(self, configuration: Any) -> Any:
+            return lambda *arguments: launches.append((configuration, arguments))
+
+    monkeypatch.setitem(add_one.__dict__, "on_gpu", Recorder())
+    monkeypatch.setattr(door, "_current_stream", lambda: "current stream")
+    return launches
+
+
+def test_decorators_keep_the_documentation() -> None:
+    assert isinstance(add_one, Kernel)
+    assert (add_one.__name__, add_one.__doc__) == ("add_one", "Add one to each element.")
+    assert repr(add_one) == "<kernel add_one>"
+
+
+def test_options_may_be_given_without_a_device_function() -> None:
+    @cuda.jit(fastmath=True, max_registers=64)
+    def fast(x):
+        x[0] = 1
+
+    assert fast.options == {"fastmath": True, "max_registers": 64}
+    assert fast.on_cpu.fastmath
+    assert not add_one.on_cpu.fastmath
+
+
+def test_device_function_can_be_called_from_python() -> None:
+    @cuda.jit(device=True)
+    def square(x):
+        """The square."""
+        return x * x
+
+    assert isinstance(square, DeviceFunction)
+    assert square(3) == 9
+    assert square.__doc__ == "The square."
+
+
+@pytest.mark.parametrize("signature", ["void(float32[:])", "float32(float32)"])
+def test_signature_is_refused(signature: str) -> None:
+    with pytest.raises(KernelError, match=r"@cuda.jit takes a function, got .*leave out the sig"):
+        cuda.jit(signature)
+
+
+@pytest.mark.parametrize("blocks", [3, (3,), (3, 1), (3, 1, 1), (np.int64(3), 1)])
+@pytest.mark.parametrize("threads", [4, (2, 2)])
+def test_launch_configurations(blocks: Any, threads: Any) -> None:
+    x = np.zeros(12)
+    add_one[blocks, threads](x)
+    add_one[blocks, threads, 0](x)
+    add_one[blocks, threads, 0, 0](x)
+    covered = 3 * (threads if isinstance(threads, int) else threads[0])
+    assert (x > 0).sum() == covered
+    assert set(x[:covered]) == {3 * 4 / (covered / 3)}
+
+
+def test_launch_can_be_kept() -> None:
+    launch, x = add_one[1, 4], np.zeros(4)
+    launch(x)
+    launch(x)
+    assert x.tolist() == [2] * 4
+
+
+def test_call_without_a_configuration_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"without a launch configuration; write add_one\[blocks"):
+        add_one(np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [
+        (4, r"needs \[blocks, threads\], got \[4\]"),
+        ((1, 2, 3, 4, 5), r"needs \[blocks, threads\]"),
+        ((0, 4), "blocks must be one to three whole numbers from 1 up, got 0"),
+        ((1, -4), "threads must be one to three whole numbers from 1 up, got -4"),
+        ((1, (1, 1, 1, 1)), "threads must be one to three whole numbers"),
+        ((1.0, 4), r"blocks must be one to three whole numbers from 1 up, got 1\.0"),
+        ((1, ()), r"threads must be one to three whole numbers from 1 up, got \(\)"),
+        ((1, 1025), "1025 threads a block; a GPU allows 1024 in all and 64 along z"),
+        ((1, (32, 33)), r"\(32, 33\) threads a block; .* Use more, smaller blocks"),
+        ((1, (1, 1, 65)), r"\(1, 1, 65\) threads a block"),
+    ],
+)
+def test_bad_configuration_is_refused(configuration: Any, message: str) -> None:
+    with pytest.raises(KernelError, match=f"kernel 'add_one'.*{message}"):
+        add_one[configuration]
+
+
+def test_dynamic_shared_memory_is_refused_on_the_cpu() -> None:
+    with pytest.raises(KernelError, match="'add_one': dynamic shared memory is not supported"):
+        add_one[1, 4, 0, 1024](np.zeros(4))
+
+
+@pytest.mark.parametrize("arguments", [(), (np.zeros(1), np.zeros(1))])
+def test_wrong_number_of_arguments_is_refused(arguments: tuple[Any, ...]) -> None:
+    message = rf"'add_one' takes 1 arguments \(x\), got {len(arguments)}"
+    with pytest.raises(KernelError, match=message):
+        add_one[1, 4](*arguments)
+
+
+def test_cpu_source_needs_a_launch() -> None:
+    @cuda.jit
+    def never_run(x):
+        x[0] = 1
+
+    with pytest.raises(KernelError, match="'never_run' has not run on the CPU yet"):
+        never_run.cpu_source()
+    never_run[1, 1](np.zeros(1))
+    assert never_run.cpu_source().startswith('"""Kernel \'never_run\' for the CPU')
+
+
+@pytest.mark.usefixtures("cupy")
+def test_cupy_arrays_are_launched_on_the_gpu(gpu: list[Any]) -> None:
+    x = FakeCupyArray((4,))
+    add_one[2, (3, 4)](x)
+    add_one[2, 3, "my stream", 64](x)
+    first, second = gpu
+    assert first == (((2, 1, 1), (3, 4, 1), "current stream", 0), (x,))
+    assert second == (((2, 1, 1), (3, 1, 1), "my stream", 64), (x,))
+
+
+@pytest.mark.usefixtures("cupy")
+def test_mixed_arrays_are_refused(gpu: list[Any]) -> None:
+    @cuda.jit
+    def copies(x, out):
+        out[0] = x[0]
+
+    with pytest.raises(KernelError, match=r"'copies': argument 'out' is a NumPy array.*cupy.asarr"):
+        copies[1, 1](FakeCupyArray((4,)), np.zeros(4))
+    assert not gpu
+
+
+@pytest.mark.usefixtures("cupy")
+def test_strided_cupy_array_is_refused(gpu: list[Any]) -> None:
+    strided = FakeCupyArray((4, 2), contiguous=False)
+    with pytest.raises(KernelError, match=r"argument 'x' of shape \(4, 2\) is not contiguous"):
+        add_one[1, 4](strided)
+    assert not gpu
+
+
+@pytest.mark.usefixtures("cupy")
+def test_numpy_arrays_run_on_the_cpu_though_cupy_is_there(gpu: list[Any]) -> None:
+    x = np.zeros(4)
+    add_one[1, 4](x)
+    assert x.tolist() == [1] * 4
+    assert not gpu
