@@ -4,8 +4,9 @@
     python tutorials/build.py LESSON.py ...      these lessons
     python tutorials/build.py --out FOLDER       into another folder, with all that they need
 
-Of each lesson it makes `<lesson>.ipynb`, and `<lesson>_exercises.py` and `.ipynb`, where what stands
-between `# BEGIN SOLUTION` and `# END SOLUTION` has become a blank. Notebooks need the extra `docs`.
+Of each lesson it makes `<lesson>.ipynb`, and `<lesson>_exercises.py` and `.ipynb`, where what
+stands between `# BEGIN SOLUTION` and `# END SOLUTION` has become a blank. Notebooks need the extra
+`docs`.
 """
 
 from __future__ import annotations

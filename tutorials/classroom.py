@@ -1,7 +1,8 @@
 """What every lesson shares: drawing, tables, clocks, checks, and a look at what is launched.
 
-A lesson runs as a script and as a notebook. Figures go to a folder (`LESSON_OUT`, or `out/<lesson>/`
-beside this file) and, in a notebook, on the page too. `LESSON_FAST=1` asks for small sizes.
+A lesson runs as a script and as a notebook. Figures go to a folder (`LESSON_OUT`, or
+`out/<lesson>/` beside this file) and, in a notebook, on the page too. `LESSON_FAST=1` asks for
+small sizes.
 """
 
 from __future__ import annotations
@@ -103,8 +104,14 @@ def dots(
         axis.axhline(row, color=PALE, linewidth=1, zorder=0)
         axis.plot(value, row, "o", color=BLUE, markersize=9)
         if value == value:
-            axis.annotate(quantity(value, unit), (value, row), (11, 0), textcoords="offset points",
-                          va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 2})  # fmt: skip
+            axis.annotate(
+                quantity(value, unit),
+                (value, row),
+                (11, 0),
+                textcoords="offset points",
+                va="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},
+            )
     axis.set_yticks(range(len(values)), list(values) if names else [])
     axis.set(title=title, xscale="log", xlim=(min(known) / 2, max(known) * 20))
     axis.set_ylim(len(values) - 0.4, -0.6)

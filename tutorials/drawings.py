@@ -18,7 +18,7 @@ def moving_the_sum(length: int, head_dim: int) -> Figure:
         length: L, the rows of all three matrices.
         head_dim: E = M, their columns.
     """
-    figure, (left, right) = panels(2, 10, 3.9)
+    figure, (left, right) = panels(2, 10, 4.1)
     L, E, gap = length, head_dim, 0.12 * length
     near, far = E + gap, E + L + 3 * gap
 
@@ -34,10 +34,11 @@ def moving_the_sum(length: int, head_dim: int) -> Figure:
     right.text(E + gap, L + gap + E / 2, "×", ha="center", va="center", fontsize=16)
     _matrix(right, E + 2 * gap, L + gap, L, E, "φ(K)ᵀ   E × L", SKY)
     _matrix(right, far, 0, E, L, "V\nL × M", AMBER)
-    _matrix(right, far, L + gap, E, E, f"S\n{E * E}", GREEN)
+    _matrix(right, far, L + gap, E, E, "S\nE × M", GREEN)
+    right.text(far + E / 2, L + gap + E + 0.8, f"{E * E} numbers", ha="center", va="top")
     for axis in (left, right):
         axis.set_xlim(-1, far + E + 2 * gap)
-        axis.set_ylim(E + L + gap + 1, -1)
+        axis.set_ylim(E + L + gap + 3.5, -1)
     return figure
 
 
@@ -112,8 +113,8 @@ def _state(axis: Axes, E: int, M: int, sizes: dict[str, Any]) -> None:
 
 def _walk(axis: Axes, L: int, E: int, sizes: dict[str, Any]) -> None:
     tile, columns = sizes["tile"], sizes["columns"]
-    unit = 1.0 / tile  # so that a tile is drawn one high, whatever its size
-    strip, left, space = 0.7, 1.55, 0.35
+    unit = 2.2 / (L + -L % tile)  # so that the walk is drawn 2.2 high, however long it is
+    strip, left, scale = 0.7, 1.6, 0.7 * unit
     for start in range(0, L, tile):
         top, bottom = start * unit, min(start + tile, L) * unit
         mine = start == tile
@@ -136,16 +137,16 @@ def _walk(axis: Axes, L: int, E: int, sizes: dict[str, Any]) -> None:
     widths = {"q_tile": E, "k_tile": E, "v_tile": columns}
     for number, (name, width) in enumerate(widths.items()):
         color = AMBER if name == "v_tile" else SKY
-        top = number * (0.5 + space)
-        _matrix(axis, left, top, width * unit * 0.7, 0.5, f"{name}   {tile} × {width}", color)
+        top = number * (tile * scale + 0.3)
+        _matrix(axis, left, top, width * scale, tile * scale, f"{name}   {tile} × {width}", color)
         arrow = FancyArrowPatch(
-            (strip + 0.42, 1.5),
-            (left - 0.03, top + 0.25),
+            (strip + 0.42, 1.5 * tile * unit),
+            (left - 0.03, top + tile * scale / 2),
             arrowstyle="-|>",
             mutation_scale=12,
             color=INK,
         )
         axis.add_patch(arrow)
     axis.text(left, -0.06, "in shared memory", va="bottom")
-    axis.set_xlim(-0.1, left + max(widths.values()) * unit * 0.7 + 0.15)
+    axis.set_xlim(-0.1, left + max(widths.values()) * scale + 0.15)
     axis.set_ylim(L * unit + missing + 0.1, -0.3)

@@ -63,10 +63,11 @@ random = np.random.default_rng(2020)
 # %% [markdown]
 # ## 1. Softmax attention, and its shapes
 #
-# A batch of $N$ sequences has $L$ tokens each; a token is a row of $H \cdot E$ numbers, $E$ for each
-# of $H$ heads. Every head makes from each token a query, a key (both $E$ numbers) and a value ($M$
-# numbers; here $M = E$). The replication's readers missed one thing above all: what each reshape
-# does to the shape. So here they are, and from now on every line that changes a shape says so.
+# A batch of $N$ sequences has $L$ tokens each; a token is a row of $H \cdot E$ numbers, $E$ for
+# each of $H$ heads. Every head makes from each token a query, a key (both $E$ numbers) and a value
+# ($M$ numbers; here $M = E$). The replication's readers missed one thing above all: what each
+# reshape does to the shape. So here they are, and from now on every line that changes a shape says
+# so.
 
 # %%
 N, H, L, E = 1, 8, 128 if FAST else 512, 64
@@ -139,9 +140,10 @@ classroom.check(
 #
 # (From here on, small $q$ and $k$ are *features*.) What must $\varphi$ do?
 #
-# * **Be positive.** Weights must not be negative, and the denominator in (A) must not come near zero.
-# * **Let gradients through.** relu is not negative either, but where $x < 0$ its slope is zero: a feature
-#   that is off stays off. That is the paper's reason for
+# * **Be positive.** Weights must not be negative, and the denominator in (A) must not come near
+#   zero.
+# * **Let gradients through.** relu is not negative either, but where $x < 0$ its slope is zero: a
+#   feature that is off stays off. That is the paper's reason for
 #
 # $$\varphi(x) = \mathrm{elu}(x) + 1 = \begin{cases} x + 1 & x > 0 \\ e^x & x \le 0 \end{cases}$$
 #
@@ -205,14 +207,15 @@ classroom.table(
 #
 # 1. $q_i \cdot k_j$ is a number, so it may stand right of $v_j$, and it is $k_j^\top q_i$ as well.
 # 2. Products of matrices are associative: the brackets may move.
-# 3. $q_i$ is the same in every term, so it may leave the sum. **This is the step that softmax does not
-#    allow**: there the $i$ is inside the exponential, and no finite number of features gets it out.
+# 3. $q_i$ is the same in every term, so it may leave the sum. **This is the step that softmax does
+#    not allow**: there the $i$ is inside the exponential, and no finite number of features gets it
+#    out.
 #
 # The bracket holds no $i$. For attention in both directions it is one matrix, computed once. The
 # denominator is (C) with $v_j = 1$.
 #
-# **Predict**: with a multiplication and an addition for each term, how many operations do both sides of
-# (C) take for $L$ queries? By which factor will the right one win at the length below?
+# **Predict**: with a multiplication and an addition for each term, how many operations do both
+# sides of (C) take for $L$ queries? By which factor will the right one win at the length below?
 
 
 # %%
@@ -239,23 +242,26 @@ print(f"a factor of L / E = {before / after:.3g}. Measured: {slow / fast:.3g} ti
 classroom.show(moving_the_sum(32, 8), "moving_the_sum")
 
 # %% [markdown]
-# The factor $L/E$ is the whole story of complexity: there is nothing to win until a text is longer than
-# a head is wide. If your two factors differ, don't be surprised: operations are not all that takes
-# time. The scores have to be written to memory and fetched again as well; section 9 counts such bytes.
+# The factor $L/E$ is the whole story of complexity: there is nothing to win until a text is longer
+# than a head is wide. If your two factors differ, don't be surprised: operations are not all that
+# takes time. The scores have to be written to memory and fetched again as well; section 9 counts
+# such bytes.
 #
 # ## 4. Read from left to right: the states
 #
-# A causal model needs the bracket of (C) for $j \le i$ only: a different one for every query. But it
-# differs from its predecessor by one term! So keep it as a *state*, and update it with each token:
+# A causal model needs the bracket of (C) for $j \le i$ only: a different one for every query. But
+# it differs from its predecessor by one term! So keep it as a *state*, and update it with each
+# token:
 #
 # $$S_i = S_{i-1} + k_i v_i^\top \qquad (E \times M) \tag{1}$$
 # $$Z_i = Z_{i-1} + k_i \qquad (E) \tag{2}$$
 # $$n_i = S_i^\top q_i \qquad d_i = q_i \cdot Z_i \tag{3}$$
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{4}$$
 #
-# That is a recurrent network: a state goes in, a token goes in, a state and an output come out. Memory
-# and time of a token don't depend on how many came before it. The guard keeps an underflow from dividing
-# by zero, $\max(d, \text{tiny})$; with positive features it hardly ever does anything.
+# That is a recurrent network: a state goes in, a token goes in, a state and an output come out.
+# Memory and time of a token don't depend on how many came before it. The guard keeps an underflow
+# from dividing by zero, $\max(d, \text{tiny})$; with positive features it hardly ever does
+# anything.
 #
 # These numbers, (1) to (4), are the ones that you will find again in the kernel's source.
 #
@@ -350,18 +356,18 @@ for name, time in times.items():
 # %% [markdown]
 # Why? Two costs are at work, and each form pays a different one.
 #
-# * **The interpreter.** Python spends much more on understanding `S[e, m] += ...` than the processor
-#   on doing it. In four loops each single number pays that, in the token loop each token, in the
-#   einsum nobody. That is why the form without a loop is the one that people write.
-# * **Memory.** The einsum makes every $S_i$, all $L$ of them, where one at a time is ever needed: the
-#   array `(N, H, L, E, M)` is written to memory, and read again, and again. (The token loop's state stays
-#   in the cache.) The masked scores are $L \times L$ instead, but a product of matrices is what
-#   processors and libraries do best.
+# * **The interpreter.** Python spends much more on understanding `S[e, m] += ...` than the
+#   processor on doing it. In four loops each single number pays that, in the token loop each token,
+#   in the einsum nobody. That is why the form without a loop is the one that people write.
+# * **Memory.** The einsum makes every $S_i$, all $L$ of them, where only one at a time is ever needed:
+#   the array `(N, H, L, E, M)` is written to memory, and read again, and again. (The token loop's
+#   state stays in the cache.) The masked scores are $L \times L$ instead, but a product of matrices
+#   is what processors and libraries do best.
 #
-# So the einsum beats the four loops by far, and yet, where its states outgrow the cache, a loop over
-# tokens that keeps one small state may beat the einsum. What did your machine say? The right panel
-# tells why. A kernel pays neither price: it *is* the loop, compiled, with $S$ where it is needed: in
-# registers.
+# So the einsum beats the four loops by far, and yet, where its states outgrow the cache, a loop
+# over tokens that keeps one small state may beat the einsum. What did your machine say? The right
+# panel tells why. A kernel pays neither price: it *is* the loop, compiled, with $S$ where it is
+# needed: in registers.
 #
 # The public function takes the kernel, applies $\varphi$ inside, and is differentiable:
 
@@ -374,22 +380,24 @@ print(f"S {state.S.shape} and Z {state.Z.shape}: all that a decoder remembers of
 # %% [markdown]
 # ## 5. What it costs: low rank
 #
-# Nothing is free. The matrix of weights of linear attention, $A = \mathrm{diag}(d)^{-1}\, q\, k^\top$, is
-# a product of an $L \times E$ and an $E \times L$ matrix: its rank is $E$ at most. Softmax's exponential
-# has no such limit. (Without the causal mask, which muddies the picture but not the point.)
+# Nothing is free. The matrix of weights of linear attention, $A = \mathrm{diag}(d)^{-1}\, q\,
+# k^\top$, is a product of an $L \times E$ and an $E \times L$ matrix: its rank is $E$ at most.
+# Softmax's exponential has no such limit. (Without the causal mask, which muddies the picture but
+# not the point.)
 #
 # What does that do to learning? Take the hardest thing that a head is asked to do, and just what a
-# copy task wants: each of $L$ queries has to find its own one key. Let $\pi(i)$ be the key of query $i$
-# and the loss the mean of $-\log A_{i,\pi(i)}$. Before training anything, we can tell a floor. Write
-# $A = UW$ with $U$ (rows sum to one) and $W$ (rows sum to one) of $E$ features, both positive; then
+# copy task wants: each of $L$ queries has to find its own one key. Let $\pi(i)$ be the key of query
+# $i$ and the loss the mean of $-\log A_{i,\pi(i)}$. Before training anything, we can tell a floor.
+# Write $A = UW$ with $U$ (rows sum to one) and $W$ (rows sum to one) of $E$ features, both
+# positive; then
 #
 # $$\sum_i A_{i,\pi(i)} = \sum_e \sum_i U_{ie} W_{e,\pi(i)} \le \sum_e \sum_i W_{e,\pi(i)} = E$$
 #
-# so the right keys get $E/L$ of the weight on average, and no optimizer in the world brings the loss
-# below $\log (L/E)$.
+# so the right keys get $E/L$ of the weight on average at most, and as the logarithm is concave, no
+# optimizer in the world brings the loss below $\log (L/E)$.
 #
-# **Predict**: $L = 32$. Which loss will linear attention with $E = 8$, 16 and 32 features end at, and
-# softmax with only 8 numbers a key?
+# **Predict**: $L = 32$. Which loss will linear attention with $E = 8$, 16 and 32 features end at,
+# and softmax with only 8 numbers a key?
 
 # %%
 LOOKUPS, STEPS = 32, 120 if FAST else 400
@@ -471,43 +479,46 @@ classroom.table(
 # Two effects, and it is worth telling them apart.
 #
 # * **A floor.** With fewer features than keys the loss comes to rest just above $\log(L/E)$.
-# * **A slower pace**, and look at the last column: the number of features hardly changes it. To prefer one
-#   key to another $r$ times, softmax needs scores that differ by $\log r$. Linear attention needs a
-#   product of features that is $r$ times as large. What softmax does in steps, features do in powers.
+# * **A slower pace**, and look at the last column: the number of features hardly changes it. To
+#   prefer one key to another $r$ times, softmax needs scores that differ by $\log r$. Linear
+#   attention needs a product of features that is $r$ times as large. What softmax does in steps,
+#   features do in powers.
 #
-# The replication saw linear attention learn more slowly than softmax on a copy task, and its readers
-# asked why. This is a part of the answer.
+# The replication saw linear attention learn more slowly than softmax on a copy task, and its
+# readers asked why. This is a part of the answer.
 #
 # ## 6. Backward, line by line
 #
-# Given $g_i = \partial\ell/\partial o_i$, we want the gradients of $q$, $k$ and $v$. Each step below uses
-# one of the equations (1) to (4), from the last to the first.
+# Given $g_i = \partial\ell/\partial o_i$, we want the gradients of $q$, $k$ and $v$. Each step
+# below uses one of the equations (1) to (4), from the last to the first.
 #
 # **Through (4)**, $o_i = n_i / D_i$ with $D_i = \mathrm{guard}(d_i)$. The quotient rule says
-# $\partial\ell/\partial n_i = g_i / D_i$ and $\partial\ell/\partial D_i = -g_i \cdot n_i / D_i^2$. As
-# $n_i / D_i$ is $o_i$:
+# $\partial\ell/\partial n_i = g_i / D_i$ and $\partial\ell/\partial D_i = -g_i \cdot n_i / D_i^2$.
+# As $n_i / D_i$ is $o_i$:
 #
 # $$gn_i = g_i / D_i \qquad gd_i = -(g_i \cdot o_i) / D_i \cdot \mathrm{guard}'(d_i) \tag{5}$$
 #
 # (The guard's slope is 1 where it does nothing; below it is left out.)
 #
-# **Through (3), to $q$**: $n_i = S_i^\top q_i$ and $d_i = q_i \cdot Z_i$ are both linear in $q_i$, so
+# **Through (3), to $q$**: $n_i = S_i^\top q_i$ and $d_i = q_i \cdot Z_i$ are both linear in $q_i$,
+# so
 #
 # $$dq_i = S_i\, gn_i + gd_i\, Z_i \tag{6}$$
 #
 # It needs $S_i$ and $Z_i$. Store all of them? That would be the $L \times E \times M$ array again.
 # Run the recurrence a second time: a **forward scan**.
 #
-# **Through (3), to the states.** $S_i$ is used twice: by $n_i$, which contributes $q_i\, gn_i^\top$, and by
-# $S_{i+1} = S_i + \dots$, which passes on all that *it* has. Let $R_i = \partial\ell/\partial S_i$ and
-# $U_i = \partial\ell/\partial Z_i$, everything later included:
+# **Through (3), to the states.** $S_i$ is used twice: by $n_i$, which contributes $q_i\,
+# gn_i^\top$, and by $S_{i+1} = S_i + \dots$, which passes on all that *it* has. Let $R_i =
+# \partial\ell/\partial S_i$ and $U_i = \partial\ell/\partial Z_i$, everything later included:
 #
 # $$R_i = R_{i+1} + q_i\, gn_i^\top \qquad U_i = U_{i+1} + gd_i\, q_i \tag{7}$$
 #
 # These are the states of a recurrence that starts at the end: a **reverse scan**. It starts with
 # the gradient of the final state, if anybody used it, else with zeros.
 #
-# **Through (1) and (2), to $k$ and $v$.** $k_i$ is in $S_i$ by $k_i v_i^\top$ and in $Z_i$ as itself:
+# **Through (1) and (2), to $k$ and $v$.** $k_i$ is in $S_i$ by $k_i v_i^\top$ and in $Z_i$ as
+# itself:
 #
 # $$dk_i = R_i v_i + U_i \qquad dv_i = R_i^\top k_i \tag{8}$$
 #
@@ -515,9 +526,9 @@ classroom.table(
 #
 # $$dS_0 = R_1 \qquad dZ_0 = U_1 \tag{9}$$
 #
-# And $Q$ and $K$ get $dQ = dq\,\varphi'(Q)$ and $dK = dk\,\varphi'(K)$. That is all, and it has the same
-# shape as the way there: two states, one pass over the tokens, nothing of length $L$ but the inputs and
-# outputs. In code, each line under its number:
+# And $Q$ and $K$ get $dQ = dq\,\varphi'(Q)$ and $dK = dk\,\varphi'(K)$. That is all, and it has the
+# same shape as the way there: two states, one pass over the tokens, nothing of length $L$ but the
+# inputs and outputs. In code, each line under its number:
 
 
 # %%
@@ -559,12 +570,13 @@ def backward_scans(
 # %% [markdown]
 # ### Is it right?
 #
-# Ask the forward. Nudge one number by $\pm h$ and see how the loss moves: $(\ell(x + h) - \ell(x - h)) / 2h$.
-# For the loss take $\ell = \sum c \cdot o$ with *random* $c$. An even one, `o.sum()`, would be blind: a
-# row of attention weights sums to one, and whatever cancels in that sum is never checked.
+# Ask the forward. Nudge one number by $\pm h$ and see how the loss moves: $(\ell(x + h) - \ell(x -
+# h)) / 2h$. For the loss take $\ell = \sum c \cdot o$ with *random* $c$. An even one, `o.sum()`,
+# would be blind: a row of attention weights sums to one, and whatever cancels in that sum is never
+# checked.
 #
-# **Predict**: somebody leaves out $U$ (it has happened in a well-known library: the normaliser's path to
-# $k$ was missing). Which of the three gradients are wrong then, and by how much?
+# **Predict**: somebody leaves out $U$ (it has happened in a well-known library: the normaliser's
+# path to $k$ was missing). Which of the three gradients are wrong then, and by how much?
 
 
 # %%
@@ -598,9 +610,9 @@ classroom.table(
 )
 
 # %% [markdown]
-# One gradient of three is wrong, the shapes fit, and training would still make progress: only a check
-# like this finds it. `gradcheck` does the same for any function, also along random directions.
-# The kernel's own backward, in float64:
+# One gradient of three is wrong, the shapes fit, and training would still make progress: only a
+# check like this finds it. `gradcheck` does the same for any function, also along random
+# directions. The kernel's own backward, in float64:
 
 # %%
 inputs = [random.standard_normal((1, 2, 9, width)) for width in (4, 4, 3)]
@@ -614,10 +626,10 @@ print("gradcheck:", gradcheck(lambda q, k, v: linear_attention(q, k, v, causal=T
 #
 # $$S_i[:, m] = S_{i-1}[:, m] + k_i\, v_{i,m} \qquad n_{i,m} = S_i[:, m] \cdot q_i$$
 #
-# So a thread may own a column, keep it in registers from the first token to the last, and never talk
-# about it to anybody. Registers are the fastest memory that there is, and there are few: a tall column is
-# shared out among `parts` threads, whose sums are added up in the end. A *block* of threads works on
-# one head; heads know nothing of each other.
+# So a thread may own a column, keep it in registers from the first token to the last, and never
+# talk about it to anybody. Registers are the fastest memory that there is, and there are few: a
+# tall column is shared out among `parts` threads, whose sums are added up in the end. A *block* of
+# threads works on one head; heads know nothing of each other.
 #
 # This is no drawing of an idea. We launch the kernel, note the launch, and draw what was noted:
 
@@ -632,11 +644,12 @@ print({name: sizes[name] for name in ("columns", "parts", "rows", "tile", "head_
 classroom.show(tiling(launch), "tiling")
 
 # %% [markdown]
-# The block takes `tile` tokens at a time into *shared* memory, which all its threads see: each number
-# of $q$ and $k$ is fetched from global memory once, not once by every column. In the loads, neighbouring
-# threads take neighbouring numbers (`threadIdx.x` runs along a row), so that a GPU fetches them in one
-# transaction. `cuda.syncthreads()` is the barrier between "everybody has loaded" and "everybody
-# reads". The last tile is ragged; missing rows are zeros, and adding zeros changes no state.
+# The block takes `tile` tokens at a time into *shared* memory, which all its threads see: each
+# number of $q$ and $k$ is fetched from global memory once, not once by every column. In the loads,
+# neighbouring threads take neighbouring numbers (`threadIdx.x` runs along a row), so that a GPU
+# fetches them in one transaction. `cuda.syncthreads()` is the barrier between "everybody has
+# loaded" and "everybody reads". The last tile is ragged; missing rows are zeros, and adding zeros
+# changes no state.
 #
 # Here is the source, as it stands in `kernels/recurrent.py`. Look for the numbers of the equations.
 
@@ -644,28 +657,30 @@ classroom.show(tiling(launch), "tiling")
 print(classroom.source(launch.kernel))
 
 # %% [markdown]
-# **Read it with these questions.** Who computes $Z$? (Not every thread: a few own a row of it.) Why is
-# $d$ added up by other threads than those that made the products `qz`? Why does no `syncthreads` stand
-# inside an `if`? What does a thread with $m \ge M$ do? (It keeps everybody company at the barriers.)
+# **Read it with these questions.** Who computes $Z$? (Not every thread: a few own a row of it.) Why
+# is $d$ added up by other threads than those that made the products `qz`? Why does no `syncthreads`
+# stand inside an `if`? What does a thread with $m \ge M$ do? (It keeps everybody company at the
+# barriers.)
 #
-# You have just run it without a GPU. On NumPy arrays the same source is compiled to a loop: the code
-# between two barriers runs for all threads, `for thread_x in ...`, before anybody goes on. What a
-# thread keeps across a barrier becomes an array with a slot for each. Here are equations (1) and
-# (3) in the code that was emitted for your processor:
+# You have just run it without a GPU. On NumPy arrays the same source is compiled to a loop: the
+# code between two barriers runs for all threads, `for thread_x in ...`, before anybody goes on.
+# What a thread keeps across a barrier becomes an array with a slot for each. Here are equations (1)
+# and (3) in the code that was emitted for your processor:
 
 # %%
 print(classroom.excerpt(launch.kernel.cpu_source(), r"s = S\[", before=12, after=6))
 
 # %% [markdown]
 # The innermost loop runs over threads, and neighbouring threads touch neighbouring numbers: what is
-# a coalesced access on a GPU is a vector instruction here. Print the whole of `cpu_source()` when you
-# are curious.
+# a coalesced access on a GPU is a vector instruction here. Print the whole of `cpu_source()` when
+# you are curious.
 #
 # ## 8. Awkward sizes
 #
 # A kernel that was tried at 64 only is not tried. Lengths around the tile, head dims that fill no
 # block, $M \ne E$, more keys than queries, padding. The reference is the quadratic definition in
-# float64; the yardstick is the same definition in float32: what anybody's first version would get wrong.
+# float64; the yardstick is the same definition in float32: what anybody's first version would get
+# wrong.
 
 
 # %%
@@ -724,8 +739,8 @@ classroom.table(
 #
 # * It reads $q$, $k$ ($E$ each) and $v$ ($M$) of each token once, writes $o$ ($M$) and $d$, and
 #   reads and writes a state: $4\,(L(2E + 2M + 1) + 2(EM + E))$ bytes.
-# * Each token costs a multiplication and an addition for each number of $S$ in (1), and again in (3):
-#   $4\,L\,E\,M$ operations. The rest, (2) and (4), is small beside it.
+# * Each token costs a multiplication and an addition for each number of $S$ in (1), and again in
+#   (3): $4\,L\,E\,M$ operations. The rest, (2) and (4), is small beside it.
 #
 # First we *count*. The kernel's own source runs once more, in plain Python, thread by thread, on
 # numbers that count their additions and multiplications and arrays that count their bytes
@@ -763,12 +778,12 @@ assert 1 <= moved / predicted_bytes(LITTLE) < 1.1
 assert 1 <= counts["flop"] / predicted_flops(LITTLE) < 1.15
 
 # %% [markdown]
-# Now compare the global bytes with those of shared memory and registers: that is what tiles are for.
-# The numbers that each operation needs come from close by; global memory is asked once.
+# Now compare the global bytes with those of shared memory and registers: that is what tiles are
+# for. The numbers that each operation needs come from close by; global memory is asked once.
 #
 # And the time? A machine has two speeds: bytes a second and operations a second. No program beats
-# either, so $t \ge \max(\text{bytes} / \text{bandwidth},\ \text{flops} / \text{peak})$. We measure both
-# speeds, by a copy and by the best thing that a processor does, a product of matrices.
+# either, so $t \ge \max(\text{bytes} / \text{bandwidth},\ \text{flops} / \text{peak})$. We measure
+# both speeds, by a copy and by the best thing that a processor does, a product of matrices.
 #
 # **Predict**: which of the two limits the kernel, and what share of that speed will it reach?
 
@@ -794,22 +809,25 @@ classroom.table(
         ("measured", classroom.quantity(took, "s")),
     ],
 )
-print(f"The kernel does {classroom.quantity(heads * predicted_flops(LONG) / took, 'flop/s')}: "
-      f"{max(limits) / took:.0%} of the nearer limit, which is set by "
-      f"{'bytes' if limits[0] > limits[1] else 'operations'}. "
-      f"For each byte it does {predicted_flops(LONG) / predicted_bytes(LONG):.3g} operations.")  # fmt: skip
+share, nearer = max(limits) / took, "bytes" if limits[0] > limits[1] else "operations"
+flops = heads * predicted_flops(LONG)
+print(f"The kernel does {classroom.quantity(flops / took, 'flop/s')}, "
+      f"{flops / heads / predicted_bytes(LONG):.3g} for each byte: "
+      f"{share:.0%} of the nearer limit, the one by {nearer}.")  # fmt: skip
 
 # %% [markdown]
-# Why not all of it? In a product of matrices each number that was loaded into a register is used many
-# times. Here each number of $S$ is loaded, gets one product added, is multiplied once and is stored:
-# four operations, then on to the next. Taking the tokens in chunks turns most of that work back into
-# products of matrices; that form is a lesson of its own.
+# (Over 100%? Then something else used the processor while we measured its peak. Run the cell again.)
+#
+# Why not all of it? In a product of matrices each number that was loaded into a register is used
+# many times. Here each number of $S$ is loaded, gets one product added, is multiplied once and is
+# stored: four operations, then on to the next. Taking the tokens in chunks turns most of that work
+# back into products of matrices; that form is a lesson of its own.
 #
 # ## 10. Time and memory against length
 #
-# The replication timed its models up to 64 tokens (its table 1), where its linear attention was slower at
-# every length, and worked out where the lines would cross from a parabola for softmax and a straight line
-# for linear attention. Let us do as they did, and see how far that can be trusted:
+# The replication timed its models up to 64 tokens (its table 1), where its linear attention was
+# slower at every length, and worked out where the lines would cross from a parabola for softmax and
+# a straight line for linear attention. Let us do as they did, and see how far that can be trusted:
 
 # %%
 S1_LENGTHS = np.array([8, 16, 32, 64])
@@ -831,8 +849,8 @@ print(f"All four rows: they cross at L = {crossing(all_rows):.0f}. Leave one out
 print(f"That is {crossing(all_rows) / S1_LENGTHS.max():.0f} times the longest text that was timed.")
 
 # %% [markdown]
-# We need not extrapolate so far: both kernels are here, so go there. (The paper itself has its curves
-# cross near 512, on its GPU.)
+# We need not extrapolate so far: both kernels are here, so go there. (The paper itself has its
+# curves cross near 512, on its GPU.)
 #
 # **Predict** the slopes in a plot of log time against log length: time that grows like $L^p$ is a
 # straight line with slope $p$. And predict the memory: the output, $d$ and the states for the
@@ -882,8 +900,9 @@ for name, (lengths, attention, color, marker) in speed.items():
     clocks[name] = timed(attention, lengths)
     p = classroom.slope(lengths[-3:], clocks[name][-3:])
     left.plot(lengths, clocks[name], color=color, marker=marker, markersize=5)
-    left.annotate(f"{name}: slope {p:.2f}", (lengths[-1], clocks[name][-1]), (-8, 6),
-                  textcoords="offset points", ha="right", color=color)  # fmt: skip
+    at, offset, side = (-1, (-8, 6), "right") if name == "softmax" else (-4, (10, -10), "left")
+    left.annotate(f"{name}: slope {p:.2f}", (lengths[at], clocks[name][at]), offset,
+                  textcoords="offset points", ha=side, color=color)  # fmt: skip
     print(f"{name}: time grows like L^{p:.2f} at the long end")
 for name, (form, lengths, color, marker, predict) in room.items():
     used = memory(form, lengths)
@@ -910,23 +929,27 @@ ratio = clocks["softmax"][-1] / clocks["linear"][len(both) - 1]
 print(f"At L = {both[-1]} it is {ratio:.3g} times as fast.")
 
 # %% [markdown]
-# Compare that with the replication's extrapolation. The mathematics is the same; what differs is the
-# kernel. "Linear" says how a cost grows, and nothing about where it starts.
+# (Your slopes are no whole numbers? Short lengths pay for the launch as well; long ones outgrow a
+# cache.)
+#
+# Compare the crossing with the replication's extrapolation. The mathematics is the same; what
+# differs is the kernel. "Linear" says how a cost grows, and nothing about where it starts.
 #
 # ## 11. Your turn
 #
-# Three exercises, from easy to hard. Each has a blank and a check; the checks compare with random inputs,
-# so an answer that passes is right.
+# Three exercises, from easy to hard. Each has a blank and a check; the checks compare with random
+# inputs, so an answer that passes is right.
 #
 # ### Exercise 1: a prompt, then token by token
 #
-# A chat model reads a prompt at once and then writes token by token. Complete `continue_from`: run the
-# first `split` tokens in one call of `linear_attention`, keep the state, and feed the rest one by one to
-# `linear_attention_step`. Return all outputs, (N, H, L, M). It must not matter where we split.
+# A chat model reads a prompt at once and then writes token by token. Complete `continue_from`: run
+# the first `split` tokens in one call of `linear_attention`, keep the state, and feed the rest one
+# by one to `linear_attention_step`. Return all outputs, (N, H, L, M). It must not matter where we
+# split.
 #
 # *Hints.* `return_state=True` makes `linear_attention` return `(output, state)`.
-# `linear_attention_step` takes tokens without a length, (N, H, E), and returns `(output, state)` too.
-# `F.stack(list, dim=2)` puts them in a row; `F.cat` joins two tensors.
+# `linear_attention_step` takes tokens without a length, (N, H, E), and returns `(output, state)`
+# too. `F.stack(list, dim=2)` puts them in a row; `F.cat` joins two tensors.
 
 
 # %%
@@ -967,8 +990,9 @@ check_exercise_1()
 # (Sun et al. 2023 call it retention.) What becomes of (6), (7) and (8)? Derive them, then complete
 # `fading_backward` for one head: a forward scan for $dq$, a reverse scan for $dk$ and $dv$.
 #
-# *Hints.* There is no $d$, so $gn_i = g_i$ and there is no $U$. $S_i$ is still used twice: by $o_i$, and by
-# $S_{i+1}$. How much of $R_{i+1}$ does it get now? Write down $\partial S_{i+1} / \partial S_i$ first.
+# *Hints.* There is no $d$, so $gn_i = g_i$ and there is no $U$. $S_i$ is still used twice: by
+# $o_i$, and by $S_{i+1}$. How much of $R_{i+1}$ does it get now? Write down $\partial S_{i+1} /
+# \partial S_i$ first.
 
 
 # %%
@@ -1013,15 +1037,15 @@ check_exercise_2()
 # %% [markdown]
 # ### Exercise 3: your own kernel
 #
-# Write the fading forward as a GPU kernel: the same division of labour as in section 7, but plain. One
-# thread owns one column of $S$, all its `WIDTH` rows, in a `cuda.local.array`; no shared memory, so no
-# barriers. A block has `COLUMNS` threads; `blockIdx.y` is the head. Mind the last block: some of its
-# threads have no column.
+# Write the fading forward as a GPU kernel: the same division of labour as in section 7, but plain.
+# One thread owns one column of $S$, all its `WIDTH` rows, in a `cuda.local.array`; no shared
+# memory, so no barriers. A block has `COLUMNS` threads; `blockIdx.y` is the head. Mind the last
+# block: some of its threads have no column.
 #
-# *Hints.* Your column is `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`. Set the local array to zero.
-# Loop over tokens outside and over rows inside, and add up $n$ in a scalar. Write `float32(0)`, not
-# `0.0`: a bare Python float is float64 to a GPU, and slow. Don't `return` early: guard what you read
-# from `value` and write to `out` by `if m < value.shape[2]`.
+# *Hints.* Your column is `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`. Set the local array to
+# zero. Loop over tokens outside and over rows inside, and add up $n$ in a scalar. Write
+# `float32(0)`, not `0.0`: a bare Python float is float64 to a GPU, and slow. Don't `return` early:
+# guard what you read from `value` and write to `out` by `if m < value.shape[2]`.
 
 # %%
 WIDTH, COLUMNS = 16, 32
@@ -1066,8 +1090,8 @@ check_exercise_3()
 # %% [markdown]
 # ## What you take home
 #
-# * A similarity that is a product of features lets the sum be moved (C); then attention is a matrix $S$
-#   and a vector $Z$, and causal attention a recurrence over them, (1) to (4).
+# * A similarity that is a product of features lets the sum be moved (C); then attention is a matrix
+#   $S$ and a vector $Z$, and causal attention a recurrence over them, (1) to (4).
 # * Its backward is the same kind of recurrence, once forward and once in reverse, (5) to (9), with
 #   nothing of size $L \times E \times M$ kept.
 # * A thread can own a column of $S$, in registers; tokens come by in tiles.
