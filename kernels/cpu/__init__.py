@@ -7,6 +7,7 @@ et al. 2015), on Python source. Its steps, one module each:
     canonical   bring it into a canonical form
     uniformity  find what is the same for all threads of a block
     regions     cut at barriers and at loops that all threads share; find what lives across
+    ahead       ask for memory before it is needed
     emit        write it down as Python, each region a loop over the threads
     pipeline    compile that with Numba, the loops over the threads marked as parallel
     pool        share the blocks out among CPU threads

@@ -15,6 +15,7 @@ from typing import Any
 
 from numba.core import types
 
+from . import ahead
 from .canonical import AXES, Array, Canonical, Shape3, is_barrier
 from .pipeline import LANES
 from .regions import (
@@ -180,6 +181,8 @@ class _Body:
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
         self.rewriter = _Indices(form.arrays, self.lane, uniformity)
+        self.uniformity = uniformity
+        self.loops: list[ast.For] = []
         self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
 
     def write(self) -> None:
@@ -209,9 +212,11 @@ class _Body:
             match node:
                 case Scalar(statement):
                     _statements(self.text, [self.rewrite(statement)])
-                case Loop(ast.For(target=target, iter=iterator), body):
+                case Loop(ast.For(target=target, iter=iterator) as loop, body):
                     header = f"for {ast.unparse(target)} in {self.source(iterator)}:"
+                    self.loops.append(loop)
                     self.compound(header, body)
+                    self.loops.pop()
                 case Loop(ast.While(test=test), body):
                     self.compound(f"while {self.source(test)}:", body)
                 case Branch(test, body, orelse):
@@ -250,6 +255,7 @@ class _Body:
             return
         depth = self.text.depth
         axis = self.row_axis
+        self.read_ahead(body)
         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):  {LANES}")
         self.text.depth += 1
         self.recompute(needs(Lanes(body, region.mask)))
@@ -267,6 +273,13 @@ class _Body:
         for slot in sorted(written & self.regions.slots):
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
+
+    def read_ahead(self, body: list[ast.stmt]) -> None:
+        asks = ahead.next_turn(body, self.loops, self.form, self.uniformity, self.regions)
+        if asks:
+            with self.text.block(f"for thread_x in range(0, BLOCK_X, {ahead.LINE}):"):
+                for ask in asks:
+                    self.text.line(ask)
 
     def without_dead_definitions(self, region: Lanes) -> list[ast.stmt]:
         """The statements of a region without definitions that only other regions use."""

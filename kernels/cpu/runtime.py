@@ -20,7 +20,7 @@ from .pipeline import KernelCompiler
 
 __all__ = [
     "atomic_add", "atomic_cas", "atomic_exch", "atomic_max", "atomic_min", "atomic_sub", "device",
-    "device_math", "kernel", "numba", "numpy", "stack", "u",
+    "device_math", "kernel", "numba", "numpy", "prefetch", "stack", "u",
 ]  # fmt: skip
 
 # An index that is known not to be negative. Numba takes a negative one from the end of the array,
@@ -82,6 +82,22 @@ def stack(typing_context, shape, dtype):  # type: ignore[no-untyped-def]
         return array._getvalue()
 
     return array_type(shape, dtype), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of an element, and do not wait for it."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        address = _element(context, builder, signature, arguments)
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(ask, [builder.bitcast(address, byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.none(array, index), generate
 
 
 def _element(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,0 +1,91 @@
+"""Reading ahead: ask for the memory that the next turn of a loop will move into shared arrays.
+
+A GPU hides the time that memory takes by running other warps meanwhile. A CPU thread that runs a
+block has nothing else to do: it would wait at the beginning of each tile. So where a region copies
+from an argument into a shared array inside a loop over tiles, it also asks for the same elements one
+turn of that loop later. Asking does not wait, and asking beyond the end of an array does no harm.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Iterator
+
+from .canonical import Canonical
+from .regions import Regions, reads
+from .uniformity import Uniformity, base_name, range_arguments
+
+LINE = 16  # elements: a cache line holds 16 of float32
+
+
+def next_turn(
+    body: Iterable[ast.stmt],
+    loops: list[ast.For],
+    form: Canonical,
+    uniformity: Uniformity,
+    regions: Regions,
+) -> list[str]:
+    """The `prefetch(...)` calls for a region's body inside `loops`, outermost first."""
+    shared = {array.name for array in form.arrays.values() if array.space == "shared"}
+    only_read = set(form.parameters) - uniformity.written
+    found = []
+    for statement in (inner for part in body for inner in ast.walk(part)):
+        if isinstance(statement, ast.Assign) and base_name(statement.targets[0]) in shared:
+            for load in _loads(statement.value, only_read):
+                indices = load.slice.elts if isinstance(load.slice, ast.Tuple) else [load.slice]
+                expanded = [_expanded(index, regions.recomputed) for index in indices]
+                if _along_a_row(expanded, regions.slots):
+                    found += _later(load, expanded, loops)
+    return list(dict.fromkeys(found))
+
+
+def _loads(value: ast.expr, arrays: set[str]) -> Iterator[ast.Subscript]:
+    for node in ast.walk(value):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            if node.value.id in arrays:
+                yield node
+
+
+def _expanded(index: ast.expr, definitions: dict[str, ast.expr]) -> ast.expr:
+    """An index in terms of loop variables, thread and block only."""
+
+    class Expand(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            value = definitions.get(node.id)
+            return node if value is None else self.visit(copy.deepcopy(value))
+
+    expanded: ast.expr = Expand().visit(copy.deepcopy(index))
+    return expanded
+
+
+def _along_a_row(indices: list[ast.expr], slots: set[str]) -> bool:
+    """Whether neighbouring threads read neighbouring elements, at indices known beforehand."""
+    *outer, last = map(reads, indices)
+    return (
+        "thread_x" in last
+        and not any("thread_x" in names for names in outer)
+        and not any(names & slots for names in [*outer, last])
+    )
+
+
+def _later(load: ast.Subscript, indices: list[ast.expr], loops: list[ast.For]) -> list[str]:
+    """The load, one turn of the outermost loop that moves it later."""
+    names = set().union(*map(reads, indices))
+    for loop in loops:
+        assert isinstance(loop.target, ast.Name)
+        if loop.target.id in names:
+            target, step = loop.target.id, ast.unparse(range_arguments(loop)[2])
+            later = {target: ast.parse(f"({target} + {step})", mode="eval").body}
+            texts = [ast.unparse(_substituted(index, later)) for index in indices]
+            return [f"prefetch({ast.unparse(load.value)}, ({', '.join(texts)},))"]
+    return []
+
+
+def _substituted(index: ast.expr, values: dict[str, ast.expr]) -> ast.expr:
+    class Substitute(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return values.get(node.id, node)
+
+    substituted: ast.expr = Substitute().visit(copy.deepcopy(index))
+    return substituted
