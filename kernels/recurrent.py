@@ -126,7 +126,7 @@ def _forward_kernel(
         v_tile = cuda.shared.array((tile, columns), real)
         n_part = cuda.shared.array((parts, tile, columns), real)  # each part's share of n
         qz = cuda.shared.array((tile, head_dim), real)  # q_i * Z_i, before the sum
-        d_tile = cuda.shared.array(tile, real)
+        D_tile = cuda.shared.array(tile, real)
         S = cuda.local.array(rows, real)  # this thread's part of column m of S
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -149,16 +149,11 @@ def _forward_kernel(
             for t in range(y, tile, parts):
                 p = start + t
                 i = p - offset
-                v_tile[t, x] = real(0)
-                if 0 <= p < last_key and m < M:
-                    v_tile[t, x] = value[n, h, p, m]
+                is_key, is_query = 0 <= p < last_key, 0 <= i < last_query
+                v_tile[t, x] = value[n, h, p, m] if is_key and m < M else real(0)
                 for e in range(x, head_dim, columns):
-                    k_tile[t, e] = real(0)
-                    q_tile[t, e] = real(0)
-                    if 0 <= p < last_key and e < E:
-                        k_tile[t, e] = phi(key[n, h, p, e])
-                    if 0 <= i < last_query and e < E:
-                        q_tile[t, e] = phi(query[n, h, i, e])
+                    k_tile[t, e] = phi(key[n, h, p, e]) if is_key and e < E else real(0)
+                    q_tile[t, e] = phi(query[n, h, i, e]) if is_query and e < E else real(0)
             cuda.syncthreads()
 
             for t in range(tile):
@@ -180,18 +175,20 @@ def _forward_kernel(
                     d = real(0)
                     for e in range(head_dim):
                         d += qz[t, e]  # (3)
-                    d_tile[t] = d
+                    D_tile[t] = guard(d, eps)
+                    i = start + t - offset
+                    if 0 <= i < out.shape[2] and cuda.blockIdx.x == 0:
+                        denominator[n, h, i] = d
             cuda.syncthreads()
 
             for t in range(y, tile, parts):
+                total = real(0)
+                for part in range(parts):
+                    total += n_part[part, t, x]
+                o = total / D_tile[t]  # (4)
                 i = start + t - offset
                 if 0 <= i < out.shape[2] and m < M:
-                    total = real(0)
-                    for part in range(parts):
-                        total += n_part[part, t, x]
-                    out[n, h, i, m] = total / guard(d_tile[t], eps)  # (4)
-                if 0 <= i < out.shape[2] and m == 0:
-                    denominator[n, h, i] = d_tile[t]
+                    out[n, h, i, m] = o
             cuda.syncthreads()
 
         for r in range(rows):
@@ -250,16 +247,11 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
             for t in range(y, tile, parts):
                 j = begin_b + step * (start + t)
                 i = begin_a + step * (start + t - offset)
-                c_tile[t, x] = real(0)
-                if 0 <= j < last_b and c < height:
-                    c_tile[t, x] = map_c(C[n, h, j, c])
+                is_b, is_a = 0 <= j < last_b, 0 <= i < last_a
+                c_tile[t, x] = map_c(C[n, h, j, c]) if is_b and c < height else real(0)
                 for d in range(x, inner, columns):
-                    b_tile[t, d] = real(0)
-                    a_tile[t, d] = real(0)
-                    if 0 <= j < last_b and d < width:
-                        b_tile[t, d] = map_ab(B[n, h, j, d])
-                    if 0 <= i < last_a and d < width:
-                        a_tile[t, d] = map_ab(A[n, h, i, d])
+                    b_tile[t, d] = map_ab(B[n, h, j, d]) if is_b and d < width else real(0)
+                    a_tile[t, d] = map_ab(A[n, h, i, d]) if is_a and d < width else real(0)
             if y == 0:
                 for t in range(x, tile, columns):
                     j = begin_b + step * (start + t)
@@ -282,11 +274,11 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
             cuda.syncthreads()
 
             for t in range(y, tile, parts):
+                total = real(0)
+                for part in range(parts):
+                    total += y_part[part, t, x]
                 i = begin_a + step * (start + t - offset)
                 if 0 <= i < La and c < height:
-                    total = real(0)
-                    for part in range(parts):
-                        total += y_part[part, t, x]
                     y_out[n, h, i, c] = total * slope(raw[n, h, i, c])
             cuda.syncthreads()
 

@@ -113,8 +113,8 @@ MUTANTS = [
         "values_masked_instead_of_keys",
         recurrent,
         "recurrent.py",
-        "if 0 <= p < last_key and e < E:",
-        "if 0 <= p < key.shape[2] and e < E:",
+        "if is_key and e < E else real(0)",
+        "if 0 <= p < key.shape[2] and e < E else real(0)",
     ),
     Mutant(
         "keys_after_the_last_query_forgotten",
