@@ -21,7 +21,7 @@ launched = CASES.launched
 
 def complex_numbers(*shape: int) -> Any:
     """Complex normal numbers."""
-    return lambda rng: (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
+    return lambda rng: rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
 
 
 # Names that emitted code uses too -----------------------------------------------------------------
@@ -335,6 +335,20 @@ def count_along_a_row(x, out):
     if steps > 2:
         cuda.syncthreads()
         out[t] = tile[3 - t]
+
+
+@launched(2, 4, doubles(8), doubles(8), 4)
+@cuda.jit
+def index_of_an_earlier_turn(x, out, n):
+    """An index keeps the value that it got in one turn of the loop, though all threads see it."""
+    t, total = cuda.threadIdx.x, 0.0
+    for k in range(n):
+        if k == 0:
+            at = k + t
+        cuda.syncthreads()
+        total += x[at] * k
+        cuda.syncthreads()
+    out[cuda.grid(1)] = total + x[at]
 
 
 # Indices ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Run kernels of the corpus under Numba's own simulator, and save what their arguments became.
 
-    NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.cpu.simulated results.npz NAME ...
+NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.cpu.simulated results.npz NAME ...
 """
 
 from __future__ import annotations
