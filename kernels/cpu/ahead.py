@@ -2,8 +2,8 @@
 
 A GPU hides the time that memory takes by running other warps meanwhile. A CPU thread that runs a
 block has nothing else to do: it would wait at the beginning of each tile. So where a region copies
-from an argument into a shared array inside a loop over tiles, it also asks for the same elements one
-turn of that loop later. Asking does not wait, and asking beyond the end of an array does no harm.
+from an argument into a shared array inside a loop over tiles, it also asks for the same elements,
+one turn of that loop later. Asking does not wait, and asking past the end of an array does no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from .canonical import Canonical
 from .regions import Regions, reads
-from .uniformity import Uniformity, base_name, range_arguments
+from .uniformity import THREADS, Uniformity, base_name, range_arguments
 
 LINE = 16  # elements: a cache line holds 16 of float32
 
@@ -35,16 +35,18 @@ def next_turn(
             for load in _loads(statement.value, only_read):
                 indices = load.slice.elts if isinstance(load.slice, ast.Tuple) else [load.slice]
                 expanded = [_expanded(index, regions.recomputed) for index in indices]
-                if _along_a_row(expanded, regions.slots):
+                if _along_a_row(expanded, uniformity.varying):
                     found += _later(load, expanded, loops)
     return list(dict.fromkeys(found))
 
 
 def _loads(value: ast.expr, arrays: set[str]) -> Iterator[ast.Subscript]:
-    for node in ast.walk(value):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            if node.value.id in arrays:
-                yield node
+    """The elements of `arrays` that an expression reads."""
+    subscripts = [node for node in ast.walk(value) if isinstance(node, ast.Subscript)]
+    views = {id(node.value) for node in subscripts}
+    for node in subscripts:
+        if isinstance(node.value, ast.Name) and node.value.id in arrays and id(node) not in views:
+            yield node
 
 
 def _expanded(index: ast.expr, definitions: dict[str, ast.expr]) -> ast.expr:
@@ -59,14 +61,15 @@ def _expanded(index: ast.expr, definitions: dict[str, ast.expr]) -> ast.expr:
     return expanded
 
 
-def _along_a_row(indices: list[ast.expr], slots: set[str]) -> bool:
-    """Whether neighbouring threads read neighbouring elements, at indices known beforehand."""
+def _along_a_row(indices: list[ast.expr], varying: set[str]) -> bool:
+    """Whether neighbouring threads read neighbouring elements, at indices that only add up."""
     *outer, last = map(reads, indices)
-    return (
-        "thread_x" in last
-        and not any("thread_x" in names for names in outer)
-        and not any(names & slots for names in [*outer, last])
-    )
+    nodes = [node for index in indices for node in ast.walk(index)]
+    plain = not any(isinstance(node, ast.Subscript | ast.Call | ast.Div | ast.FloorDiv | ast.Mod)
+                    for node in nodes)  # fmt: skip
+    known = all(names.isdisjoint(varying - THREADS) for names in [*outer, last])
+    in_a_row = "thread_x" in last and not any("thread_x" in names for names in outer)
+    return plain and known and in_a_row
 
 
 def _later(load: ast.Subscript, indices: list[ast.expr], loops: list[ast.For]) -> list[str]:

@@ -31,7 +31,7 @@ from .regions import (
     reads,
     writes,
 )
-from .source import Source
+from .source import Source, dtype_text
 from .uniformity import THREADS, Uniformity, base_name
 
 INDENT = "    "
@@ -194,7 +194,7 @@ class _Body:
                 if slot in self.regions.row_slots
                 else f"({self.lane_shape},)"
             )
-            self.text.line(f"{array_name} = stack({shape}, numba.{_dtype(self.types[slot])})")
+            self.text.line(f"{array_name} = stack({shape}, {dtype_text(self.types[slot])})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
@@ -345,7 +345,3 @@ class _Indices(ast.NodeTransformer):
         if plain or not self.uniformity.is_nonnegative(index):
             return index
         return ast.Call(ast.Name("u", ast.Load()), [index], [])
-
-
-def _dtype(kind: types.Type) -> str:
-    return "boolean" if isinstance(kind, types.Boolean) else str(kind)

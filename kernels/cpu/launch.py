@@ -72,7 +72,7 @@ class CpuKernel:
         outputs = [arguments[i] for i in self.written if i < len(arguments)]
         return frozenset(
             self.source.parameters[i]
-            for i, argument in enumerate(arguments)
+            for i, argument in enumerate(arguments[: len(self.source.parameters)])
             if isinstance(argument, np.ndarray) and i not in self.written
             and any(np.may_share_memory(argument, output) for output in outputs)
         )  # fmt: skip
@@ -150,7 +150,7 @@ def _kind(argument: Any) -> Any:
     """What decides the compiled function: cheap to compute, since every launch does."""
     if isinstance(argument, np.ndarray):
         return argument.dtype, argument.ndim, argument.flags.c_contiguous
-    return type(argument)
+    return type(argument), isinstance(argument, int) and argument.bit_length() // 64
 
 
 def _writable_alias(array: Any) -> Any:

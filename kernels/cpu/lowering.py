@@ -36,7 +36,7 @@ def cache_folder() -> Path:
     """
     chosen = os.environ.get("MINITRANSFORMER_CACHE_DIR")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in [Path(chosen)] if chosen else [base / "minitransformer" / "kernels"]:
+    for folder in [Path(chosen).expanduser()] if chosen else [base / "minitransformer" / "kernels"]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if os.access(folder, os.W_OK):

@@ -25,6 +25,7 @@ from .errors import KernelError, UnsupportedKernel
 RESERVED = re.compile(
     r"u|stack|prefetch|kernel|device|block|barrier|numba|numpy|device_math|first_block|last_block"
     r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|atomic_\w+"
+    r"|\w+__\w+|\w+_blocks"
 )
 REFUSED = (
     ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
@@ -218,9 +219,9 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
     if isinstance(value, (bool, int, float)):
         return _number(value)
     if isinstance(value, numba.types.Type):
-        return f"numba.{value}"
+        return dtype_text(value)
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return f"numba.{numba.from_dtype(np.dtype(value))}"
+        return dtype_text(numba.from_dtype(np.dtype(value)))
     if isinstance(value, tuple):
         return "(" + "".join(_literal(source, name, item, node) + ", " for item in value) + ")"
     raise source.refuse(
@@ -229,6 +230,11 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
         "A kernel can use numbers, dtypes, tuples of them, `math`, and functions decorated with "
         "@cuda.jit(device=True); pass anything else as an argument",
     )
+
+
+def dtype_text(kind: numba.types.Type) -> str:
+    """The Python text of one of Numba's types."""
+    return "numba.boolean" if isinstance(kind, numba.types.Boolean) else f"numba.{kind}"
 
 
 def _number(value: complex) -> str:

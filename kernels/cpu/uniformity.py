@@ -33,12 +33,10 @@ def base_name(node: ast.AST) -> str | None:
 
 
 def is_shape(node: ast.AST) -> bool:
-    """Whether a node is `array.shape[i]`."""
-    return (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr in UNIFORM_ATTRIBUTES
-    )
+    """Whether a node is `array.shape`, `array.shape[i]` or the like."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Attribute) and node.attr in UNIFORM_ATTRIBUTES
 
 
 def is_atomic(node: ast.AST) -> bool:
@@ -99,8 +97,9 @@ class Uniformity:
         """Whether a call gets an array that the kernel writes to, or a shared one."""
         if not isinstance(node, ast.Call):
             return False
-        arrays = {base_name(argument) for argument in node.args}
-        return not arrays.isdisjoint(self.written | set(self.form.arrays))
+        arrays = {base_name(argument) for argument in node.args if not is_shape(argument)}
+        measures = isinstance(node.func, ast.Name) and node.func.id == "len"
+        return not measures and not arrays.isdisjoint(self.written | set(self.form.arrays))
 
     def is_positive(self, node: ast.AST) -> bool:
         """Whether an expression is surely greater than zero (the step of a loop)."""
@@ -226,6 +225,13 @@ class Uniformity:
         names = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != target)
         return any(self.is_varying(name) for name in names)
 
+    def _never_changes(self, name: str) -> bool:
+        """Whether a name has one value in all of a block's run, wherever it is looked at."""
+        if name in self.definitions:
+            return all(map(self._never_changes, _names(self.definitions[name])))
+        own = name in self.form.parameters or name in self.form.source.constants
+        return name in THREADS | BLOCKS | POSITIVE or (own and self.assignments[name] <= 1)
+
     def lowest(self, node: ast.expr) -> ast.expr | None:
         """The smallest value of an expression over the block's threads, as a uniform expression.
 
@@ -238,10 +244,7 @@ class Uniformity:
             case ast.Name(id=name) if name in THREADS:
                 return ast.Constant(0)
             case ast.Name(id=name) if name in self.definitions:
-                definition = self.definitions[name]
-                names = (n.id for n in ast.walk(definition) if isinstance(n, ast.Name))
-                unchanged = all(self.assignments[name] <= 1 for name in names)
-                return self.lowest(definition) if unchanged else None
+                return self.lowest(self.definitions[name]) if self._never_changes(name) else None
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 low = self.lowest(left), self.lowest(right)
                 if low[0] is not None and low[1] is not None:
@@ -308,39 +311,34 @@ def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
 
 def written_arrays(form: Canonical) -> set[str]:
     """The arrays that a kernel writes to: by name, through a view, by an atomic or in a call."""
-    written: set[str | None] = set()
-    for node in _nodes(form):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            written.add(base_name(node))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if is_atomic(node):
-                written.add(base_name(node.args[0]))
-            elif node.func.id in form.source.device_functions:
-                positions = written_parameters(form.source.device_functions[node.func.id])
-                written |= {base_name(node.args[i]) for i in positions}
-    views: dict[str, set[str]] = {}
-    for node in _nodes(form):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            names = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
-            views.setdefault(node.targets[0].id, set()).update(names)
-    found = {name for name in written if name}
-    while more := {source for name in found for source in views.get(name, ())} - found:
-        found |= more
-    return found
+    return _written(_nodes(form), form.source)
 
 
 def written_parameters(function: Source) -> list[int]:
     """The positions of the arguments that a device function writes to."""
-    written: set[str | None] = set()
-    for node in ast.walk(function.tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            written.add(base_name(node))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            inner = function.device_functions.get(node.func.id)
-            written |= (
-                {base_name(node.args[i]) for i in written_parameters(inner)} if inner else set()
-            )
+    written = _written(list(ast.walk(function.tree)), function)
     return [i for i, name in enumerate(function.parameters) if name in written]
+
+
+def _written(nodes: list[ast.AST], source: Source) -> set[str]:
+    written: set[str] = set()
+    views: dict[str, set[str]] = {}  # name -> what it may be a view of
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            written |= _names(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            device = source.device_functions.get(node.func.id)
+            positions = [0] if is_atomic(node) else written_parameters(device) if device else []
+            written = written.union(*(_names(node.args[i]) for i in positions))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            views.setdefault(node.targets[0].id, set()).update(_names(node.value))
+    while more := {base for name in written for base in views.get(name, ())} - written:
+        written |= more
+    return written
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def _count_assignments(form: Canonical) -> Counter[str]:

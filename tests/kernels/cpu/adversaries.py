@@ -434,3 +434,74 @@ def a_name_of_two_dtypes(out, large):
     v = large + t
     cuda.syncthreads()
     out[cuda.grid(1)] += v * 4096 + t
+
+
+@cuda.jit(device=True)
+def put_in_row(array: Any, i: Any, value: Any) -> None:
+    """Store through a view."""
+    row = array[i]
+    row[0] = value
+
+
+@launched(2, 2, doubles(2, 3), doubles(2), doubles(2), doubles(4))
+@cuda.jit
+def views_in_device_functions(x, y, z, out):
+    """A device function writes through a view, and to an array chosen by a condition."""
+    b = cuda.blockIdx.x
+    put_in_row(x, b, 5.0)
+    v = x[b, 0]
+    put(y if out.size > 1 else z, b, 6.0)
+    w = y[b]
+    out[cuda.grid(1)] = v + 10 * w
+
+
+@launched(1, 4, doubles(24), 9)
+@cuda.jit
+def starts_from_another_turn(out, n):
+    """The start of a shared-out loop is older than the variables that it was made from."""
+    t = cuda.threadIdx.x
+    for k in range(3):
+        doubled = 4 * k
+        if k == 0:
+            start = k + t
+            other = doubled + t
+        for j in range(other, n, cuda.blockDim.x):
+            out[j] += 1
+    for j in range(start, n, cuda.blockDim.x):
+        out[12 + j] += 1
+
+
+@launched(1, 4, doubles(4), 7)
+@cuda.jit
+def bounds_from_the_shape_of_an_output(out, n):
+    """The shape of an array is uniform, though the kernel writes to the array."""
+    tile = cuda.shared.array((4, 2), float64)
+    t = cuda.threadIdx.x
+    for k in range(min(n, out.shape[0]) + len(out) + tile.shape[1]):
+        tile[t, k % 2] = k + t
+        cuda.syncthreads()
+        out[t] += tile[3 - t, k % 2]
+        cuda.syncthreads()
+
+
+@launched(1, 4, doubles(40), integers(20, 16), doubles(4, 5), doubles(4), 16)
+@cuda.jit
+def tiles_through_a_table(x, table, y, out, n):
+    """Tiles whose elements are found by way of other memory, a register, or a view."""
+    tile = cuda.shared.array(4, float64)
+    t = cuda.threadIdx.x
+    for start in range(0, n, 4):
+        tile[t] = x[table[start + t]]
+        cuda.syncthreads()
+        out[t] += tile[3 - t]
+        cuda.syncthreads()
+        place = table[start + t] // 2
+        tile[t] = x[start + place + t]
+        cuda.syncthreads()
+        out[t] += 10 * tile[3 - t]
+        cuda.syncthreads()
+        for k in range(t, t + 1):
+            tile[k] = x[start + k + t] + y[t][start // 4] + x[16 // (start + 4) + t]
+        cuda.syncthreads()
+        out[t] += 100 * tile[3 - t]
+        cuda.syncthreads()

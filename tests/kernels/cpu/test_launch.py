@@ -132,9 +132,19 @@ def test_read_only_arrays_can_be_read(kernel: Any) -> None:
 
 
 def test_read_only_array_is_not_written_to() -> None:
+    @cuda.jit(device=True)
+    def store(array, value):
+        row = array
+        row[0] = value
+
+    @cuda.jit
+    def stores(x, out):
+        store(out, x[0])
+
     out = np.frombuffer(bytes(32), np.float64)
-    with pytest.raises(KernelError, match=r"writes to argument 'out', but that array is read-only"):
-        neighbours[1, 4](np.arange(4.0), out)
+    for kernel in neighbours, stores:
+        with pytest.raises(KernelError, match="writes to argument 'out', but that array is read-"):
+            kernel[1, 4](np.ones(4), out)
     assert not out.any()
 
 
@@ -172,6 +182,24 @@ def test_bad_argument_is_named(argument: Any, message: str) -> None:
         neighbours[1, 4](argument, np.zeros(4))
 
 
+def test_one_array_for_too_many_arguments() -> None:
+    x = np.ones(4)
+    with pytest.raises(KernelError, match=r"'neighbours' takes 2 arguments \(x, out\), got 3"):
+        neighbours[1, 4](x, x, x)
+
+
+def test_integer_that_no_type_holds_is_refused() -> None:
+    @cuda.jit
+    def stores(x, n):
+        x[0] = n
+
+    out = np.zeros(1, np.uint64)
+    stores[1, 1](out, 2**63 + 5)
+    assert out[0] == 2**63 + 5
+    with pytest.raises(KernelError, match="argument 'n' is of a type that kernels cannot use"):
+        stores[1, 1](out, 2**70)
+
+
 def test_each_dtype_and_block_shape_is_compiled_for_itself() -> None:
     @cuda.jit
     def places(out):
@@ -205,6 +233,8 @@ def at_the_edge(values):
     return array
 
 adversaries.guarded_bounds[600, 4](at_the_edge([2, 3]), np.zeros(12))
+tiles = adversaries.tiles_through_a_table
+tiles[1, 4](np.zeros(40), at_the_edge([1] * 16), np.zeros((4, 5)), np.zeros(4), 16)
 """
 
 
