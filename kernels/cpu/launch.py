@@ -150,7 +150,9 @@ def _kind(argument: Any) -> Any:
     """What decides the compiled function: cheap to compute, since every launch does."""
     if isinstance(argument, np.ndarray):
         return argument.dtype, argument.ndim, argument.flags.c_contiguous
-    return type(argument), isinstance(argument, int) and argument.bit_length() // 64
+    if isinstance(argument, int):  # int64, uint64, or more than any type holds
+        return type(argument), min(max(argument.bit_length(), 63), 65)
+    return type(argument)
 
 
 def _writable_alias(array: Any) -> Any:
