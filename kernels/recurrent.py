@@ -189,7 +189,6 @@ def _forward_kernel(
                 i = start + t - offset
                 if 0 <= i < out.shape[2] and m < M:
                     out[n, h, i, m] = o
-            cuda.syncthreads()
 
         for r in range(rows):
             if first_row + r < E and m < M:
@@ -280,7 +279,6 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                 i = begin_a + step * (start + t - offset)
                 if 0 <= i < La and c < height:
                     y_out[n, h, i, c] = total * slope(raw[n, h, i, c])
-            cuda.syncthreads()
 
         for r in range(rows):
             if first_row + r < width and c < height:
