@@ -187,8 +187,8 @@ class _Matmul(Function):
         if not for_y:
             return dx, None
         if y.ndim == 2:  # the batch is one long matrix: its sum happens inside the product
-            return dx, rows(x).T @ rows(gradient)
-        return dx, sum_to(x.swapaxes(-1, -2) @ gradient, y.shape)
+            return dx, product(rows(x).T, rows(gradient))
+        return dx, sum_to(product(x.swapaxes(-1, -2), gradient), y.shape)
 
 
 class _Linear(Function):
@@ -205,7 +205,7 @@ class _Linear(Function):
         x, weight = ctx.saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
         dx = product(gradient, weight) if for_x else None
-        dweight = rows(gradient).T @ rows(x) if for_weight else None
+        dweight = product(rows(gradient).T, rows(x)) if for_weight else None
         dbias = rows(gradient).sum(axis=0) if for_bias else None
         return dx, dweight, dbias
 
@@ -230,7 +230,8 @@ def rows(array: Array) -> Array:
 def product(x: Array, y: Array) -> Array:
     """Return ``x @ y``; with a matrix ``y`` all of ``x``'s rows go through one matrix product.
 
-    NumPy would call one small product for each leading index.
+    NumPy would call one small product for each leading index. Large products on the CPU are shared
+    out among threads.
 
     Args:
         x: ``(..., L, K)``.
@@ -239,9 +240,18 @@ def product(x: Array, y: Array) -> Array:
     Returns:
         ``(..., L, M)``.
     """
-    if y.ndim != 2 or x.ndim == 2:
+    if x.ndim > 2 and y.ndim == 2:
+        return product(rows(x), y).reshape(*x.shape[:-1], y.shape[1])
+    if not (type(x) is type(y) is np.ndarray and _is_large(x, y)):
         return x @ y
-    return (rows(x) @ y).reshape(*x.shape[:-1], y.shape[1])
+    from .products import shared_product  # brings Numba along, which small tensors do not need
+
+    return shared_product(x, y)
+
+
+def _is_large(x: Array, y: Array) -> bool:
+    """Return whether BLAS would start threads of its own; OpenBLAS does from here on."""
+    return min(x.size * y.shape[-1], x.shape[-2] * y.size) >= 2**18
 
 
 def add(x: Operand, y: Operand) -> Tensor:
