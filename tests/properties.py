@@ -102,7 +102,7 @@ def allowed_errors(operation: Operation, problem: Problem) -> dict[str, float]:
     naive = [naive_errors(operation, near) for near in neighbours(problem)]
     return {
         name: 2 * max((errors[name] for errors in naive), default=0.0)
-        + FLOOR[str(problem.dtype)] * max(largest(x), natural_size(name, problem, truth))
+        + FLOOR[str(problem.dtype)] * max(largest(x), natural_size(name, operation, problem, truth))
         for name, x in truth.items()
     }
 
@@ -128,11 +128,20 @@ def naive_errors(operation: Operation, problem: Problem) -> dict[str, float]:
     return {name: largest_error(naive[name], x) for name, x in truth.items()}
 
 
-def natural_size(name: str, problem: Problem, truth: Arrays) -> float:
-    """The size of the terms of a gradient, which may themselves cancel to nothing."""
+def natural_size(name: str, operation: Operation, problem: Problem, truth: Arrays) -> float:
+    """The size of the terms of a gradient, which may themselves cancel to nothing.
+
+    Under a softmax that sees one key they always do: dq = scale p (g.v - g.o) k, with o = v.
+    """
     if not name.startswith("grad_"):
         return 0.0
-    x = problem.inputs[name.removeprefix("grad_")]
+    inputs = problem.inputs
+    x = inputs[name.removeprefix("grad_")]
+    other = {"grad_query": "key", "grad_key": "query"}.get(name)
+    if operation.name.startswith("softmax") and other:
+        scale = problem.keywords.get("scale") or inputs["query"].shape[-1] ** -0.5
+        slope = scale * largest(inputs[other]) * largest(inputs["value"])
+        return slope * largest(problem.cotangents["output"])
     return largest(problem.cotangents["output"]) * largest(truth["output"]) / max(1.0, largest(x))
 
 

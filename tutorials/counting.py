@@ -58,7 +58,7 @@ def _number(counts: Counter[str], bits: int) -> Any:
         __add__, __radd__ = counted(float.__add__), counted(float.__radd__)
         __sub__, __rsub__ = counted(float.__sub__), counted(float.__rsub__)
         __mul__, __rmul__ = counted(float.__mul__), counted(float.__rmul__)
-        __truediv__, __rtruediv__ = counted(float.__truediv__), counted(float.__rtruediv__)
+        __truediv__ = counted(lambda a, b: float.__truediv__(a, b) if b else 0.0)
 
     return Number
 

@@ -33,7 +33,7 @@ CACHE_LINE = 64
 # CUDA contracts a * b + c into one operation by default. Its fast mode allows more, but keeps
 # infinities and NaN, which LLVM's full "fast" does not.
 CONTRACT = {"contract"}
-FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
+FAST = {"contract", "reassoc", "nsz", "afn"}
 
 
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
