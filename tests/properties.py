@@ -140,7 +140,7 @@ def natural_size(name: str, operation: Operation, problem: Problem, truth: Array
     other = {"grad_query": "key", "grad_key": "query"}.get(name)
     if operation.name.startswith("softmax") and other:
         scale = problem.keywords.get("scale") or inputs["query"].shape[-1] ** -0.5
-        slope = scale * largest(inputs[other]) * largest(inputs["value"])
+        slope: float = scale * largest(inputs[other]) * largest(inputs["value"])
         return slope * largest(problem.cotangents["output"])
     return largest(problem.cotangents["output"]) * largest(truth["output"]) / max(1.0, largest(x))
 
