@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 CHUNKS_PER_THREAD = 8  # blocks differ in work (a causal mask): small chunks even that out
 
@@ -28,43 +28,65 @@ def num_threads() -> int:
 
 
 STACK_BYTES = 16 * 2**20
-_pool: ThreadPoolExecutor | None = None
+_work: SimpleQueue[Callable[[], None]] | None = None
 
 
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
+def _forget_helpers() -> None:
+    global _work
+    _work = None
 
 
-if hasattr(os, "register_at_fork"):  # a fork copies the pool, but not its threads
-    os.register_at_fork(after_in_child=_forget_pool)
+if hasattr(os, "register_at_fork"):  # a fork copies the queue, but not the threads behind it
+    os.register_at_fork(after_in_child=_forget_helpers)
 
 
-def _submit(work: Callable[[], None], helpers: int) -> list[Future[None]]:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(max(1, num_threads() - 1), "minitransformer-kernels")
-    before = threading.stack_size(STACK_BYTES)  # a new thread's default is small on some systems
-    try:
-        return [_pool.submit(work) for _ in range(helpers)]
-    finally:
-        threading.stack_size(before)
+def _helpers() -> SimpleQueue[Callable[[], None]]:
+    """The queue that our threads take work from; started on first use."""
+    global _work
+    if _work is None:
+        _work = SimpleQueue()
+        before = threading.stack_size(STACK_BYTES)  # the default is small on some systems
+        try:
+            for _ in range(num_threads() - 1):
+                threading.Thread(target=_help, args=(_work,), daemon=True).start()
+        finally:
+            threading.stack_size(before)
+    return _work
+
+
+def _help(queue: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        queue.get()()
 
 
 def run(function: Callable[[int, int], None], blocks: int) -> None:
-    """Call `function(first, last)` on ranges that cover all blocks; the caller works too."""
+    """Call `function(first, last)` on ranges that cover all blocks; the caller works too.
+
+    Raises:
+        BaseException: what `function` raised first, after all ranges have been tried.
+    """
     threads = min(num_threads(), blocks)
     if threads == 1:
         return function(0, blocks)
     chunk = -(-blocks // (threads * CHUNKS_PER_THREAD))
-    starts = itertools.count(0, chunk)  # next() is atomic: it is one C call under the GIL
+    starts, completed = itertools.count(0, chunk), itertools.count(1)  # next() is atomic
+    chunks = -(-blocks // chunk)
+    errors: list[BaseException] = []
+    finished = threading.Lock()
+    finished.acquire()
 
     def work() -> None:
         while (first := next(starts)) < blocks:
-            function(first, min(first + chunk, blocks))
+            try:
+                function(first, min(first + chunk, blocks))
+            except BaseException as error:
+                errors.append(error)
+            if next(completed) == chunks:
+                finished.release()
 
-    helpers = _submit(work, threads - 1)
+    for _ in range(threads - 1):
+        _helpers().put(work)  # a helper that comes too late finds nothing to do
     work()
-    for helper in helpers:
-        if not helper.cancel():  # one that has not begun has nothing left to do
-            helper.result()
+    finished.acquire()
+    if errors:
+        raise errors[0]

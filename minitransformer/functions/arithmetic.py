@@ -204,10 +204,12 @@ class _Linear(Function):
     def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, Array | None]:
         x, weight = ctx.saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
-        dx = product(gradient, weight) if for_x else None
-        dweight = product(rows(gradient).T, rows(x)) if for_weight else None
-        dbias = rows(gradient).sum(axis=0) if for_bias else None
-        return dx, dweight, dbias
+        by_rows = rows(gradient)
+        factors = [(by_rows, weight)] * for_x + [(by_rows.T, rows(x))] * for_weight
+        found = iter(products(*factors))
+        dx = next(found).reshape(x.shape) if for_x else None
+        dweight = next(found) if for_weight else None
+        return dx, dweight, by_rows.sum(axis=0) if for_bias else None
 
 
 class _To(Function):
@@ -242,11 +244,16 @@ def product(x: Array, y: Array) -> Array:
     """
     if x.ndim > 2 and y.ndim == 2:
         return product(rows(x), y).reshape(*x.shape[:-1], y.shape[1])
-    if not (type(x) is type(y) is np.ndarray and _is_large(x, y)):
-        return x @ y
-    from .products import shared_product  # brings Numba along, which small tensors do not need
+    return products((x, y))[0]
 
-    return shared_product(x, y)
+
+def products(*pairs: tuple[Array, Array]) -> list[Array]:
+    """Return ``x @ y`` of each pair; large ones are shared out among threads together."""
+    if not (pairs and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y in pairs)):
+        return [x @ y for x, y in pairs]
+    from .products import shared_products  # brings Numba along, which small tensors do not need
+
+    return shared_products(*pairs)
 
 
 def _is_large(x: Array, y: Array) -> bool:

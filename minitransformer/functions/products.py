@@ -8,6 +8,8 @@ block. The blocks depend on shapes and the number of threads alone: results repe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -18,47 +20,50 @@ from ..device import Array
 WORTH_A_THREAD = 2**22  # multiply-adds; they take several times as long as waking a thread
 FEWEST_ROWS = 128  # BLAS copies the whole right factor for each block of rows
 
+Factors = tuple[Array, Array]
+
 _blas = ThreadpoolController().select(user_api="blas")
 
 
-def shared_product(x: Array, y: Array) -> Array:
-    """Return ``x @ y``, computed by all threads.
+def shared_products(*pairs: Factors) -> list[Array]:
+    """Return ``x @ y`` of each pair, computed by all threads together.
 
     Args:
-        x: ``(..., L, K)``, of at least one element.
-        y: ``(..., K, M)``, likewise.
+        pairs: ``x`` of shape ``(..., L, K)`` and ``y`` of shape ``(..., K, M)``, of at least one
+            element.
 
     Returns:
-        ``(..., L, M)``, contiguous.
+        An array ``(..., L, M)`` for each pair, contiguous.
     """
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
-    with _blas.limit(limits=1):
-        if batch:
-            _share_batch(x, y, result)
-        elif len(x) >= y.shape[1]:
-            _share_rows(x, y, result)
-        else:
-            _share_rows(y.T, x.T, result.T)
-    return result
-
-
-def _share_rows(x: Array, y: Array, out: Array) -> None:
-    size = max(FEWEST_ROWS, WORTH_A_THREAD // y.size)
+    parts = max(1, pool.num_threads() // len(pairs))
+    results, blocks = [], []
+    for x, y in pairs:
+        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
+        results.append(result)
+        blocks += list((_batch_blocks if batch else _row_blocks)(x, y, result, parts))
 
     def multiply(first: int, last: int) -> None:
-        rows = slice(first * size, last * size)
-        np.matmul(x[rows], y, out=out[rows])
+        for x, y, out in blocks[first:last]:
+            np.matmul(x, y, out=out)
 
-    pool.run(multiply, -(-len(x) // size))
+    with _blas.limit(limits=1):
+        pool.run(multiply, len(blocks))
+    return results
 
 
-def _share_batch(x: Array, y: Array, out: Array) -> None:
+def _row_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
+    """Cut a product along the longer side of its result."""
+    if len(x) < y.shape[1]:
+        x, y, out = y.T, x.T, out.T
+    size = max(FEWEST_ROWS, WORTH_A_THREAD // y.size, -(-len(x) // parts))
+    for first in range(0, len(x), size):
+        yield x[first : first + size], y, out[first : first + size]
+
+
+def _batch_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
+    """Cut a batch of products along its first dimension."""
     x, y = (np.broadcast_to(z, (*out.shape[:-2], *z.shape[-2:])) for z in (x, y))
     size = max(1, WORTH_A_THREAD * len(out) // (out.size * x.shape[-1]))
-
-    def multiply(first: int, last: int) -> None:
-        items = slice(first * size, last * size)
-        np.matmul(x[items], y[items], out=out[items])
-
-    pool.run(multiply, -(-len(out) // size))
+    for first in range(0, len(out), size):
+        yield tuple(z[first : first + size] for z in (x, y, out))

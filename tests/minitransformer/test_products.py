@@ -43,13 +43,13 @@ def test_equals_numpy_in_any_layout(sizes, batches, dtypes, transposed, seed):
     rows, inner, columns = sizes
     shapes = (*batches[0], rows, inner), (*batches[1], inner, columns)
     x, y = map(draw, [generator] * 2, shapes, dtypes, transposed)
-    result = products.shared_product(x, y)
+    result = products.shared_products((x, y))[0]
     assert result.dtype == np.result_type(x, y)
     assert result.flags.c_contiguous
     truth = x.astype(np.float64) @ y.astype(np.float64)
     bound = inner * np.finfo(result.dtype).eps * (np.abs(x) @ np.abs(y).astype(np.float64))
     assert (np.abs(result - truth) <= bound).all()
-    assert products.shared_product(x, y).tobytes() == result.tobytes()
+    assert products.shared_products((x, y))[0].tobytes() == result.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_blas_has_one_thread_within_and_its_own_again_after(monkeypatch):
 
     before, within = counts(), []
     monkeypatch.setattr(pool, "run", lambda function, blocks: within.append(counts()))
-    products.shared_product(np.ones((2, 2)), np.ones((2, 2)))
+    products.shared_products((np.ones((2, 2)), np.ones((2, 2))))
     assert within == [[1] * len(before)]
     assert counts() == before
