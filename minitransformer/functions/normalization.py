@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from ..device import Array, array_module
 from ..function import Context, Function
@@ -47,24 +45,6 @@ class _LogSoftmax(Function):
         return dx, None
 
 
-BLOCK = 2**15  # elements: a block of rows and what is made of it stay in a core's cache
-
-
-def in_blocks(work: Callable[[slice], None], x: Array) -> None:
-    """Call `work` for blocks that cover the rows of a matrix, by all threads on the CPU."""
-    if type(x) is not np.ndarray or x.size < 2 * BLOCK:
-        return work(slice(None))
-    from minitransformer_kernels.cpu import pool  # brings Numba, which small tensors do not need
-
-    size = max(1, BLOCK // x.shape[1])
-
-    def blocks(first: int, last: int) -> None:
-        for start in range(first * size, last * size, size):
-            work(slice(start, start + size))
-
-    pool.run(blocks, -(-len(x) // size))
-
-
 class _LayerNorm(Function):
     """Normalises the rows of a matrix.
 
@@ -77,21 +57,14 @@ class _LayerNorm(Function):
         ctx: Context, x: Array, weight: Array | None, bias: Array | None, eps: float
     ) -> Array:
         xp = array_module(x)
-        normal, y = xp.empty_like(x), xp.empty_like(x)
-        scale = xp.empty((len(x), 1), x.dtype)
-
-        def normalise(rows: slice) -> None:
-            n, r = normal[rows], scale[rows]
-            xp.subtract(x[rows], x[rows].mean(axis=1, keepdims=True), out=n)
-            variance = xp.einsum("rd,rd->r", n, n)[:, None] / x.shape[1]
-            r[...] = 1 / xp.sqrt(variance + eps)
-            n *= r
-            y[rows] = n if weight is None else n * weight
-            if bias is not None:
-                y[rows] += bias
-
-        in_blocks(normalise, x)
+        normal = x - x.mean(axis=1, keepdims=True)
+        variance = xp.einsum("rd,rd->r", normal, normal)[:, None] / x.shape[1]
+        scale = 1 / xp.sqrt(variance + eps)
+        normal *= scale
         ctx.save(normal, scale, weight)
+        y = normal * weight if weight is not None else normal.copy()
+        if bias is not None:
+            y += bias
         return y
 
     @staticmethod
@@ -101,20 +74,16 @@ class _LayerNorm(Function):
         normal, scale, weight = ctx.saved
         xp = array_module(gradient)
         for_x, for_weight, for_bias, _ = ctx.needs_input_grad
-        out = xp.empty_like(gradient) if for_x else gradient
-
-        def for_rows(rows: slice) -> None:  # dx = r (h - mean(h) - n mean(h n)),  h = g w
-            h = gradient[rows] if weight is None else gradient[rows] * weight
-            along = xp.einsum("rd,rd->r", h, normal[rows])[:, None] / normal.shape[1]
-            dx = xp.subtract(h, h.mean(axis=1, keepdims=True), out=out[rows])
-            dx -= normal[rows] * along
-            dx *= scale[rows]
-
-        if for_x:
-            in_blocks(for_rows, gradient)
+        dx = None
+        if for_x:  # dx = r (h - mean(h) - n mean(h n)),  h = g w
+            h = gradient * weight if weight is not None else gradient
+            along = xp.einsum("rd,rd->r", h, normal)[:, None] / normal.shape[1]
+            dx = h - h.mean(axis=1, keepdims=True)
+            dx -= normal * along
+            dx *= scale
         dweight = xp.einsum("rd,rd->d", gradient, normal) if for_weight else None
         dbias = gradient.sum(axis=0) if for_bias else None
-        return out if for_x else None, dweight, dbias, None
+        return dx, dweight, dbias, None
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
