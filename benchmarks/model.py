@@ -2,8 +2,9 @@
 
 Encoder and decoder of 4 layers with 8 heads of 64, linear attention, batch 8, length 64, Adam. The
 peer has the same weights, sums up all keys for bidirectional attention, takes the masked quadratic
-form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam. A
-profile of our steps follows: each differentiable function's share, forward and backward.
+form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam. Freed
+memory is kept in the process, as `train` does, for both. A profile of our steps follows: each
+differentiable function's share, forward and backward.
 """
 
 import cProfile
@@ -16,6 +17,7 @@ import torch
 
 from minitransformer import functions as F
 from minitransformer import nn, optim
+from minitransformer.device import keep_freed_memory
 from minitransformer.tasks.copy import SYMBOLS, CopyBatch, CopyTask
 
 from . import harness, peers
@@ -28,6 +30,7 @@ PROFILED_STEPS = 3
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each contestant, and the shares of our step."""
+    keep_freed_memory()
     symbols = np.random.default_rng(0).integers(0, SYMBOLS, (BATCH_SIZE, TASK.length))
     batch = CopyBatch(symbols, np.full(BATCH_SIZE, TASK.length))
     ours = TASK.build("linear")

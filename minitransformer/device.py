@@ -6,6 +6,7 @@ CuPy nor a driver.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 Array: TypeAlias = NDArray[Any]
 """A NumPy array, or a CuPy array, which has the same methods."""
 
+_MALLOC_OPTIONS = ((-1, 2**30), (-2, 2**26), (-3, 2**25))  # trim threshold, top pad, mmap threshold
 _INSTALL = 'pip install "minitransformer[cuda12]" (or "minitransformer[cuda13]")'
 
 
@@ -140,3 +142,20 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
     if dtype is not None:
         array = array.astype(dtype, copy=False)
     return array if device is None else to_device(array, device)
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep what is freed, for the next array, instead of giving it back.
+
+    A training step makes and drops the same arrays over and over. By default glibc hands large ones
+    back to the system, which clears each page before it lends it again. The setting holds for the
+    whole process.
+
+    Returns:
+        Whether there was such a setting: it is glibc's (mallopt(3)), so on Linux as a rule.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):
+        return False
+    return all(mallopt(name, size) for name, size in _MALLOC_OPTIONS)

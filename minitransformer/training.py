@@ -26,6 +26,7 @@ from tqdm import tqdm
 from . import optim
 from . import random as engine_random
 from .checkpoint import CheckpointError, check_same_tensors, load, save
+from .device import keep_freed_memory
 from .errors import UserError
 from .runs import Row, Run
 from .tasks import Task
@@ -202,6 +203,7 @@ def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
             checkpoint is intact.
         TrainingError: The loss is not a finite number.
     """
+    keep_freed_memory()
     resume(trainer, run)
     path = run.checkpoint_path(trainer.attention)
     if trainer.step == 0:

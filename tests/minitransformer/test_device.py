@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 import pytest
 
 from minitransformer import Tensor
-from minitransformer.device import array_module, as_array, cuda_problem, resolve_device, to_device
+from minitransformer.device import (
+    array_module,
+    as_array,
+    cuda_problem,
+    keep_freed_memory,
+    resolve_device,
+    to_device,
+)
 
 
 def test_round_trip(device: str) -> None:
@@ -62,3 +71,14 @@ def test_cupy_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cupy", Cupy)
     with pytest.raises(RuntimeError, match="finds no CUDA driver or GPU; see `minitransformer doc"):
         resolve_device("cuda")
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    """What comes back is clean either way: the setting changes who holds the pages."""
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+    assert not np.zeros(2**22).any()
+
+
+def test_without_such_a_setting_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert keep_freed_memory() is False
