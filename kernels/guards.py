@@ -146,6 +146,11 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
     return normaliser
 
 
+def eps_or_default(guard: str, eps: float | None, like: Array) -> Any:
+    """The guard's constant as a number of the dtype of `like`; None for `default_eps`."""
+    return like.dtype.type(default_eps(guard, like.dtype) if eps is None else eps)
+
+
 def normaliser_gradients(
     grad_output: Array,
     output: Array,
@@ -182,7 +187,7 @@ def normaliser_gradients(
     gn, gd = xp.empty_like(g), xp.empty_like(d)
     first_row = -query_offset if causal and not has_initial_state else 0
     fewest_keys = 0 if has_initial_state else 1
-    number = g.dtype.type(default_eps(guard, g.dtype) if eps is None else eps)
+    number = eps_or_default(guard, eps, g)
     blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     kernel[blocks, THREADS](

@@ -69,7 +69,7 @@ from .arrays import (
 )
 from .cuda import Kernel, cuda
 from .feature_maps import feature_map as get_feature_map
-from .guards import default_eps, normaliser_gradients
+from .guards import eps_or_default, normaliser_gradients
 from .guards import guard as get_guard
 
 TILE = 32  # rows and columns of a tile; the threads of a warp
@@ -492,13 +492,9 @@ def forward(
     denominator = xp.empty((N, H, L), query.dtype)
     kernel = _forward_kernel(_width(value.shape[3]), real, feature_map, guard)
     kernel[(_blocks(L), H, N), THREADS](
-        query, sums.X, sums.z, queries, _eps(guard, eps, query), output, denominator
+        query, sums.X, sums.z, queries, eps_or_default(guard, eps, query), output, denominator
     )
     return output, denominator
-
-
-def _eps(guard: str, eps: float | None, like: Array) -> Any:
-    return like.dtype.type(default_eps(guard, like.dtype) if eps is None else eps)
 
 
 def backward(
@@ -617,7 +613,7 @@ def naive_forward(
         lengths_or_full(query_lengths, N, L, query),
         lengths_or_full(key_lengths, N, Lk, query),
         query_offset if causal else Lk,
-        _eps(guard, eps, query),
+        eps_or_default(guard, eps, query),
         output,
         denominator,
     )

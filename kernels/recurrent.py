@@ -67,7 +67,7 @@ from .arrays import (
 )
 from .cuda import Kernel, cuda
 from .feature_maps import feature_map as get_feature_map
-from .guards import default_eps, normaliser_gradients
+from .guards import eps_or_default, normaliser_gradients
 from .guards import guard as get_guard
 
 MAX_COLUMNS = 64  # of the state, per block
@@ -322,10 +322,6 @@ def _step_kernel(columns: int, real: Any, feature_name: str, guard_name: str) ->
     return step
 
 
-def _eps(guard: str, eps: float | None, like: Array) -> Any:
-    return like.dtype.type(default_eps(guard, like.dtype) if eps is None else eps)
-
-
 def _zeros(like: Array, *shape: int) -> Array:
     return array_module(like).zeros(shape, dtype=like.dtype)
 
@@ -386,7 +382,7 @@ def forward(
         query, key, value,
         lengths_or_full(query_lengths, N, Lq, query),
         lengths_or_full(key_lengths, N, key.shape[2], query),
-        query_offset, _eps(guard, eps, query), *start, out, denominator, *end,
+        query_offset, eps_or_default(guard, eps, query), *start, out, denominator, *end,
     )  # fmt: skip
     return out, denominator, end
 
@@ -547,6 +543,6 @@ def step(
     columns = min(MAX_COLUMNS, round_up(M))
     kernel = _step_kernel(columns, kernel_dtype(query), feature_map, guard)
     kernel[(ceil_div(M, columns), H, N), columns](
-        query, key, value, _eps(guard, eps, query), *before, out, *after
+        query, key, value, eps_or_default(guard, eps, query), *before, out, *after
     )
     return out, after
