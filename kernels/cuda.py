@@ -121,12 +121,7 @@ class Launch:
     def __call__(self, *arguments: Any) -> None:
         """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
         if not any(is_cupy(argument) for argument in arguments):
-            if self.shared:
-                raise KernelError(
-                    f"kernel {self.kernel.__name__!r}: dynamic shared memory is not supported on "
-                    "the CPU; give the shared array a constant shape"
-                )
-            return self.kernel.on_cpu.launch(self.grid, self.block, arguments)
+            return self.kernel.on_cpu.launch(self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(arguments)
         stream = self.stream or _current_stream()
         self.kernel.on_gpu[self.grid, self.block, stream, self.shared](*arguments)
@@ -138,11 +133,6 @@ class Launch:
                 raise KernelError(
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, "
                     "others are CuPy arrays; move it with cupy.asarray, or them with cupy.asnumpy"
-                )
-            if is_cupy(argument) and not argument.flags.c_contiguous:
-                raise KernelError(
-                    f"kernel {self.kernel.__name__!r}: argument {name!r} of shape {argument.shape} "
-                    f"is not contiguous; pass cupy.ascontiguousarray({name})"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Reading ahead: ask for the memory that the next turn of a loop will move into shared arrays.
+"""Step 6, reading ahead: ask for the memory that the next turn of a loop will move into shared arrays.
 
 A GPU hides the time that memory takes by running other warps meanwhile. A CPU thread that runs a
 block has nothing else to do: it would wait at the beginning of each tile. So where a region copies

@@ -1,4 +1,4 @@
-"""Step 2: bring a kernel into a canonical form, so that the later steps see few kinds of statement.
+"""Step 3: bring a kernel into a canonical form, so that the later steps see few kinds of statement.
 
     cuda.threadIdx.x          thread_x             the loop variables of the lane loops
     cuda.blockIdx.x           block_x              the loop variables of the block loop
@@ -7,37 +7,67 @@
     cuda.grid(1)              block_x * BLOCK_X + thread_x
     cuda.syncthreads()        barrier()
     x, y = a, b               x = a; y = b
-    if done: return           if not done: <the rest of the kernel>
-    x = 1; ...; x = 2          x = 1; ...; x_2 = 2, where the two have nothing to do with each other
+    x = 1; ...; x = 2         x = 1; ...; x_2 = 2, where the two have nothing to do with each other
 
 Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, not emitted in place.
+
+A warp operation is three steps: each lane leaves what it sends, the warp meets, each lane takes
+what it wants from what the others left. So is a barrier that counts:
+
+    y = cuda.shfl_down_sync(m, x, 1)     sent = x; meet(); y = warp_down(sent, m, 1)
+    n = cuda.syncthreads_count(p)        sent = p; barrier(); n = block_count(sent)
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from math import prod
+from typing import Any, NoReturn
 
 import numpy as np
 
+from .flatten import cuda_path, flatten
 from .source import Source
 
 AXES = "xyz"
-ATOMICS = {"add", "sub", "max", "min", "exch", "cas"}
+WARP = 32
+ATOMICS = {
+    "add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin",
+    "cas", "compare_and_swap",
+}  # fmt: skip
+BITS = {"popc", "clz", "ffs", "brev", "cbrt", "selp", "fma"}
+# What a lane takes from what the others left: the name in CUDA, and in `warps`.
+WARP_OPERATIONS = {
+    "shfl_sync": "warp_from", "shfl_up_sync": "warp_up", "shfl_down_sync": "warp_down",
+    "shfl_xor_sync": "warp_xor", "all_sync": "warp_all", "any_sync": "warp_any",
+    "eq_sync": "warp_eq", "ballot_sync": "warp_ballot", "match_any_sync": "warp_match_any",
+    "match_all_sync": "warp_match_all",
+}  # fmt: skip
+BLOCK_VOTES = {
+    "syncthreads_count": "block_count", "syncthreads_and": "block_and",
+    "syncthreads_or": "block_or",
+}  # fmt: skip
+FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
 Shape3 = tuple[int, int, int]
 
 
 @dataclass
 class Array:
-    """A shared array (one per block) or a local array (one per thread)."""
+    """A shared array (one per block) or a local array (one per thread).
+
+    A shared array of shape 0 is dynamic: as long as the launch says.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     space: str
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.shape == (0,)
 
 
 @dataclass
@@ -50,7 +80,21 @@ class Canonical:
     arrays: dict[str, Array]
     block: Shape3
     names: set[str]  # all that are taken
+    shared_bytes: int = 0  # of dynamic shared memory
+    ndims: dict[str, int] = field(default_factory=dict)  # of variables and arguments: arrays
     masks: set[str] = field(default_factory=set)  # names of conditions that guard regions
+    counters: set[str] = field(default_factory=set)  # integers that we made
+    sent: set[str] = field(default_factory=set)  # variables that other threads look at
+
+    @property
+    def linear(self) -> ast.expr:
+        """The number of a thread in its block."""
+        terms, size = [], ""
+        for axis, count in zip(AXES, self.block, strict=True):
+            if count > 1:
+                terms.append(f"{size}thread_{axis}")
+            size += f"BLOCK_{axis.upper()} * "
+        return parse(" + ".join(terms) or "0")
 
     def fresh(self, identifier: str) -> str:
         """A name that the kernel does not use yet."""
@@ -79,22 +123,30 @@ def is_barrier(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and _called(node.value) == "barrier"
 
 
+def is_meeting(node: ast.AST) -> bool:
+    """Whether a statement is a point where threads wait for others: of the block or the warp."""
+    return isinstance(node, ast.Expr) and _called(node.value) in ("barrier", "meet")
+
+
 def _called(node: ast.AST) -> str | None:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
 
 
-def canonical(source: Source, block: Shape3) -> Canonical:
-    """Bring a kernel into canonical form for one block shape.
+def canonical(source: Source, block: Shape3, shared_bytes: int = 0) -> Canonical:
+    """Bring a kernel into canonical form for one block shape and size of dynamic shared memory.
 
     Raises:
         UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
     """
-    tree = copy.deepcopy(source.tree)
+    source = flatten(source)
+    tree = source.tree
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
-    form = Canonical(source, source.parameters, [], {}, block, names)
+    parameters = [*source.parameters, *sorted(source.arrays)]
+    form = Canonical(source, parameters, [], {}, block, names, shared_bytes)
     rewriter = _Rewriter(form)
     body = [new for statement in tree.body for new in rewriter.statements(statement)]
-    body = _without_returns(form, _with_own_arguments(form, body))
+    body = _without_tuples(form, _with_own_arguments(form, body))
+    body = [_Sizes(form).visit(statement) for statement in body]
     _give_definitions_their_own_name(form, body)
     form.body = [ast.fix_missing_locations(statement) for statement in body]
     _check_arrays(form)
@@ -118,53 +170,147 @@ def _check_arrays(form: Canonical) -> None:
     local = {array.name for array in form.arrays.values() if array.space == "local"}
     elements = {id(node.value) for node in whole if isinstance(node, ast.Subscript)}
     for node in whole:
-        if isinstance(node, ast.Subscript):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            array = form.arrays.get(node.value.id)
             indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if array is None or array.space != "local":
+                continue
             if any(isinstance(index, ast.Slice) for index in indices):
-                form.refuse(node, f"the slice `{ast.unparse(node)}`", "Write a loop over elements")
-            array = form.arrays.get(node.value.id) if isinstance(node.value, ast.Name) else None
-            if array and len(indices) != len(array.shape):
+                form.refuse(node, f"the slice `{ast.unparse(node)}` of a local array",
+                            "Write a loop over elements")  # fmt: skip
+            if len(indices) != len(array.shape):
                 form.refuse(
-                    node, f"{array.space} array {array.name!r} has {len(array.shape)} dimensions, "
+                    node, f"local array {array.name!r} has {len(array.shape)} dimensions, "
                     f"`{ast.unparse(node)}` gives {len(indices)}", "Give one index for each",
                 )  # fmt: skip
         elif isinstance(node, ast.Name) and node.id in local and id(node) not in elements:
             form.refuse(
                 node,
                 f"local array {node.id!r} is used as a whole",
-                "Pass its elements, and take its size from the constant that it was made with",
+                "Pass its elements, or the array itself to a device function",
             )
 
 
-class _Rewriter(ast.NodeTransformer):
+class _Sizes(ast.NodeTransformer):
+    """The sizes of declared arrays are constants."""
+
     def __init__(self, form: Canonical) -> None:
-        self.form = form
-        self.cuda = form.source.cuda_names
+        self.arrays = {n: a for n, a in form.arrays.items() if not a.is_dynamic}
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        array = self.arrays.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        if array is None or node.attr not in ("shape", "size", "ndim"):
+            return self.generic_visit(node)
+        sizes = {"shape": array.shape, "size": prod(array.shape), "ndim": len(array.shape)}
+        return ast.copy_location(parse(repr(sizes[node.attr])), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]) if name in self.arrays:
+                return ast.copy_location(ast.Constant(self.arrays[name].shape[0]), node)
+        return self.generic_visit(node)
+
+
+def _without_tuples(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Keep each item of a variable that is always a tuple in a variable of its own."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    assigned: dict[str, list[ast.expr | None]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.For | ast.AugAssign) and isinstance(node.target, ast.Name):
+            assigned.setdefault(node.target.id, []).append(None)
+    items: dict[str, list[str]] = {}
+    for variable, values in assigned.items():
+        counts = {len(v.elts) if isinstance(v, ast.Tuple) else -1 for v in values}
+        if len(counts) == 1 and counts != {-1}:
+            items[variable] = [form.fresh(f"{variable}_{i}") for i in range(counts.pop())]
+    if not items:
+        return body
+    return [new for statement in body for new in _Items(form, items).statements(statement)]
+
+
+class _Transformer(ast.NodeTransformer):
+    """New nodes stand where the old ones stood; a statement may become several."""
 
     def statements(self, statement: ast.stmt) -> list[ast.stmt]:
         new = self.visit(statement)
         return new if isinstance(new, list) else [new] if isinstance(new, ast.stmt) else []
 
-    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
+    def visit(self, node: ast.AST) -> Any:
         new = super().visit(node)
         for item in new if isinstance(new, list) else [new]:
             if isinstance(item, (ast.stmt, ast.expr)) and isinstance(node, (ast.stmt, ast.expr)):
-                ast.copy_location(item, node)
+                for inner in ast.walk(item):
+                    if not hasattr(inner, "lineno"):
+                        ast.copy_location(inner, node)
         return new
 
-    def cuda_path(self, node: ast.AST) -> list[str]:
-        """`cuda.threadIdx.x` as ["threadIdx", "x"]; [] when it is something else."""
-        path: list[str] = []
-        while isinstance(node, ast.Attribute):
-            path.insert(0, node.attr)
-            node = node.value
-        return path if isinstance(node, ast.Name) and node.id in self.cuda else []
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+class _Items(_Transformer):
+    """Variables that hold tuples, item by item."""
+
+    def __init__(self, form: Canonical, items: dict[str, list[str]]) -> None:
+        self.form = form
+        self.items = items
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Tuple(elts=values)) if (
+                target in self.items
+            ):
+                values = [self.visit(value) for value in values]
+                targets = [ast.Name(item, ast.Store()) for item in self.items[target]]
+                return at_once(self.form, targets, values)
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        match node:
+            case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=int(i))) if (
+                variable in self.items and -len(self.items[variable]) <= i < len(self.items[variable])
+            ):
+                return name(self.items[variable][i])
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id not in self.items:
+            return node
+        return ast.Tuple([name(item) for item in self.items[node.id]], ast.Load())
+
+
+def at_once(form: Canonical, targets: list[ast.expr], values: list[ast.expr]) -> list[ast.stmt]:
+    """Several assignments of which none sees what another did: `a, b = b, a`."""
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
+    before: list[ast.stmt] = []
+    if len(names) != len(targets) or read & set(names):
+        kept = [form.fresh("item") for _ in values]
+        before = [
+            ast.Assign([ast.Name(k, ast.Store())], v) for k, v in zip(kept, values, strict=True)
+        ]
+        values = [name(k) for k in kept]
+    return before + [ast.Assign([t], v) for t, v in zip(targets, values, strict=True)]
+
+
+class _Rewriter(_Transformer):
+    def __init__(self, form: Canonical) -> None:
+        self.form = form
+        self.cuda = form.source.cuda_names
+
+    def cuda_path(self, node: ast.AST) -> list[str]:
+        return cuda_path(node, self.cuda)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
         if isinstance(node.value, ast.Constant):
             return None
-        if isinstance(node.value, ast.Call) and self.cuda_path(node.value.func) == ["syncthreads"]:
-            return ast.Expr(ast.Call(name("barrier"), [], []))
+        if isinstance(node.value, ast.Call):
+            match self.cuda_path(node.value.func):
+                case ["syncthreads"]:
+                    return ast.Expr(ast.Call(name("barrier"), [], []))
+                case ["syncwarp"]:
+                    return ast.Expr(ast.Call(name("meet"), [], []))
+                case [called] if called in FENCES:
+                    return None
         return self.generic_visit(node)
 
     def visit_Pass(self, node: ast.Pass) -> None:
@@ -184,23 +330,49 @@ class _Rewriter(ast.NodeTransformer):
         node.body = node.body or [ast.Pass()]
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.stmt] | None:
-        if node.value is None:
-            return None
-        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt] | None:
-        if len(node.targets) != 1:
-            self.form.refuse(node, "a chained assignment", "Write one assignment a line")
+    def visit_Assign(self, node: ast.Assign) -> Any:
         target = node.targets[0]
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
-            path = self.cuda_path(node.value.func)
-            if path in (["shared", "array"], ["local", "array"]):
-                self.declare(target.id, path[0], node.value)
-                return None
+            match self.cuda_path(node.value.func):
+                case ["shared" | "local" as space, "array"]:
+                    return self.declare(target.id, space, node.value)
+                case [called] if called in WARP_OPERATIONS:
+                    return self.warp_operation(target, WARP_OPERATIONS[called], node.value)
+                case [called] if called in BLOCK_VOTES:
+                    return self.block_vote(target, BLOCK_VOTES[called], node.value)
+                case ["activemask"]:
+                    value = ast.Call(name("warp_active"), [self.form.linear, self.threads()], [])
+                    return [self.meet("meet"), ast.Assign([target], value)]
         if isinstance(target, ast.Tuple):
             return self.split(target, node)
         return self.generic_visit(node)
+
+    def meet(self, what: str) -> ast.stmt:
+        return ast.Expr(ast.Call(name(what), [], []))
+
+    def threads(self) -> ast.expr:
+        return parse("BLOCK_X * BLOCK_Y * BLOCK_Z")
+
+    def send(self, value: ast.expr) -> ast.Assign:
+        """Leave a value where the other threads find it."""
+        sent = self.form.fresh("sent")
+        self.form.sent.add(sent)
+        return ast.Assign([ast.Name(sent, ast.Store())], self.visit(value))
+
+    def warp_operation(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
+        if len(call.args) not in (2, 3) or call.keywords:
+            self.form.refuse(call, f"`{ast.unparse(call)}`", "Pass a mask, a value, and for "
+                             "shuffles a lane, by position")  # fmt: skip
+        members, value, *lane = call.args
+        send = self.send(value)
+        arguments = [name(send.targets[0].id), self.visit(members), *map(self.visit, lane)]  # type: ignore[attr-defined]
+        taken = ast.Call(name(operation), [*arguments, self.form.linear], [])
+        return [send, self.meet("meet"), ast.Assign([target], taken)]
+
+    def block_vote(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
+        send = self.send(call.args[0])
+        taken = ast.Call(name(operation), [name(send.targets[0].id)], [])  # type: ignore[attr-defined]
+        return [send, self.meet("barrier"), ast.Assign([target], taken)]
 
     def declare(self, target: str, space: str, call: ast.Call) -> None:
         arguments = dict(zip(("shape", "dtype"), call.args, strict=False))
@@ -209,12 +381,12 @@ class _Rewriter(ast.NodeTransformer):
             self.form.refuse(
                 call, f"cuda.{space}.array takes a shape and a dtype", "Pass exactly these two"
             )
-        if target in self.form.arrays:
+        shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}", space)
+        array = Array(target, shape, ast.unparse(arguments["dtype"]), space)
+        if self.form.arrays.setdefault(target, array) != array:
             self.form.refuse(call, f"array {target!r} is declared twice", "Use two names")
-        shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}")
-        self.form.arrays[target] = Array(target, shape, ast.unparse(arguments["dtype"]), space)
 
-    def constant_shape(self, node: ast.expr, what: str) -> tuple[int, ...]:
+    def constant_shape(self, node: ast.expr, what: str, space: str) -> tuple[int, ...]:
         values = self.form.source.values
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id not in values:
@@ -222,42 +394,43 @@ class _Rewriter(ast.NodeTransformer):
                     part,
                     f"the size {part.id!r} of {what} is not a constant",
                     "Its shape must be known when the kernel is compiled: make the kernel in a "
-                    "factory function and take the size from its closure",
+                    "factory function and take the size from its closure"
+                    + (", or give the shape 0 and the bytes in the launch" * (space == "shared")),
                 )
         shape = eval(compile(ast.Expression(node), "<shape>", "eval"), {}, values)
         sizes = shape if isinstance(shape, tuple) else (shape,)
+        if sizes == (0,) and space == "shared":
+            if self.form.shared_bytes == 0:
+                self.form.refuse(
+                    node, f"{what} is dynamic (shape 0), but the launch gives it no memory",
+                    "Give the bytes of shared memory last: kernel[blocks, threads, 0, bytes](...)",
+                )  # fmt: skip
+            return sizes
         if not all(isinstance(size, (int, np.integer)) and size > 0 for size in sizes):
             self.form.refuse(
                 node,
                 f"{what} has the shape {shape!r}",
-                "Give it constant whole numbers from 1 up; dynamic shared memory (shape 0) is not "
-                "supported on the CPU",
+                "Give it constant whole numbers from 1 up, or the shape 0 for shared memory whose "
+                "size the launch gives",
             )
         return tuple(map(int, sizes))
 
     def split(self, target: ast.Tuple, node: ast.Assign) -> list[ast.stmt]:
-        names = [item.id for item in target.elts if isinstance(item, ast.Name)]
-        value = node.value
+        value = self.visit(node.value)
         count = len(target.elts)
-        if isinstance(value, ast.Call) and self.cuda_path(value.func) in (["grid"], ["gridsize"]):
-            values = [self.grid(self.cuda_path(value.func)[0], axis) for axis in AXES[:count]]
-        elif isinstance(value, ast.Tuple) and len(value.elts) == count:
-            values = [self.visit(item) for item in value.elts]  # type: ignore[misc]
-        elif isinstance(value, ast.Attribute) and value.attr == "shape":
-            base = self.visit(value)
-            values = [
-                ast.Subscript(base, ast.Constant(i), ast.Load())  # type: ignore[arg-type]
-                for i in range(count)
-            ]
+        if isinstance(value, ast.Tuple):
+            if len(value.elts) != count:
+                self.form.refuse(node, f"{len(value.elts)} values for {count} names",
+                                 "Give as many names as values")  # fmt: skip
+            values = value.elts
+        elif isinstance(value, ast.Name | ast.Attribute):
+            values = [ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(count)]
         else:
-            values = []
-        read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
-        if len(names) != count or not values or read & set(names):
-            self.form.refuse(node, "this assignment to a tuple", "Write one assignment a line")
-        return [
-            ast.copy_location(ast.Assign([ast.Name(n, ast.Store())], v), node)
-            for n, v in zip(names, values, strict=True)
-        ]
+            kept = self.form.fresh("items")
+            values = [ast.Subscript(name(kept), ast.Constant(i), ast.Load()) for i in range(count)]
+            before = ast.Assign([ast.Name(kept, ast.Store())], value)
+            return [before, *at_once(self.form, list(map(self.visit, target.elts)), values)]
+        return at_once(self.form, list(map(self.visit, target.elts)), values)
 
     def grid(self, what: str, axis: str) -> ast.expr:
         if what == "gridsize":
@@ -265,6 +438,9 @@ class _Rewriter(ast.NodeTransformer):
         block = self.form.block[AXES.index(axis)]
         thread = f"thread_{axis}" if block > 1 else "0"
         return parse(f"block_{axis} * BLOCK_{axis.upper()} + {thread}")
+
+    def lane(self) -> ast.expr:
+        return ast.BinOp(self.form.linear, ast.Mod(), ast.Constant(WARP))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         match self.cuda_path(node):
@@ -280,85 +456,65 @@ class _Rewriter(ast.NodeTransformer):
             case ["gridDim", axis] if axis in AXES:
                 return name(f"grid_{axis}")
             case ["warpsize"]:
-                return ast.Constant(32)
+                return ast.Constant(WARP)
+            case ["laneid"]:
+                return self.lane()
             case path:
                 self.refuse_cuda(node, path)
 
     def refuse_cuda(self, node: ast.AST, path: list[str]) -> NoReturn:
-        self.form.refuse(
-            node,
-            f"cuda.{'.'.join(path)} is not supported on the CPU",
-            "Use shared memory and cuda.syncthreads() instead",
-        )
+        whole = f"cuda.{'.'.join(path)}"
+        way_out = {
+            "cg": "Blocks cannot wait for each other here: launch a second kernel instead",
+            "libdevice": "Use the functions of `math`",
+            "fp16": "Use float32",
+        }.get(path[0], "Kernels have what structured Numba CUDA has, without textures, tensor-core "
+              "intrinsics and cooperative groups")  # fmt: skip
+        self.form.refuse(node, f"{whole} is not supported on the CPU", way_out)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        path = self.cuda_path(node.func)
-        if not path:
-            return self.generic_visit(node)
-        if path[0] in ("grid", "gridsize") and len(node.args) == 1:
-            if not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 1):
+    def visit_Call(self, node: ast.Call) -> Any:
+        match self.cuda_path(node.func):
+            case []:
+                return self.generic_visit(node)
+            case ["grid" | "gridsize" as what]:
+                return self.place(what, node)
+            case ["atomic", operation] if operation in ATOMICS:
+                return self.atomic(f"atomic_{operation}", node)
+            case [called] if called in BITS:
+                return ast.Call(name(called), list(map(self.visit, node.args)), [])
+            case ["lanemask_lt"]:
+                return ast.Call(name("warp_lanes_below"), [self.lane()], [])
+            case ["const", "array_like"] if len(node.args) == 1:
+                return self.visit(node.args[0])
+            case ["shared" | "local" as space, "array"]:
                 self.form.refuse(
-                    node,
-                    f"cuda.{path[0]}({ast.unparse(node.args[0])}) inside an expression",
-                    f"Write `x, y = cuda.{path[0]}(2)`",
+                    node, f"cuda.{space}.array stands inside an expression",
+                    f"Give the array a name: `tile = cuda.{space}.array(...)`",
+                )  # fmt: skip
+            case ["syncthreads" | "syncwarp" as what]:
+                self.form.refuse(
+                    node, f"cuda.{what}() has no value", "Write it on a line of its own"
                 )
-            return self.grid(path[0], "x")
-        if path[0] == "atomic" and path[1] in ATOMICS:
-            array = node.args[0] if node.args else None
-            if (
-                isinstance(array, ast.Name)
-                and self.form.arrays.get(array.id, _NONE).space == "local"
-            ):
-                self.form.refuse(node, f"an atomic on local array {array.id!r}",
-                                 "No other thread sees it: use a plain assignment")  # fmt: skip
-            arguments = [self.visit(argument) for argument in node.args]
-            return ast.Call(name(f"atomic_{path[1]}"), arguments, [])  # type: ignore[arg-type]
-        if path == ["fma"]:
-            a, b, c = (ast.unparse(self.generic_visit(ast.Expr(part))) for part in node.args)
-            return parse(f"({a}) * ({b}) + ({c})")
-        self.refuse_cuda(node, path)
+            case path:
+                self.refuse_cuda(node, path)
+
+    def place(self, what: str, node: ast.Call) -> ast.expr:
+        """`cuda.grid(n)`: a number, or a tuple of n."""
+        count = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if count not in (1, 2, 3):
+            self.form.refuse(node, f"`{ast.unparse(node)}`", f"Write cuda.{what}(1), (2) or (3)")
+        places = [self.grid(what, axis) for axis in AXES[:count]]
+        return places[0] if count == 1 else ast.Tuple(places, ast.Load())
+
+    def atomic(self, function: str, node: ast.Call) -> ast.expr:
+        array = node.args[0] if node.args else None
+        if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
+            self.form.refuse(node, f"an atomic on local array {array.id!r}",
+                             "No other thread sees it: use a plain assignment")  # fmt: skip
+        return ast.Call(name(function), list(map(self.visit, node.args)), [])
 
 
 _NONE = Array("", (), "", "")
-
-
-def _contains(node: ast.AST, kinds: type[ast.AST] | tuple[type[ast.AST], ...]) -> bool:
-    return any(isinstance(inner, kinds) for inner in ast.walk(node))
-
-
-def _always_returns(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], ast.Return)
-
-
-def _without_returns(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Turn `if c: return` followed by the rest into `if not c: rest`."""
-    for index, statement in enumerate(body):
-        if isinstance(statement, ast.Return):
-            if statement.value is not None and not (
-                isinstance(statement.value, ast.Constant) and statement.value.value is None
-            ):
-                form.refuse(statement, "a kernel returns a value", "Write it to an array argument")
-            return body[:index]
-        if not _contains(statement, ast.Return):
-            continue
-        rest = body[index + 1 :]
-        if isinstance(statement, ast.If) and _always_returns(statement.body):
-            then, otherwise = statement.body, [*statement.orelse, *rest]
-        elif isinstance(statement, ast.If) and _always_returns(statement.orelse):
-            then, otherwise = [*statement.body, *rest], statement.orelse
-        else:
-            form.refuse(
-                statement,
-                "a `return` inside a loop, or in only a part of a branch",
-                "Return at the top of the kernel (`if i >= n: return`), or use a condition",
-            )
-        then, otherwise = _without_returns(form, then), _without_returns(form, otherwise)
-        test = statement.test
-        if not then:
-            test, then, otherwise = ast.UnaryOp(ast.Not(), test), otherwise or [ast.Pass()], []
-        new = ast.copy_location(ast.If(test, then, otherwise), statement)
-        return [*body[:index], new]
-    return body
 
 
 def _give_definitions_their_own_name(form: Canonical, body: list[ast.stmt]) -> None:

@@ -1,4 +1,4 @@
-"""Step 5: write the regions down as a Python module that Numba compiles.
+"""Step 7: write the regions down as a Python module that Numba compiles.
 
 The module holds the constants, the device functions, and one function over a range of blocks, in
 which every lane region is a loop over the block's threads. It is meant to be read:
@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, Array, Canonical, Shape3, is_barrier
+from .canonical import AXES, Array, Canonical, Shape3, is_meeting
 from .pipeline import LANES
 from .regions import (
+    Barrier,
     Branch,
     Lanes,
     Loop,
@@ -27,6 +30,7 @@ from .regions import (
     Scalar,
     Strip,
     exposed,
+    looks_at_others,
     needs,
     reads,
     writes,
@@ -124,7 +128,8 @@ def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
     indices = ", ".join(f"{index}_{axis}" for index in ("thread", "block") for axis in AXES)
     with text.block(f"def {function_name(form.source)}({indices}, {_signature(form)}):"):
         for array in form.arrays.values():
-            text.line(f"{array.name} = stack({array.shape}, {array.dtype})")
+            shape = (1,) if array.is_dynamic else array.shape
+            text.line(f"{array.name} = stack({shape}, {array.dtype})")
         _statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])
         text.line("return")
     return str(text)
@@ -133,7 +138,7 @@ def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
 def _drop_barriers(statement: ast.stmt) -> ast.stmt | None:
     class Drop(ast.NodeTransformer):
         def visit_Expr(self, node: ast.Expr) -> ast.AST:
-            return ast.Pass() if is_barrier(node) else node
+            return ast.Pass() if is_meeting(node) else node
 
     return Drop().visit(statement)
 
@@ -180,28 +185,39 @@ class _Body:
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
-        self.rewriter = _Indices(form.arrays, self.lane, uniformity)
         self.uniformity = uniformity
         self.loops: list[ast.For] = []
         self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
+        self.rewriter = _Rewriter(form, self.lane, uniformity, self.slot_names)
+        self.barriers = itertools.count()
 
     def write(self) -> None:
         for array in self.form.arrays.values():
             self.declare(array)
         for slot, array_name in self.slot_names.items():
-            shape = (
-                f"BLOCK_{self.row_axis.upper()}"
-                if slot in self.regions.row_slots
-                else f"({self.lane_shape},)"
-            )
-            self.text.line(f"{array_name} = stack({shape}, {dtype_text(self.types[slot])})")
+            kind = dtype_text(self.types[slot])
+            self.text.line(f"{array_name} = stack({self.slot_shape(slot)}, {kind})")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
             self.text.line("block_z = block // (grid_x * grid_y)")
             self.nodes(self.regions.nodes)
+        self.text.line("return 0")
+
+    def slot_shape(self, slot: str) -> str:
+        if slot in self.form.sent:
+            return str(prod(self.form.block))
+        if slot in self.regions.row_slots:
+            return f"BLOCK_{self.row_axis.upper()}"
+        return f"({self.lane_shape},)"
 
     def declare(self, array: Array) -> None:
+        if array.is_dynamic:
+            if not any(line.lstrip().startswith("dynamic_bytes =") for line in self.text.lines):
+                shape = f"({self.form.shared_bytes},)"
+                self.text.line(f"dynamic_bytes = stack({shape}, numba.uint8)  # shared")
+            self.text.line(f"{array.name} = reinterpret(dynamic_bytes, {array.dtype})")
+            return
         sizes = [*map(str, array.shape), *([self.lane_shape] if array.space == "local" else [])]
         self.text.line(
             f"{array.name} = stack(({', '.join(sizes)},), {array.dtype})  # {array.space}"
@@ -223,6 +239,8 @@ class _Body:
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
                         self.compound("else:", orelse)
+                case Barrier(mask=str(mask)):
+                    self.barrier(mask)
                 case Strip(body):
                     depth = self.text.depth
                     for axis in self.outer_axes:
@@ -232,6 +250,12 @@ class _Body:
                     self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
+
+    def barrier(self, mask: str) -> None:
+        """Go on only if all threads are at this barrier, or none."""
+        reached = self.slot_names[mask]
+        with self.text.block(f"if block_parts({reached}):"):
+            self.text.line(f"return divergence(block, {next(self.barriers)}, {reached})")
 
     def compound(self, header: str, body: list[Node]) -> None:
         with self.text.block(header):
@@ -246,6 +270,8 @@ class _Body:
     def of(self, slot: str) -> str:
         """Where a thread's slot is."""
         thread = f"thread_{self.row_axis}" if slot in self.regions.row_slots else self.lane
+        if slot in self.form.sent:
+            thread = ast.unparse(self.form.linear)
         return f"{self.slot_names[slot]}[{thread}]"
 
     def lanes(self, region: Lanes) -> None:
@@ -317,13 +343,24 @@ class _Body:
         return ast.unparse(ast.fix_missing_locations(self.rewrite(node)))
 
 
-class _Indices(ast.NodeTransformer):
-    """Add the thread to the indices of local arrays, and mark indices that cannot wrap."""
+class _Rewriter(ast.NodeTransformer):
+    """Add the thread to the indices of local arrays, mark indices that cannot wrap, and hand whole
+    slots to those who look at other threads."""
 
-    def __init__(self, arrays: Mapping[str, Array], lane: str, uniformity: Uniformity) -> None:
-        self.arrays = arrays
+    def __init__(
+        self, form: Canonical, lane: str, uniformity: Uniformity, slots: Mapping[str, str]
+    ) -> None:
+        self.form = form
         self.uniformity = uniformity
         self.lane = [ast.Name(part, ast.Load()) for part in lane.split(", ")]
+        self.slots = slots
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if looks_at_others(node):
+            for argument in node.args:
+                if isinstance(argument, ast.Name) and argument.id in self.form.sent:
+                    argument.id = self.slots[argument.id]
+        return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -331,7 +368,7 @@ class _Indices(ast.NodeTransformer):
             return node
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         indices = [self.unsigned(index) for index in indices]
-        array = self.arrays.get(base_name(node) or "")
+        array = self.form.arrays.get(base_name(node) or "")
         if array and array.space == "local":
             indices += self.lane
         node.slice = indices[0] if len(indices) == 1 else ast.Tuple(indices, ast.Load())

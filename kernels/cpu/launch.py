@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import types
 from collections.abc import Callable
 from functools import cached_property
@@ -13,13 +14,15 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from . import pool
-from .canonical import Shape3, canonical
-from .errors import KernelError
+from .canonical import Shape3, canonical, is_barrier
+from .errors import DivergentBarrier, KernelError
 from .lowering import lower
 from .source import Source, read
 from .uniformity import written_arrays
+from .warps import diverged
 
-Compiled = Callable[..., None]
+Compiled = Callable[..., int]
+SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides nothing
 
 
 class CpuKernel:
@@ -39,31 +42,57 @@ class CpuKernel:
             self._source = read(self.function)
         return self._source
 
-    def launch(self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...]) -> None:
+    def launch(
+        self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int = 0
+    ) -> None:
         """Run every block of a grid.
 
         Raises:
-            KernelError: an argument's type, layout or number is wrong, or the kernel cannot be
-                compiled for the CPU.
+            DivergentBarrier: some threads of a block waited at a barrier that others never reach.
+            KernelError: an argument's type or number is wrong, or the kernel cannot be compiled
+                for the CPU.
         """
         aliased = self._aliased(arguments)
-        key = (block, aliased, *[_kind(argument) for argument in arguments])
+        key = (block, shared_bytes, aliased, *[_kind(argument) for argument in arguments])
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = self._compile(block, arguments, aliased)
+            compiled = self._compile(block, arguments, aliased, shared_bytes)
+            self._compiled[key] = compiled
         if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
             arguments = tuple(map(self._writable, range(len(arguments)), arguments))
+        arguments = (*arguments, *self.constants)
         run = compiled
 
         def blocks(first: int, last: int) -> None:
-            run(first, last, *grid, *arguments)
+            if code := run(first, last, *grid, *arguments):
+                raise self._divergent(code, grid, block, shared_bytes)
 
         pool.run(blocks, grid[0] * grid[1] * grid[2])
 
     @cached_property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        """The NumPy arrays that the kernel uses from outside: its last arguments."""
+        found = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES).source.arrays
+        return tuple(found[name] for name in sorted(found))
+
+    def _divergent(
+        self, code: int, grid: Shape3, block: Shape3, shared_bytes: int
+    ) -> DivergentBarrier:
+        number, barrier, waits, misses = diverged(code)
+        form = canonical(self.source, block, shared_bytes)
+        node = [n for s in form.body for n in ast.walk(s) if is_barrier(n)][barrier]
+        threads = place_of(waits, block), place_of(misses, block)
+        return DivergentBarrier(
+            f"{form.source.where(node)}: kernel {form.source.name!r}: in block "
+            f"{place_of(number, grid)}, thread {threads[0]} waits at cuda.syncthreads(), which "
+            f"thread {threads[1]} never reaches. Every thread of a block must reach every barrier: "
+            "move it out of the branch or the loop, and guard the work around it instead"
+        )
+
+    @cached_property
     def written(self) -> frozenset[int]:
         """The positions of the arguments that the kernel writes to."""
-        form = canonical(self.source, (1, 1, 1))
+        form = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES)
         names = written_arrays(form)
         return frozenset(i for i, name in enumerate(form.parameters) if name in names)
 
@@ -99,7 +128,11 @@ class CpuKernel:
         return self._path.read_text()
 
     def _compile(
-        self, block: Shape3, arguments: tuple[Any, ...], aliased: frozenset[str]
+        self,
+        block: Shape3,
+        arguments: tuple[Any, ...],
+        aliased: frozenset[str],
+        shared_bytes: int,
     ) -> Compiled:
         parameters = [self.source.originals.get(p, p) for p in self.source.parameters]
         if len(parameters) != len(arguments):
@@ -110,7 +143,10 @@ class CpuKernel:
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
         kinds = tuple(map(self._type, parameters, arguments))
-        function, self._path = lower(self.source, block, kinds, self.fastmath, aliased)
+        kinds += tuple(map(numba.typeof, self.constants))
+        function, self._path = lower(
+            self.source, block, kinds, self.fastmath, aliased, shared_bytes
+        )
         try:
             function.compile((numba.int64,) * 5 + kinds)
         except (NumbaError, NotImplementedError) as error:
@@ -139,17 +175,19 @@ class CpuKernel:
                 f"{type(argument).__name__}; expected a NumPy array or a number. "
                 f"Convert it with numpy.asarray"
             )
-        if not argument.flags.c_contiguous:
-            raise KernelError(
-                f"kernel {self.function.__name__!r}: argument {parameter!r} of shape "
-                f"{argument.shape} is not contiguous; pass numpy.ascontiguousarray({parameter})"
-            )
+
+
+def place_of(number: int, shape: Shape3) -> Shape3:
+    """The indices (x, y, z) of a thread in its block, or of a block in its grid."""
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)
 
 
 def _kind(argument: Any) -> Any:
     """What decides the compiled function: cheap to compute, since every launch does."""
     if isinstance(argument, np.ndarray):
-        return argument.dtype, argument.ndim, argument.flags.c_contiguous
+        flags = argument.flags
+        return argument.dtype, argument.ndim, flags.c_contiguous, flags.f_contiguous
     if isinstance(argument, int):  # int64, uint64, or more than any type holds
         return type(argument), min(max(argument.bit_length(), 63), 65)
     return type(argument)

@@ -66,6 +66,7 @@ def lower(
     arguments: tuple[types.Type, ...],
     fastmath: bool,
     aliased: frozenset[str] = frozenset(),
+    shared_bytes: int = 0,
 ) -> tuple[Any, Path]:
     """Compile a kernel for one block shape and one tuple of argument types.
 
@@ -75,12 +76,12 @@ def lower(
         Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the
         file that its text was written to. Neither is made again when the file exists already.
     """
-    parts = [RUNTIME, source.text(), block, arguments, fastmath, sorted(aliased)]
+    parts = [RUNTIME, source.text(), block, arguments, fastmath, sorted(aliased), shared_bytes]
     parts.append(_version_of_the_lowering())
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     path = cache_folder() / f"{source.name}_{digest}.py"
     if not path.exists():
-        _write(path, emitted(source, block, arguments, fastmath, aliased))
+        _write(path, emitted(source, block, arguments, fastmath, aliased, shared_bytes))
     return getattr(_load(path), emit.function_name(source)), path
 
 
@@ -90,45 +91,67 @@ def emitted(
     arguments: tuple[types.Type, ...],
     fastmath: bool,
     aliased: frozenset[str] = frozenset(),
+    shared_bytes: int = 0,
 ) -> str:
     """The text of the module that is compiled."""
-    form = canonical(source, block)
+    form = canonical(source, block, shared_bytes)
+    kinds = _variable_types(form, arguments, fastmath)
+    form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
     uniformity = Uniformity(form, aliased)
     regions = cut(form, uniformity)
-    text = emit.typing_module(form, RUNTIME, fastmath)
-    slots = _slot_types(form, text, arguments, regions.slots)
+    slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
     _check_frame(form, slots)
     return emit.module(form, uniformity, regions, slots, RUNTIME, fastmath)
 
 
-def _slot_types(
-    form: Canonical, text: str, arguments: tuple[types.Type, ...], slots: set[str]
+def _ndim(kind: types.Type | None) -> int | None:
+    """How many indices lead to an element: None for a number, 0 for a record."""
+    if isinstance(kind, types.Array):
+        return int(kind.ndim)
+    return 0 if isinstance(kind, types.Record) else None
+
+
+def _variable_types(
+    form: Canonical, arguments: tuple[types.Type, ...], fastmath: bool
 ) -> dict[str, types.Type]:
+    """The types of a kernel's variables, its arguments and its arrays."""
     source = form.source
     namespace: dict[str, Any] = {
         "_untyped_device": lambda fastmath: numba.njit(error_model="numpy")
     }
-    text = text.replace("@device(", "@_untyped_device(")
+    text = emit.typing_module(form, RUNTIME, fastmath).replace("@device(", "@_untyped_device(")
     exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
     indices = (types.int64,) * 9
     try:
-        found = pipeline.infer_types(
-            namespace[emit.function_name(source)], indices + arguments, slots - form.masks
-        )
+        found = pipeline.infer_types(namespace[emit.function_name(source)], indices + arguments)
     except NumbaError as error:
         raise KernelError(
             f"{source.filename}:{source.first_line}: kernel {source.name!r}: Numba cannot type it "
             f"for the arguments ({', '.join(map(str, arguments))}):\n{error}"
         ) from error
-    for slot, kind in found.items():
-        if not isinstance(kind, (types.Number, types.Boolean)):
-            raise KernelError(
-                f"{source.filename}:{source.first_line}: kernel {source.name!r}: the variable "
-                f"{slot!r} is not a number of one type, but {kind or 'of several types'}; across a "
-                "barrier or a loop a thread can keep numbers only. Index the array itself instead "
-                "of keeping a view of it"
-            )
-    return dict.fromkeys(slots & form.masks, types.boolean) | found
+    return found | dict(zip(form.parameters, arguments, strict=True))
+
+
+def _slot_type(form: Canonical, slot: str, kinds: dict[str, types.Type]) -> types.Type:
+    """The type of what a thread keeps in a slot.
+
+    Raises:
+        KernelError: it is not a number.
+    """
+    if slot in form.masks:
+        return types.boolean
+    if slot in form.counters:
+        return types.int64
+    kind = kinds.get(slot)
+    if not isinstance(kind, types.Number | types.Boolean):
+        source = form.source
+        raise KernelError(
+            f"{source.filename}:{source.first_line}: kernel {source.name!r}: the variable "
+            f"{slot!r} is not a number of one type, but {kind or 'of several types'}; across a "
+            "barrier or a loop a thread can keep numbers only. Index the array itself instead "
+            "of keeping a view of it"
+        )
+    return kind
 
 
 def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
@@ -136,7 +159,7 @@ def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
     source, threads = form.source, prod(form.block)
     widest = 8  # bytes of the largest number
     sizes = [prod(a.shape) * (threads if a.space == "local" else 1) for a in form.arrays.values()]
-    needed = widest * (sum(sizes) + threads * len(slots))
+    needed = widest * (sum(sizes) + threads * len(slots)) + form.shared_bytes
     if needed > MAX_FRAME:
         raise KernelError(
             f"{source.filename}:{source.first_line}: kernel {source.name!r}: its shared and local "

@@ -1,4 +1,4 @@
-"""Step 6: compile emitted code with Numba, telling LLVM what a lane loop is.
+"""Step 8: compile emitted code with Numba, telling LLVM what a lane loop is.
 
 Between two barriers the threads of a block may run in any order; a program that depends on the
 order has a data race. So the iterations of a lane loop are independent by the meaning of the
@@ -127,7 +127,7 @@ class _TypesOnly(CompilerBase):
 
 
 def infer_types(
-    function: Callable[..., Any], arguments: tuple[types.Type, ...], wanted: set[str]
+    function: Callable[..., Any], arguments: tuple[types.Type, ...]
 ) -> dict[str, types.Type]:
     """The types that Numba gives to a function's variables (the union over all assignments).
 
@@ -143,8 +143,7 @@ def infer_types(
     compiler.compile_extra(function)
     versions: dict[str, list[types.Type]] = {}
     for variable, kind in compiler.state.typemap.items():
-        base = variable.split(".")[0]
-        if base in wanted:
+        if not variable.startswith(("$", "arg.")):
             kind = types.unliteral(kind)  # type: ignore[attr-defined]
-            versions.setdefault(base, []).append(kind)
+            versions.setdefault(variable.split(".")[0], []).append(kind)
     return {base: typing.unify_types(*kinds) for base, kinds in versions.items()}

@@ -1,4 +1,4 @@
-"""Step 7: share the blocks of a launch out among threads."""
+"""Step 9: share the blocks of a launch out among threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step 4: cut a block's program into lane regions, and find what lives across the cuts.
+"""Step 5: cut a block's program into lane regions, and find what lives across the cuts.
 
 The result is a small tree:
 
@@ -7,15 +7,18 @@ The result is a small tree:
     Loop       a loop at block level, with a tree of its own inside
     Branch     an `if` at block level
     Barrier    `cuda.syncthreads()`: nothing but a cut between two `Lanes`; when the first has run
-               for all threads, every thread has reached the barrier
+               for all threads, every thread has reached the barrier. Under a mask it asks first
+               whether all threads are here
+    Meeting    `cuda.syncwarp()` and what stands between the halves of a warp operation: a cut
     Strip      a stretch without barriers, run for one row of threads after the other
 
 Loops at block level cut as well, which puts the loop over the threads innermost, where it becomes
 SIMD code. The threads of a two-dimensional block go through each stretch row by row (threadIdx.x
 runs along a row): what a row works on is small enough to stay in registers.
 
-A varying `if` that contains a loop at block level is taken apart: its condition becomes a *mask*
-that guards each region inside it.
+A varying `if` that contains a loop at block level or a cut is taken apart: its condition becomes a
+*mask* that guards each region inside it. So is a loop that threads leave at different times, if it
+contains a cut: it runs until no thread is left in it, and `break` and `continue` clear masks.
 
 What lives across a cut is either *recomputed* in each region (an index such as `row = block_x * 64
 + thread_x`, made of values that do not change) or kept in a *slot*: an array with one element per
@@ -29,9 +32,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .canonical import Canonical, is_barrier, name
-from .errors import DivergentBarrier
-from .uniformity import Uniformity, range_arguments, reads_memory
+from .canonical import Canonical, is_barrier, is_meeting, name, parse
+from .uniformity import (
+    UNIFORM_ATTRIBUTES,
+    Uniformity,
+    has_meeting,
+    is_vote_of_the_block,
+    own_jumps,
+    range_arguments,
+    reads_memory,
+)
 
 CHEAP_CALLS = {"min", "max", "abs", "int"}
 CHEAP_SIZE = 32
@@ -71,7 +81,15 @@ class Branch:
 
 @dataclass
 class Barrier:
-    """A point that all threads reach before any goes on."""
+    """A point that all threads reach before any goes on; `mask` says who is known to reach it."""
+
+    statement: ast.stmt
+    mask: str | None = None
+
+
+@dataclass
+class Meeting:
+    """A point that all threads of a warp that are here reach before any goes on."""
 
 
 @dataclass
@@ -81,7 +99,7 @@ class Strip:
     body: list[Node]
 
 
-Node = Lanes | Scalar | Loop | Branch | Barrier | Strip
+Node = Lanes | Scalar | Loop | Branch | Barrier | Meeting | Strip
 
 
 @dataclass
@@ -95,16 +113,11 @@ class Regions:
 
 
 def cut(form: Canonical, uniformity: Uniformity) -> Regions:
-    """Cut a kernel into regions.
-
-    Raises:
-        DivergentBarrier: a barrier stands under a condition, or in a loop, that threads of one
-            block may decide differently.
-    """
+    """Cut a kernel into regions."""
     nodes = _Cutter(form, uniformity).cut(form.body, None)
     regions = _what_lives_across(Regions(nodes), uniformity)
     regions.nodes = _strips(nodes)
-    regions.row_slots = regions.slots - _crossing_strips(regions)
+    regions.row_slots = regions.slots - form.sent - _crossing_strips(regions)
     return regions
 
 
@@ -113,24 +126,27 @@ class _Cutter:
         self.form = form
         self.uniform = uniformity
         self.numbers = itertools.count(1)
+        self.loops: list[list[str]] = []  # for each loop around: the masks that its `break` clears
 
     def cut(self, body: list[ast.stmt], mask: str | None) -> list[Node]:
         """The tree of a list of statements that run under a mask."""
         nodes: list[Node] = []
         for statement in body:
-            if is_barrier(statement):
-                if mask:
-                    raise self.divergent(statement)
-                nodes.append(Barrier())
-            else:
-                self.add(nodes, statement, mask)
+            self.add(nodes, statement, mask)
         return nodes
 
     def add(self, nodes: list[Node], statement: ast.stmt, mask: str | None) -> None:
         uniform = self.uniform
         match statement:
+            case ast.Expr() if is_barrier(statement):
+                self.show(mask)
+                nodes.append(Barrier(statement, mask))
+            case ast.Expr() if is_meeting(statement):
+                nodes.append(Meeting())
+            case ast.For() | ast.While() if statement in uniform.masked_loops:
+                self.add_masked(nodes, statement, mask)
             case ast.For() | ast.While() if statement in uniform.block_loops:
-                nodes.append(Loop(statement, self.cut(statement.body, mask)))
+                nodes.append(Loop(statement, self.inside(statement, mask, [])))
             case ast.For() if statement in uniform.trip_loops:
                 nodes.append(self.trips(statement, mask))
             case ast.Pass():
@@ -140,19 +156,89 @@ class _Cutter:
             ):
                 then, otherwise = (self.cut(b, mask) for b in (statement.body, statement.orelse))
                 nodes.append(Branch(test, then, otherwise))
-            case ast.If() if self.has_block_loop(statement):
+            case ast.If() if self.is_cut(statement):
                 self.split(nodes, statement, mask)
+            case ast.Break() | ast.Continue() if self.loops and self.loops[-1]:
+                live, *others = self.loops[-1]
+                cleared = others if isinstance(statement, ast.Continue) else [live, *others]
+                self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
             case ast.Break() | ast.Continue():
                 nodes.append(Scalar(statement))
             case ast.Assign(targets=[ast.Name(id=target)]) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
             case ast.AugAssign(target=ast.Name(id=target)) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
-            case _:
-                for inner in ast.walk(statement):
-                    if is_barrier(inner):
-                        raise self.divergent(inner)
+            case ast.Assign(value=ast.Call() as call) if mask and looks_at_others(call):
+                self.show(mask)
+                call.args.append(name(mask))
                 self.add_lanes(nodes, [statement], mask)
+            case _:
+                self.add_lanes(nodes, [statement], mask)
+
+    def show(self, mask: str | None) -> None:
+        """Let other threads look at a mask."""
+        if mask:
+            self.form.sent.add(mask)
+
+    def is_cut(self, statement: ast.stmt) -> bool:
+        """Whether an `if` cannot stay in one piece."""
+        uniform = self.uniform
+        loops = uniform.block_loops | uniform.trip_loops | uniform.masked_loops
+        clears_masks = bool(self.loops and self.loops[-1]) and own_jumps([statement])
+        inside = any(inner in loops for inner in ast.walk(statement))
+        return inside or clears_masks or has_meeting(statement)
+
+    def inside(self, loop: ast.For | ast.While, mask: str | None, masks: list[str]) -> list[Node]:
+        """The tree of a loop's body."""
+        self.loops.append(masks)
+        nodes = self.cut(loop.body, mask)
+        self.loops.pop()
+        return nodes
+
+    def add_masked(self, nodes: list[Node], loop: ast.For | ast.While, mask: str | None) -> None:
+        """A loop that each thread leaves at a time of its own: walk it until all have left."""
+        number = next(self.numbers)
+        live, turn = (self.form.fresh(f"{word}_{number}") for word in ("live", "turn"))
+        self.form.masks |= {live, turn}
+        self.show(live)
+        self.uniform.varying |= {live, turn}
+        self.uniform.assignments[live] = self.uniform.assignments[turn] = 2
+        self.add_lanes(nodes, [_assign(live, name(mask) if mask else ast.Constant(True))], None)
+        first: list[ast.stmt] = []
+        if isinstance(loop, ast.While):
+            test = loop.test
+        else:
+            before, test, first = self.counted(loop, number)
+            self.add_lanes(nodes, before, mask)
+        stay = ast.BoolOp(ast.And(), [name(live), test])
+        body: list[Node] = [Lanes([_assign(live, stay), _assign(turn, name(live))])]
+        leave = ast.parse(f"if not block_or({live}): break").body[0]
+        body.append(Scalar(ast.copy_location(leave, loop)))
+        if first:
+            body.append(Lanes(first, turn))
+        body += self.inside(loop, turn, [live, turn])
+        header = ast.copy_location(ast.While(ast.Constant(True), [], []), loop)
+        nodes.append(Loop(header, body))
+
+    def counted(
+        self, loop: ast.For, number: int
+    ) -> tuple[list[ast.stmt], ast.expr, list[ast.stmt]]:
+        """A `for` as a `while`: what goes before, its test, and what each turn starts with."""
+        assert isinstance(loop.target, ast.Name)
+        target = loop.target.id
+        at, stop, step = (
+            self.form.fresh(f"{target}_{word}_{number}") for word in ("next", "stop", "step")
+        )
+        values = dict(zip((at, stop, step), range_arguments(loop), strict=True))
+        before = [_assign(variable, value) for variable, value in values.items()]
+        self.form.counters |= set(values)
+        self.uniform.varying |= set(values)
+        for variable in values:
+            self.uniform.assignments[variable] = 2
+        up, down = parse(f"{at} < {stop}"), parse(f"{at} > {stop}")
+        positive = self.uniform.is_positive(values[step])
+        test = up if positive else ast.IfExp(parse(f"{step} > 0"), up, down)
+        return before, test, ast.parse(f"{target} = {at}\n{at} += {step}").body
 
     def add_lanes(self, nodes: list[Node], body: list[ast.stmt], mask: str | None) -> None:
         last = nodes[-1] if nodes else None
@@ -191,7 +277,7 @@ class _Cutter:
         self.define(target, own)
         nodes: list[Node] = [Lanes([_assign(target, own)])]
         self.mask(nodes, turn, test, mask)
-        nodes += self.cut(loop.body, turn)
+        nodes += self.inside(loop, turn, [])
         return Loop(ast.copy_location(header, loop), nodes)
 
     def split(self, nodes: list[Node], statement: ast.If, mask: str | None) -> None:
@@ -201,12 +287,20 @@ class _Cutter:
         self.mask(nodes, active, statement.test, mask)
         if statement.orelse:
             self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), name(active)), mask)
-        nodes += self.cut(statement.body, active)
-        nodes += self.cut(statement.orelse, inactive)
+        for body, own in (statement.body, active), (statement.orelse, inactive):
+            if self.loops and self.loops[-1]:
+                self.loops[-1].append(own)
+            nodes += self.cut(body, own)
+            if self.loops and self.loops[-1]:
+                self.loops[-1].pop()
 
     def mask(self, nodes: list[Node], mask: str, test: ast.expr, outer: str | None) -> None:
         test = ast.BoolOp(ast.And(), [name(outer), test]) if outer else test
-        self.define(mask, test)
+        if any(self.loops):  # a jump may clear it
+            self.uniform.varying.add(mask)
+            self.uniform.assignments[mask] = 2
+        else:
+            self.define(mask, test)
         self.add_lanes(nodes, [_assign(mask, test)], None)
 
     def define(self, target: str, value: ast.expr) -> None:
@@ -214,17 +308,12 @@ class _Cutter:
         self.uniform.definitions[target] = value
         self.uniform.assignments[target] = 1
 
-    def has_block_loop(self, statement: ast.stmt) -> bool:
-        loops = self.uniform.block_loops | self.uniform.trip_loops
-        return any(inner in loops for inner in ast.walk(statement))
 
-    def divergent(self, node: ast.AST) -> DivergentBarrier:
-        return DivergentBarrier(
-            f"{self.form.source.where(node)}: kernel {self.form.source.name!r}: "
-            "cuda.syncthreads() stands under a condition, or in a loop, that threads of one block "
-            "may decide differently. Every thread must reach every barrier: move it out of the "
-            "branch, and guard the work around it instead"
-        )
+def looks_at_others(call: ast.Call) -> bool:
+    """Whether a call takes what other threads left, or asks who is here."""
+    called = call.func.id if isinstance(call.func, ast.Name) else ""
+    own = called == "warp_lanes_below"
+    return (called.startswith("warp_") and not own) or is_vote_of_the_block(call)
 
 
 def _assign(target: str, value: ast.expr) -> ast.stmt:
@@ -291,6 +380,7 @@ def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
 def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
     """Decide for each varying name that crosses a cut: recomputed, or a slot."""
     recomputed = _recomputable(uniformity)
+    recomputed = {n: e for n, e in recomputed.items() if n not in uniformity.form.sent}
     while True:
         unavailable = _not_dominated(regions.nodes, recomputed, frozenset())
         if not unavailable:
@@ -300,7 +390,7 @@ def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
         )
     crossing = set().union(*(needs(region) for region in all_lanes(regions.nodes)))
     regions.recomputed = recomputed
-    regions.slots = (crossing & uniformity.varying) - set(recomputed)
+    regions.slots = ((crossing & uniformity.varying) - set(recomputed)) | uniformity.form.sent
     regions.slots -= {"thread_x", "thread_y", "thread_z"}
     return regions
 
@@ -308,8 +398,9 @@ def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
 def _recomputable(uniformity: Uniformity) -> dict[str, ast.expr]:
     """Varying names with one definition: a small pure expression of values that do not change."""
     cheap = {
-        n: e for n, e in uniformity.definitions.items() if n in uniformity.varying and _cheap(e)
-    }
+        n: e for n, e in uniformity.definitions.items()
+        if n in uniformity.varying and (_cheap(e) or _cheap_view(e, uniformity))
+    }  # fmt: skip
     return _closed(cheap, uniformity)
 
 
@@ -318,8 +409,8 @@ def _closed(cheap: dict[str, ast.expr], uniformity: Uniformity) -> dict[str, ast
     arrays = set(uniformity.form.arrays)
 
     def stable(operand: str) -> bool:
-        if operand in arrays:
-            return False
+        if operand in arrays or operand in uniformity.form.ndims:
+            return operand in arrays or uniformity.assignments[operand] <= 1
         if operand.startswith("thread_") or operand not in uniformity.varying:
             return uniformity.assignments[operand] <= 1
         return operand in cheap
@@ -331,11 +422,21 @@ def _closed(cheap: dict[str, ast.expr], uniformity: Uniformity) -> dict[str, ast
         cheap = keep
 
 
+def _cheap_view(expression: ast.expr, uniformity: Uniformity) -> bool:
+    """Whether an expression is a slice or a row of an array, at indices that are cheap."""
+    if not uniformity.is_view(expression) or not isinstance(expression, ast.Subscript):
+        return False
+    parts = [n for n in ast.walk(expression.slice) if not isinstance(n, ast.Slice | ast.Tuple)]
+    return all(_cheap(part) for part in parts if isinstance(part, ast.expr))
+
+
 def _cheap(expression: ast.expr) -> bool:
     def allowed(node: ast.AST) -> bool:
         match node:
-            case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Attribute():
+            case ast.Subscript(value=ast.Attribute(attr="shape")):
                 return True
+            case ast.Attribute(attr=attribute):
+                return attribute in UNIFORM_ATTRIBUTES
             case ast.Call(func=ast.Name(id=called)):
                 return called in CHEAP_CALLS
             case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=right):
@@ -390,7 +491,7 @@ def _strips(nodes: list[Node]) -> list[Node]:
 def _can_be_a_strip(nodes: list[Node]) -> bool:
     """No barrier inside, no jump out, and no uniform value that would be updated once a row."""
     statements = _statements(nodes)
-    if any(is_barrier(inner) for statement in statements for inner in ast.walk(statement)):
+    if any(map(has_meeting, statements)):
         return False
     if any(_jumps_out(statement) for statement in statements):
         return False
@@ -425,7 +526,7 @@ def _as_statements(node: Node) -> list[ast.stmt]:
             return [ast.If(name(mask), body, [])]
         case Scalar(statement):
             return [statement]
-        case Barrier():
+        case Barrier() | Meeting():
             return [ast.Expr(ast.Call(name("barrier"), [], []))]
         case Loop(ast.For(target=target, iter=iterator), body):
             return [ast.For(target, iterator, _statements(body), [])]

@@ -16,11 +16,14 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from . import device_math
+from . import warps
 from .pipeline import KernelCompiler
+from .warps import *  # noqa: F403
 
 __all__ = [
     "atomic_add", "atomic_cas", "atomic_exch", "atomic_max", "atomic_min", "atomic_sub", "device",
-    "device_math", "kernel", "numba", "numpy", "prefetch", "stack", "u",
+    "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret", "stack", "u",
+    *warps.__all__,
 ]  # fmt: skip
 
 # An index that is known not to be negative. Numba takes a negative one from the end of the array,
@@ -82,6 +85,30 @@ def stack(typing_context, shape, dtype):  # type: ignore[no-untyped-def]
         return array._getvalue()
 
     return array_type(shape, dtype), generate
+
+
+@intrinsic
+def reinterpret(typing_context, memory, dtype):  # type: ignore[no-untyped-def]
+    """The bytes of a stack array as a one-dimensional array of another dtype."""
+    array_type = types.Array(dtype.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        element = context.get_data_type(array_type.dtype)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(element))
+        array = make_array(array_type)(context, builder)
+        given = make_array(signature.args[0])(context, builder, arguments[0])
+        length = builder.udiv(cgutils.unpack_tuple(builder, given.shape)[0], size)
+        populate_array(
+            array,
+            data=builder.bitcast(given.data, element.as_pointer()),
+            shape=[length],
+            strides=[size],
+            itemsize=size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(memory, dtype), generate
 
 
 @intrinsic

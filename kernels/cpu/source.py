@@ -24,7 +24,8 @@ from .errors import KernelError, UnsupportedKernel
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
     r"u|stack|prefetch|kernel|device|block|barrier|numba|numpy|device_math|first_block|last_block"
-    r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|atomic_\w+"
+    r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|(atomic|warp|every|block)_\w+|\w+_lanes?"
+    r"|popc|clz|ffs|brev|cbrt|selp|fma|reinterpret|dynamic_bytes"
     r"|\w+__\w+|\w+_blocks"
 )
 REFUSED = (
@@ -33,7 +34,12 @@ REFUSED = (
     ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Delete, ast.Raise, ast.Assert, ast.Dict, ast.Set,
     ast.List, ast.JoinedStr, ast.Starred, ast.Match, ast.AsyncFor, ast.AsyncWith,
 )  # fmt: skip
-BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "round", "pow", "divmod"}
+BUILTINS = {
+    "range", "min", "max", "abs", "len", "int", "float", "bool", "complex", "round", "pow",
+    "divmod", "print",
+}  # fmt: skip
+FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`
+_files: list[str] = []
 
 
 @dataclass
@@ -51,10 +57,11 @@ class Source:
         default_factory=dict
     )  # new name -> the name it was renamed from
     values: dict[str, Any] = field(default_factory=dict)  # the constants themselves
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # NumPy arrays from outside
 
     def where(self, node: ast.AST) -> str:
         """`file:line` of a node, for error messages."""
-        return f"{self.filename}:{self.first_line - 1 + getattr(node, 'lineno', 1)}"
+        return "{}:{}".format(*place(node))
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> UnsupportedKernel:
         """The error for a construct that cannot be compiled for the CPU."""
@@ -65,9 +72,16 @@ class Source:
         """The names of the arguments, in order."""
         return [argument.arg for argument in self.tree.args.args]
 
+    @property
+    def defaults(self) -> dict[str, ast.expr]:
+        """The default values of arguments that have one."""
+        arguments = self.tree.args
+        return dict(zip(self.parameters[::-1], arguments.defaults[::-1], strict=False))
+
     def text(self) -> str:
         """Everything that decides what will be emitted, for the name of the cache file."""
         parts = [ast.dump(self.tree), repr(sorted(self.constants.items())), str(self.first_line)]
+        parts += sorted(self.arrays)
         parts += [f"{name}: {inner.text()}" for name, inner in self.device_functions.items()]
         return "\n".join(parts)
 
@@ -79,24 +93,23 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
         KernelError: the source text cannot be found (a function made by `exec`).
         UnsupportedKernel: it refers to a value that a kernel cannot use.
     """
+    filename = inspect.getsourcefile(function) or "<unknown>"
     tree, first_line = _parse(function)
-    source = Source(
-        function.__name__, inspect.getsourcefile(function) or "<unknown>", first_line, tree
-    )
-    _refuse_constructs(source)
+    if filename not in _files:
+        _files.append(filename)
+    ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
+    source = Source(function.__name__, filename, first_line, tree)
+    _refuse_constructs(source, is_kernel=not callers)
     source.originals = _rename_reserved(tree)
     for name, value, node in _outside_names(function, source):
         _resolve(source, name, value, node, (*callers, function))
-    if callers and source.cuda_names:
-        node = next(
-            n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in source.cuda_names
-        )
-        raise source.refuse(
-            node,
-            "a device function uses `cuda` itself",
-            "Pass it what it needs: indices as arguments, barriers in the kernel",
-        )
     return source
+
+
+def place(node: ast.AST) -> tuple[str, int]:
+    """The file and the line that a node of a kernel's tree comes from."""
+    number, line = divmod(getattr(node, "lineno", 1), FILE_LINES)
+    return _files[number], line
 
 
 def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
@@ -136,10 +149,11 @@ def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
     return {new: old for old, new in new_names.items()}
 
 
-def _refuse_constructs(source: Source) -> None:
+def _refuse_constructs(source: Source, *, is_kernel: bool) -> None:
     """Refuse what no kernel can hold, and drop annotations, which mean nothing here."""
     arguments = source.tree.args
-    if arguments.defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
+    defaults = is_kernel and arguments.defaults
+    if defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
         raise source.refuse(
             source.tree,
             "an argument has a default, or is not positional",
@@ -152,8 +166,6 @@ def _refuse_constructs(source: Source) -> None:
                 f"`{type(node).__name__}` is not part of a kernel",
                 "Write it with assignments, if, for, while and calls of device functions",
             )
-        if isinstance(node, (ast.For, ast.While)) and node.orelse:
-            raise source.refuse(node, "a loop has an `else`", "Use a flag instead")
         if isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)
 
@@ -193,14 +205,12 @@ def _resolve(
         "numba_cuda.numba.cuda",
     ):
         source.cuda_names.add(name)
-    elif getattr(value, "is_device_function", False):
-        if value.function in callers:
+    elif (function := _device_function(value)) is not None:
+        if function in callers:
             raise source.refuse(node, f"{name!r} calls itself", "Write a loop")
-        for call in ast.walk(source.tree):
-            called = call.func if isinstance(call, ast.Call) and call.keywords else None
-            if isinstance(called, ast.Name) and called.id == name:
-                raise source.refuse(call, f"{name!r} is called with keywords", "Use positions")
-        source.device_functions[name] = read(value.function, callers)
+        source.device_functions[name] = read(function, callers)
+    elif isinstance(value, np.ndarray):
+        source.arrays[name] = value.copy()  # a constant, as on a GPU: later changes do not count
     elif value is math:
         source.constants[name] = "device_math"
     elif value is np:
@@ -210,6 +220,13 @@ def _resolve(
     else:
         source.constants[name] = _literal(source, name, value, node)
         source.values[name] = value
+
+
+def _device_function(value: Any) -> types.FunctionType | None:
+    """The Python function behind anything that a kernel can call: ours, or Numba's."""
+    if getattr(value, "is_device_function", False):
+        return value.function  # type: ignore[no-any-return]
+    return getattr(value, "py_func", None)
 
 
 def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:

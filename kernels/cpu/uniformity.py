@@ -1,4 +1,4 @@
-"""Step 3: which values are the same for every thread of a block, and which loops all threads share.
+"""Step 4: which values are the same for every thread of a block, and which loops all threads share.
 
 A value is *uniform* when it is built only from arguments, shapes, constants, block indices and
 other uniform values, under uniform control flow; it is *varying* otherwise, and when in doubt. A
@@ -6,6 +6,9 @@ loop with uniform bounds is walked by all threads in step, so it can stand outsi
 threads: it runs *at block level*. So can a loop whose threads start at different points but share
 the stop and the step, the usual way to share work out (`for i in range(threadIdx.x, n,
 blockDim.x)`): all threads make the same number of *trips*, some with nothing to do in the last.
+
+A loop in which threads wait for others, though each leaves it when it likes, is walked by all of
+them until the last has left, under a *mask* of those that are still in it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections import Counter
 
 import numpy as np
 
-from .canonical import Canonical, is_barrier
+from .canonical import Canonical, is_meeting
 from .source import Source
 
 BLOCKS = {"block_x", "block_y", "block_z"}
@@ -45,6 +48,17 @@ def is_atomic(node: ast.AST) -> bool:
     return isinstance(called, ast.Name) and called.id.startswith("atomic_")
 
 
+def is_vote_of_the_block(node: ast.AST) -> bool:
+    """Whether a node is `block_count(...)` or the like: one result for all threads."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id.startswith("block_")
+
+
+def has_meeting(node: ast.AST) -> bool:
+    """Whether threads wait for others somewhere in a statement."""
+    return any(map(is_meeting, ast.walk(node)))
+
+
 def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
     """Start, stop and step of a `for ... in range(...)`."""
     zero, one = ast.Constant(0), ast.Constant(1)
@@ -64,18 +78,20 @@ class Uniformity:
     def __init__(self, form: Canonical, aliased: frozenset[str] = frozenset()) -> None:
         self.form = form
         self.loops = _own_loops(form)
-        self.varying: set[str] = set(THREADS)
+        self.varying: set[str] = THREADS | form.sent
         self.written = written_arrays(form) | aliased
         self.local_arrays = {a.name for a in form.arrays.values() if a.space == "local"}
         self.assignments = _count_assignments(form)
         self.definitions = _single_definitions(form, self.assignments)
         self.block_loops: set[ast.AST] = set()
         self.trip_loops: set[ast.AST] = set()
+        self.masked_loops: set[ast.AST] = set()
         before = -1
         while before != len(self.varying):
             before = len(self.varying)
             self.block_loops.clear()
             self.trip_loops.clear()
+            self.masked_loops.clear()
             self._visit(form.body, under_varying=False, lane_level=False)
 
     def is_varying(self, node: ast.AST) -> bool:
@@ -84,7 +100,9 @@ class Uniformity:
             return node.id in self.varying
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return node.attr not in UNIFORM_ATTRIBUTES and node.value.id in self.varying
-        if isinstance(node, ast.Subscript) and not is_shape(node):
+        if is_vote_of_the_block(node):
+            return False
+        if isinstance(node, ast.Subscript) and not is_shape(node) and not self.is_view(node):
             array = base_name(node)
             known = array in self.form.parameters or array in self.form.source.constants
             if not known or array in self.written:
@@ -92,6 +110,14 @@ class Uniformity:
         if is_atomic(node) or self._reads_written_array(node):
             return True
         return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
+
+    def is_view(self, node: ast.AST) -> bool:
+        """Whether an expression is a part of an array, as a slice or a row is, not an element."""
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+            return isinstance(node, ast.Name) and node.id in self.form.ndims
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        sliced = any(isinstance(index, ast.Slice) for index in indices)
+        return sliced or len(indices) < self.form.ndims.get(node.value.id, 0)
 
     def _reads_written_array(self, node: ast.AST) -> bool:
         """Whether a call gets an array that the kernel writes to, or a shared one."""
@@ -139,19 +165,35 @@ class Uniformity:
                 return all(map(self.is_nonnegative, arguments))
         return False
 
-    def _visit(self, body: list[ast.stmt], *, under_varying: bool, lane_level: bool) -> None:
+    def _visit(
+        self,
+        body: list[ast.stmt],
+        *,
+        under_varying: bool,
+        lane_level: bool,
+        known_to: list[ast.stmt] | None = None,
+    ) -> None:
+        """Mark what varies in a list of statements.
+
+        `known_to` is what the threads that come here run, if all of them run it whole: a variable
+        that is used nowhere else may be uniform, though not all threads assign it.
+        """
         for statement in body:
             match statement:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value):
-                    self._mark(target, under_varying or self.is_varying(value))
-                case ast.AugAssign(target=ast.Name(id=target), value=value):
-                    self._mark(target, under_varying or self.is_varying(value))
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) | ast.AugAssign(
+                    target=ast.Name(id=target), value=value
+                ):
+                    under = under_varying and not self._stays_in(known_to, target, value)
+                    self._mark(target, under or self.is_varying(value))
                 case ast.If(test=test, body=then, orelse=otherwise):
-                    varying = under_varying or self.is_varying(test)
-                    self._visit(then, under_varying=varying, lane_level=lane_level)
-                    self._visit(otherwise, under_varying=varying, lane_level=lane_level)
+                    varying = self.is_varying(test)
+                    for part in then, otherwise:
+                        whole = varying and not lane_level and not own_jumps(part)
+                        known = part if whole else None if varying else known_to
+                        self._visit(part, under_varying=under_varying or varying,
+                                    lane_level=lane_level, known_to=known)  # fmt: skip
                 case ast.For():
-                    self._visit_for(statement, under_varying, lane_level)
+                    self._visit_for(statement, under_varying, lane_level, known_to)
                 case ast.While(test=test, body=then):
                     level = (
                         lane_level
@@ -159,11 +201,31 @@ class Uniformity:
                         or self._leaves_early(statement, under_varying)
                     )
                     level = level or (under_varying and reads_memory(test))
+                    masked = level and has_meeting(statement)
                     if not level:
                         self.block_loops.add(statement)
-                    self._visit(then, under_varying=under_varying or level, lane_level=level)
+                    if masked:
+                        self.masked_loops.add(statement)
+                    self._visit(
+                        then,
+                        under_varying=under_varying or level,
+                        lane_level=level and not masked,
+                        known_to=None if level else known_to,
+                    )
 
-    def _visit_for(self, loop: ast.For, under_varying: bool, lane_level: bool) -> None:
+    def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
+        """Whether a variable is used in these statements only, and its value reads no memory."""
+        if body is None or reads_memory(value):
+            return False
+        return len(_uses(body, target)) == len(_uses(self.form.body, target))
+
+    def _visit_for(
+        self,
+        loop: ast.For,
+        under_varying: bool,
+        lane_level: bool,
+        known_to: list[ast.stmt] | None,
+    ) -> None:
         if not isinstance(loop.target, ast.Name) or not _is_range(loop):
             self.form.refuse(
                 loop,
@@ -184,9 +246,16 @@ class Uniformity:
             self._mark(loop.target.id, True)
             under_varying = True
         else:
-            lane_level = under_varying = True
+            masked = has_meeting(loop)
+            if masked:
+                self.masked_loops.add(loop)
+            lane_level, under_varying = not masked, True
             self._mark(loop.target.id, True)
-        self._visit(loop.body, under_varying=under_varying, lane_level=lane_level)
+        if loop not in self.block_loops:
+            known_to = None
+        self._visit(
+            loop.body, under_varying=under_varying, lane_level=lane_level, known_to=known_to
+        )
 
     def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
         assert isinstance(loop.target, ast.Name)
@@ -203,7 +272,7 @@ class Uniformity:
         """
         nodes = [node for statement in loop.body for node in ast.walk(statement)]
         stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        if any(map(is_barrier, nodes)) or not all(map(self.is_varying, stores)):
+        if any(map(is_meeting, nodes)) or not all(map(self.is_varying, stores)):
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
@@ -279,6 +348,15 @@ def _is_range(loop: ast.For) -> bool:
     )
 
 
+def own_jumps(body: list[ast.stmt]) -> bool:
+    """Whether statements hold a `break` or `continue` of the loop that they stand in."""
+    return any(
+        isinstance(statement, ast.Break | ast.Continue)
+        or (isinstance(statement, ast.If) and own_jumps([*statement.body, *statement.orelse]))
+        for statement in body
+    )
+
+
 def _jumps(loop: Loop) -> list[list[ast.expr]]:
     """For each `break` and `continue` of this loop, the conditions that lead to it."""
     found: list[list[ast.expr]] = []
@@ -324,12 +402,14 @@ def _written(nodes: list[ast.AST], source: Source) -> set[str]:
     written: set[str] = set()
     views: dict[str, set[str]] = {}  # name -> what it may be a view of
     for node in nodes:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
             written |= _names(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             device = source.device_functions.get(node.func.id)
             positions = [0] if is_atomic(node) else written_parameters(device) if device else []
-            written = written.union(*(_names(node.args[i]) for i in positions))
+            arguments = [node.args[i] for i in positions if i < len(node.args)]
+            arguments += [k.value for k in node.keywords if device and k.arg in device.parameters]
+            written = written.union(*map(_names, arguments))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             views.setdefault(node.targets[0].id, set()).update(_names(node.value))
     while more := {base for name in written for base in views.get(name, ())} - written:

@@ -1,0 +1,538 @@
+"""Step 2: make one function of a kernel and its device functions, with one effect a statement.
+
+Three things must stand alone in a statement, because a block's program may be cut there: barriers,
+warp operations, and calls of device functions that hold such things. So
+
+    total += reduce(cuda.shfl_down_sync(mask, x, 1))
+
+becomes a warp operation into a name of its own, the body of `reduce` with its variables renamed,
+and `total += reduce_result`. What the same expression evaluates before an operation is evaluated
+before it still. Device functions that only compute stay calls: Numba compiles and inlines those.
+
+`return` goes as well: it becomes an `if` around what it would skip, and inside loops a flag and a
+`break`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .source import Source
+
+# Operations of CUDA that involve other threads and have a value.
+TOGETHER = {
+    "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync",
+    "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
+    "syncthreads_count", "syncthreads_and", "syncthreads_or",
+}  # fmt: skip
+
+
+def cuda_path(node: ast.AST, cuda_names: set[str]) -> list[str]:
+    """`cuda.threadIdx.x` as ["threadIdx", "x"]; [] when it is something else."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute):
+        path.insert(0, node.attr)
+        node = node.value
+    return path if isinstance(node, ast.Name) and node.id in cuda_names else []
+
+
+def flatten(source: Source) -> Source:
+    """Return a kernel whose device functions only compute, and whose effects stand alone."""
+    tree = copy.deepcopy(source.tree)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
+    flat = Source(
+        source.name, source.filename, source.first_line, tree,
+        constants=dict(source.constants), device_functions=dict(source.device_functions),
+        cuda_names=set(source.cuda_names), originals=source.originals, values=dict(source.values),
+        arrays=dict(source.arrays),
+    )  # fmt: skip
+    flattener = _Flattener(flat, names)
+    tree.body = flattener.without_returns(flattener.body(tree.body, flat), None)
+    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    flat.device_functions = {n: f for n, f in flat.device_functions.items() if n in used}
+    ast.fix_missing_locations(tree)
+    return flat
+
+
+def _declared(function: Source, space: str) -> set[str]:
+    """The names of a function's shared or local arrays."""
+    return {
+        node.targets[0].id
+        for node in ast.walk(function.tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and cuda_path(node.value.func, function.cuda_names) == [space, "array"]
+    }  # fmt: skip
+
+
+def _is_part_of_its_kernel(function: Source) -> bool:
+    """Whether a device function uses CUDA, or arrays from outside, itself or in what it calls."""
+    inner = function.device_functions.values()
+    return bool(function.cuda_names or function.arrays or any(map(_is_part_of_its_kernel, inner)))
+
+
+class _Flattener:
+    def __init__(self, flat: Source, names: set[str]) -> None:
+        self.flat = flat
+        self.names = names
+        self.shared: dict[tuple[int, str], str] = {}  # a function's shared arrays exist once
+        self.local = _declared(flat, "local")
+
+    def fresh(self, identifier: str) -> str:
+        """A name that nothing has yet."""
+        while identifier in self.names:
+            identifier += "_"
+        self.names.add(identifier)
+        return identifier
+
+    # Statements
+
+    def body(self, statements: list[ast.stmt], function: Source) -> list[ast.stmt]:
+        """Flatten a list of statements of a function."""
+        return [new for statement in statements for new in self.statement(statement, function)]
+
+    def statement(self, statement: ast.stmt, function: Source) -> list[ast.stmt]:
+        scope = _Scope(self, function)
+        new = scope.statement(statement)
+        for made in [*scope.before, *new]:
+            _locate(made, statement)
+        return [*scope.before, *new]
+
+    # Device functions
+
+    def expand(self, callee: Source, call: ast.Call, caller: Source, result: str) -> list[ast.stmt]:
+        """The body of a device function in place of its call; its value goes to `result`."""
+        given = _bind(caller, callee, call)
+        tree = copy.deepcopy(callee.tree)
+        body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+        stored = _stored(body)
+        renamed: dict[str, ast.expr] = {}
+        before: list[ast.stmt] = []
+        for parameter, argument in given.items():
+            if isinstance(argument, ast.Name | ast.Constant) and parameter not in stored:
+                renamed[parameter] = argument
+            else:
+                own = self.fresh(f"{parameter}_in_{callee.name}")
+                before.append(ast.Assign([ast.Name(own, ast.Store())], argument))
+                renamed[parameter] = ast.Name(own, ast.Load())
+        locals_ = self.rename(callee, stored - set(given))
+        renamed |= {old: ast.Name(new, ast.Load()) for old, new in locals_.items()}
+        renamed |= {
+            old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()
+        }
+        substitute = _Substitute(renamed)
+        body = [substitute.visit(statement) for statement in body]
+        inner = Source(
+            callee.name, callee.filename, callee.first_line, tree,
+            device_functions=self.flat.device_functions, cuda_names=self.flat.cuda_names,
+        )  # fmt: skip
+        inner.tree.body = body
+        body = self.without_returns(self.body(body, inner), result)
+        return [*before, *body]
+
+    def rename(self, callee: Source, stored: Iterable[str]) -> dict[str, str]:
+        """Names of this call's own for a device function's variables; shared arrays keep theirs."""
+        renamed = {}
+        shared, local = _declared(callee, "shared"), _declared(callee, "local")
+        for variable in sorted(stored):
+            key = (id(callee.tree), variable)
+            renamed[variable] = self.shared.get(key) or self.fresh(variable)
+            if variable in shared:
+                self.shared[key] = renamed[variable]
+            if variable in local:
+                self.local.add(renamed[variable])
+        return renamed
+
+    def take_over(self, callee: Source) -> dict[str, str]:
+        """Give the kernel what a device function takes from outside; return old -> new names."""
+        renamed: dict[str, str] = {}
+        flat = self.flat
+        for table in ("constants", "device_functions", "arrays"):
+            theirs, ours = getattr(callee, table), getattr(flat, table)
+            for name, value in theirs.items():
+                same = ours.get(name) == value if table == "constants" else ours.get(name) is value
+                if not same:
+                    renamed[name] = self.fresh(name) if name in self.names else name
+                    self.names.add(renamed[name])
+                    ours[renamed[name]] = value
+                if name in callee.values:
+                    flat.values[renamed.get(name, name)] = callee.values[name]
+        for name in callee.cuda_names - flat.cuda_names:
+            renamed[name] = self.fresh(name) if name in self.names else name
+            flat.cuda_names.add(renamed[name])
+        return renamed
+
+    # Returns
+
+    def without_returns(self, body: list[ast.stmt], result: str | None) -> list[ast.stmt]:
+        """Replace each `return value` by `result = value` and a way around what follows."""
+        returns = _Returns(self, result)
+        body = returns.convert(body, in_loop=False)
+        if not returns.asked:
+            return _without_assignments(body, returns.left)
+        start = ast.Assign([ast.Name(returns.left, ast.Store())], ast.Constant(False))
+        return [_locate(start, body[0]), *body]
+
+
+class _Scope:
+    """The statements that one statement becomes."""
+
+    def __init__(self, flattener: _Flattener, function: Source) -> None:
+        self.flattener = flattener
+        self.function = function
+        self.before: list[ast.stmt] = []
+
+    def statement(self, statement: ast.stmt) -> list[ast.stmt]:
+        inner = self.inner
+        match statement:
+            case ast.AnnAssign(value=None):
+                return []
+            case ast.AnnAssign(target=target, value=value):
+                return self.statement(_locate(ast.Assign([target], value), statement))
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call) if (
+                self.callee(call)
+            ):
+                return self.call(call, target)
+            case ast.Assign(targets=[target], value=value):
+                statement.value = self.expression(value)
+                statement.targets = [self.expression(target)]
+            case ast.Assign(targets=targets, value=value):
+                kept = self.keep(self.expression(value))
+                return [ast.Assign([target], kept) for target in targets]
+            case ast.AugAssign(target=target, op=op, value=value) if self.has_effect(value):
+                old = target if isinstance(target, ast.Name) else self.keep(_loaded(target))
+                value = ast.BinOp(_loaded(old), op, self.expression(value))
+                return [ast.Assign([target], value)]
+            case ast.Expr(value=ast.Call() as call) if self.callee(call):
+                return self.call(call, self.flattener.fresh(f"{_text(call.func)}_result"))
+            case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
+                statement.value = self.expression(value)
+            case ast.If(test=test, body=body, orelse=orelse):
+                statement.test = self.expression(test)
+                statement.body, statement.orelse = inner(body), inner(orelse)
+            case ast.While(test=test, body=body) if self.has_effect(test):
+                again = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
+                loop = ast.While(ast.Constant(True), [again, *body], statement.orelse)
+                if loop.orelse:  # that `break` is the loop's natural end
+                    return self.natural_end(loop, statement)
+                return self.statement(_locate(loop, statement))
+            case ast.While(body=body) | ast.For(body=body):
+                if isinstance(statement, ast.For):
+                    statement.iter = self.expression(statement.iter)
+                if statement.orelse:
+                    return self.without_else(statement)
+                statement.body = inner(body)
+        return [statement]
+
+    def inner(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return self.flattener.body(body, self.function)
+
+    def without_else(self, loop: ast.For | ast.While) -> list[ast.stmt]:
+        """A loop's `else`, which a `break` skips, as an `if` on a flag."""
+        ended = self.flattener.fresh("ended")
+        otherwise, loop.orelse = loop.orelse, []
+        _flag_breaks(loop.body, ended)
+        loop.body = self.inner(loop.body)
+        start = ast.Assign([ast.Name(ended, ast.Store())], ast.Constant(True))
+        return [start, loop, ast.If(ast.Name(ended, ast.Load()), self.inner(otherwise), [])]
+
+    def natural_end(self, loop: ast.While, statement: ast.While) -> list[ast.stmt]:
+        """`while test: ... else: ...` whose test has to be taken apart."""
+        ended = self.flattener.fresh("ended")
+        otherwise, loop.orelse = loop.orelse, []
+        first, *body = loop.body
+        _flag_breaks(body, ended)
+        loop.body = [first, *body]
+        start = ast.Assign([ast.Name(ended, ast.Store())], ast.Constant(True))
+        test = ast.If(ast.Name(ended, ast.Load()), self.inner(otherwise), [])
+        return [start, *self.inner([_locate(loop, statement)]), test]
+
+    # Expressions
+
+    def callee(self, call: ast.AST) -> Source | None:
+        """The device function that a call is to be replaced by, if it is."""
+        called = call.func if isinstance(call, ast.Call) else None
+        if not isinstance(called, ast.Name):
+            return None
+        function = self.function.device_functions.get(called.id)
+        if function is None:
+            return None
+        assert isinstance(call, ast.Call)
+        passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local
+        return function if passes or _is_part_of_its_kernel(function) else None
+
+    def is_effect(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        path = cuda_path(node.func, self.function.cuda_names)
+        return bool(self.callee(node)) or (len(path) == 1 and path[0] in TOGETHER)
+
+    def has_effect(self, node: ast.AST) -> bool:
+        return any(map(self.is_effect, ast.walk(node)))
+
+    def keep(self, value: ast.expr) -> ast.expr:
+        """Evaluate an expression now; return the name that has its value."""
+        kept = self.flattener.fresh("kept")
+        self.before.append(ast.Assign([ast.Name(kept, ast.Store())], value))
+        return ast.Name(kept, ast.Load())
+
+    def call(self, call: ast.Call, result: str) -> list[ast.stmt]:
+        """A device function's body in place of its call."""
+        callee = self.callee(call)
+        assert callee is not None
+        self.operands(call, ["args", "keywords"])
+        return self.flattener.expand(callee, call, self.function, result)
+
+    def expression(self, node: ast.expr) -> ast.expr:
+        """The expression without its effects, which go before the statement."""
+        if isinstance(node, ast.Call):
+            self.positional(node)
+        if not self.has_effect(node):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Call):
+                    self.positional(inner)
+            return node
+        match node:
+            case ast.BoolOp(op=op, values=[first, *rest]):
+                return self.short_circuit(op, first, rest)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.branch(self.expression(test), body, orelse)
+            case ast.Call() if self.callee(node):
+                result = self.flattener.fresh(f"{_text(node.func)}_result")
+                self.before += self.call(node, result)
+                return ast.Name(result, ast.Load())
+        self.operands(node, node._fields)
+        return self.keep(node) if self.is_effect(node) else node
+
+    def operands(self, node: ast.expr, fields: Iterable[str]) -> None:
+        """Flatten the operands, in the order of evaluation."""
+        places: list[tuple[Callable[[ast.expr], None], ast.expr]] = []
+        for field in fields:
+            value = getattr(node, field)
+            if isinstance(value, ast.expr):
+                places.append((lambda new, f=field: setattr(node, f, new), value))
+            elif isinstance(value, list):
+                for i, item in enumerate(value):
+                    if isinstance(item, ast.keyword):
+                        places.append((lambda new, k=item: setattr(k, "value", new), item.value))
+                    elif isinstance(item, ast.expr):
+                        places.append((lambda new, v=value, i=i: v.__setitem__(i, new), item))
+        for number, (put, operand) in enumerate(places):
+            later = any(self.has_effect(other) for _, other in places[number + 1 :])
+            new = self.expression(operand)
+            reads = any(isinstance(inner, ast.Subscript) for inner in ast.walk(new))
+            put(self.keep(new) if later and reads else new)
+
+    def short_circuit(self, op: ast.boolop, first: ast.expr, rest: list[ast.expr]) -> ast.expr:
+        """`a and b` whose b has an effect: b's effect happens only where a is true."""
+        last = rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
+        kept = self.keep(self.expression(first))
+        assert isinstance(kept, ast.Name)
+        test = kept if isinstance(op, ast.And) else ast.UnaryOp(ast.Not(), kept)
+        then: ast.stmt = ast.Assign([ast.Name(kept.id, ast.Store())], last)
+        self.before.append(ast.If(test, self.inner([then]), []))
+        return ast.Name(kept.id, ast.Load())
+
+    def branch(self, test: ast.expr, body: ast.expr, orelse: ast.expr) -> ast.expr:
+        kept = self.flattener.fresh("kept")
+        then, otherwise = (
+            self.inner([ast.Assign([ast.Name(kept, ast.Store())], value)])
+            for value in (body, orelse)
+        )
+        self.before.append(ast.If(test, then, otherwise))
+        return ast.Name(kept, ast.Load())
+
+    def positional(self, call: ast.Call) -> None:
+        """Put keyword and default arguments of a device function in their places."""
+        called = call.func
+        callee = (
+            self.function.device_functions.get(called.id) if isinstance(called, ast.Name) else None
+        )
+        if callee is not None and (call.keywords or len(call.args) < len(callee.parameters)):
+            call.args = list(_bind(self.function, callee, call).values())
+            call.keywords = []
+
+
+class _Returns:
+    """Take the returns out of a function's body."""
+
+    def __init__(self, flattener: _Flattener, result: str | None) -> None:
+        self.flattener = flattener
+        self.result = result
+        self.left = flattener.fresh("left")  # the flag
+        self.asked = False  # does anything ask for it?
+
+    def convert(self, body: list[ast.stmt], *, in_loop: bool) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        for index, statement in enumerate(body):
+            if isinstance(statement, ast.Return):
+                return new + self.leave(statement, in_loop)
+            if not _contains_return(statement):
+                new.append(statement)
+                continue
+            rest = body[index + 1 :]
+            if isinstance(statement, ast.If):
+                test, then, otherwise = statement.test, statement.body, statement.orelse
+                if not in_loop and (_always_returns(then) or _always_returns(otherwise)):
+                    if _always_returns(then):
+                        otherwise = [*otherwise, *rest]
+                    else:
+                        then = [*then, *rest]
+                    then, otherwise = (self.convert(b, in_loop=False) for b in (then, otherwise))
+                    return [*new, _locate(_if(test, then, otherwise), statement)]
+                then, otherwise = (self.convert(b, in_loop=in_loop) for b in (then, otherwise))
+                new.append(_locate(_if(test, then, otherwise), statement))
+                if in_loop:  # a `break` has left already
+                    continue
+            elif isinstance(statement, ast.For | ast.While):
+                statement.body = self.convert(statement.body, in_loop=True)
+                new.append(statement)
+                if in_loop:
+                    new.append(_locate(ast.If(self.flag(), [ast.Break()], []), statement))
+                    continue
+            if rest:
+                stay = ast.UnaryOp(ast.Not(), self.flag())
+                inner = self.convert(rest, in_loop=False)
+                new.append(_locate(ast.If(stay, inner or [ast.Pass()], []), rest[0]))
+            return new
+        return new
+
+    def flag(self) -> ast.expr:
+        self.asked = True
+        return ast.Name(self.left, ast.Load())
+
+    def leave(self, statement: ast.Return, in_loop: bool) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        value = statement.value
+        nothing = value is None or (isinstance(value, ast.Constant) and value.value is None)
+        if not nothing and self.result is None:
+            raise self.flattener.flat.refuse(
+                statement, "a kernel returns a value", "Write it to an array argument"
+            )
+        if not nothing and value is not None and self.result is not None:
+            new.append(ast.Assign([ast.Name(self.result, ast.Store())], value))
+        new.append(ast.Assign([ast.Name(self.left, ast.Store())], ast.Constant(True)))
+        if in_loop:
+            new.append(ast.Break())
+        return [_locate(part, statement) for part in new]
+
+
+def _if(test: ast.expr, then: list[ast.stmt], otherwise: list[ast.stmt]) -> ast.If:
+    if not then:
+        return ast.If(ast.UnaryOp(ast.Not(), test), otherwise or [ast.Pass()], [])
+    return ast.If(test, then, otherwise)
+
+
+def _without_assignments(body: list[ast.stmt], variable: str) -> list[ast.stmt]:
+    """Statements without the assignments to a variable that nothing reads."""
+    new: list[ast.stmt] = []
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)]) if target == variable:
+                continue
+            case ast.If(test=test, body=then, orelse=otherwise):
+                then, otherwise = (_without_assignments(b, variable) for b in (then, otherwise))
+                statement = _locate(_if(test, then, otherwise), statement)
+            case ast.For(body=inner) | ast.While(body=inner):
+                statement.body = _without_assignments(inner, variable)
+        new.append(statement)
+    return new
+
+
+def _contains_return(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Return) for inner in ast.walk(node))
+
+
+def _always_returns(body: list[ast.stmt]) -> bool:
+    """Whether a list of statements surely ends with a `return`, and has none in a loop."""
+    if not body:
+        return False
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return _always_returns(last.body) and _always_returns(last.orelse)
+    return isinstance(last, ast.Return)
+
+
+def _bind(caller: Source, callee: Source, call: ast.Call) -> dict[str, ast.expr]:
+    """Each argument of a device function, by name.
+
+    Raises:
+        UnsupportedKernel: there are too many, too few, or unknown ones.
+    """
+    names = [callee.originals.get(name, name) for name in callee.parameters]
+    given = dict(zip(names, call.args, strict=False))
+    keywords = {str(keyword.arg): keyword.value for keyword in call.keywords}
+    defaults = {
+        callee.originals.get(name, name): _default(callee, value)
+        for name, value in callee.defaults.items()
+    }
+    wrong = set(keywords) - set(names) or set(keywords) & set(given)
+    bound = defaults | given | keywords
+    if wrong or len(call.args) > len(names) or set(bound) != set(names):
+        raise caller.refuse(
+            call,
+            f"{callee.name!r} takes the arguments ({', '.join(names)}), but is called as "
+            f"`{ast.unparse(call)}`",
+            "Give each argument once",
+        )
+    return dict(zip(callee.parameters, (bound[name] for name in names), strict=True))
+
+
+def _default(callee: Source, value: ast.expr) -> ast.expr:
+    if not isinstance(value, ast.Constant | ast.UnaryOp):
+        raise callee.refuse(value, "a default value is not a number", "Pass it in the call")
+    return copy.deepcopy(value)
+
+
+class _Substitute(ast.NodeTransformer):
+    """Names by others, or by constants."""
+
+    def __init__(self, new: dict[str, ast.expr]) -> None:
+        self.new = new
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        new = self.new.get(node.id)
+        if new is None:
+            return node
+        new = copy.deepcopy(new)
+        if isinstance(new, ast.Name):
+            new.ctx = node.ctx
+        return ast.copy_location(new, node)
+
+
+def _stored(body: list[ast.stmt]) -> set[str]:
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _flag_breaks(body: list[ast.stmt], flag: str) -> None:
+    """Put `flag = False` before each `break` of the loop that this is the body of."""
+    for index in reversed(range(len(body))):
+        statement = body[index]
+        if isinstance(statement, ast.Break):
+            clear = ast.Assign([ast.Name(flag, ast.Store())], ast.Constant(False))
+            body.insert(index, _locate(clear, statement))
+        elif isinstance(statement, ast.If):
+            _flag_breaks(statement.body, flag)
+            _flag_breaks(statement.orelse, flag)
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    loaded = copy.deepcopy(node)
+    loaded.ctx = ast.Load()  # type: ignore[attr-defined]
+    return loaded
+
+
+def _text(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else "call"
+
+
+def _locate(node: Any, like: ast.AST) -> Any:
+    """Give a new node, and the new nodes in it, the place of another."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.stmt | ast.expr) and not hasattr(inner, "lineno"):
+            ast.copy_location(inner, like)
+    return node
