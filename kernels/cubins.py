@@ -6,7 +6,7 @@ for the noted arguments to PTX, and NVIDIA's linker assembles that to a cubin an
     registers   of each thread; a multiprocessor shares 65,536 among its threads
     spills      bytes that went to slow memory because there were too few registers
     local       bytes of each thread's stack: arrays that are indexed by more than constants
-    shared      bytes of each block; 48 KiB are there without asking
+    shared      bytes of each block, as declared; 48 KiB are there without asking
     float64     instructions on float64, 2 to 64 times slower: often a stray Python number
 
 It needs the extra `cuda13`, but no GPU and no driver.
@@ -15,7 +15,9 @@ It needs the extra `cuda13`, but no GPU and no driver.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from math import prod
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -82,22 +84,57 @@ def _launch_all(head_dim: int, dtype: Any) -> None:
     recurrent.step(token, token, token, state)
 
 
+def available() -> bool:
+    """Return whether the extra that this module needs is installed."""
+    try:
+        from cuda.bindings import nvjitlink  # noqa: F401
+    except ImportError:
+        return False
+    return find_spec("numba_cuda") is not None
+
+
 def needs(specialisation: Specialisation, architecture: tuple[int, int]) -> Needs:
     """Compile a kernel for an architecture, and return what it needs there."""
+    max_registers = specialisation.kernel.options.get("max_registers")
+    return assembled(ptx(specialisation, architecture), architecture, max_registers)
+
+
+def ptx(specialisation: Specialisation, architecture: tuple[int, int]) -> str:
+    """Compile a kernel to PTX, with the lines of its source in it."""
     _, kernel, types, _ = specialisation
     fastmath = bool(kernel.options.get("fastmath"))
     # Numba compiles device functions for the device that it finds: let it find one.
     device = SimpleNamespace(compute_capability=architecture)
     with patch("numba.cuda.dispatcher.get_current_device", return_value=device):
-        ptx, _ = cuda.compile_ptx(kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath)
-    log = _assemble(ptx, architecture, kernel.options.get("max_registers"))
+        text, _ = cuda.compile_ptx(
+            kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath, lineinfo=True
+        )
+    return text
+
+
+def assembled(ptx: str, architecture: tuple[int, int], max_registers: int | None) -> Needs:
+    """Assemble PTX for an architecture, and return what the kernel needs there."""
+    log = _assemble(ptx, architecture, max_registers)
     return Needs(
         registers=max(_numbers(r"sed (\d+) registers", log)),
         spills=sum(_numbers(r"(\d+) bytes spill", log)),
         local=max(_numbers(r"(\d+) bytes (?:stack frame|lmem)", log)),
-        shared=max(_numbers(r"(\d+) bytes smem", log), default=0),
-        float64=len(re.findall(r"^\s.*\.f64\b", ptx, re.MULTILINE)),
+        shared=sum(_numbers(r"^\.visible \.shared .*\[(\d+)\];", ptx)),
+        float64=sum(float64_lines(ptx).values()),
     )
+
+
+def float64_lines(ptx: str) -> Counter[tuple[str, int]]:
+    """Count the float64 instructions of each (file, line) of the source."""
+    files = dict(re.findall(r'^\s*\.file\s+(\d+) "(.*?)"', ptx, re.MULTILINE))
+    found = Counter[tuple[str, int]]()
+    place = ("", 0)
+    for text in ptx.splitlines():
+        if location := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
+            place = files[location[1]], int(location[2])
+        elif re.match(r"\s.*\.f64\b", text) and not re.match(r"\s*\.(reg|param)\b", text):
+            found[place] += 1
+    return found
 
 
 def _assemble(ptx: str, architecture: tuple[int, int], max_registers: int | None) -> str:
@@ -126,7 +163,7 @@ def _assemble(ptx: str, architecture: tuple[int, int], max_registers: int | None
 
 
 def _numbers(pattern: str, log: str) -> list[int]:
-    return [int(number) for number in re.findall(pattern, log)]
+    return [int(number) for number in re.findall(pattern, log, re.MULTILINE)]
 
 
 def main() -> None:

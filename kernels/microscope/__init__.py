@@ -1,0 +1,87 @@
+"""A kernel under the microscope: what each line asks of a GPU, found without one.
+
+    report = microscope.inspect(kernel[blocks, threads], *arguments, gpu="H100")
+    print(report)
+    report.picture("kernel.png")
+
+The launch runs on the CPU, where every access of every thread is noted down, so give it small
+arrays: two or three blocks show what a thousand would. The modules:
+
+    warps       what a warp's accesses cost: sectors, wavefronts, lanes
+    roofline    how fast the kernel can be at most
+    gpus        the peaks of GPUs by name, the limits of their multiprocessors
+    compiled    registers, spills, occupancy, stray float64
+    advice      what to look at, in sentences
+    report      all this together, line by line
+    table       as text
+    picture     as a picture
+    targets     which kernel and which launch a command line means
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from ..cuda import Launch
+from . import gpus
+from .compiled import compiled as _compiled
+from .gpus import GPU, GPUS
+from .report import Line, Report
+
+__all__ = ["GPU", "GPUS", "Line", "Report", "inspect", "watch"]
+
+_NOT_COMPILED = "registers, spills and occupancy: not asked for"
+
+
+def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool = True) -> Report:
+    """Put a launch under the microscope.
+
+    Args:
+        launch: A kernel with its configuration, `kernel[blocks, threads]`.
+        arguments: What the kernel would be called with: NumPy arrays and numbers. They are not
+            modified.
+        gpu: The GPU for the roofline, a key of `GPUS`.
+        compiled: Whether to compile the kernel for GPUs too, if the extra for it is installed.
+
+    Returns:
+        The report.
+
+    Raises:
+        KernelError: the kernel or its launch is wrong.
+        ValueError: no GPU of that name is known.
+    """
+    from ..cpu.trace import record
+
+    chosen = gpus.find(gpu)
+    trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)
+    doubles = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
+    needs = _compiled(launch, arguments) if compiled else _NOT_COMPILED
+    return Report(trace, chosen, 8 if doubles else 4, needs)
+
+
+def watch(function: Callable[[], Any], **options: Any) -> dict[str, Report]:
+    """Run a function, and put the first launch of each kernel in it under the microscope.
+
+    Args:
+        function: Launches kernels.
+        options: Those of `inspect`.
+
+    Returns:
+        The reports, by the names of the kernels.
+    """
+    reports: dict[str, Report] = {}
+    run = Launch.__call__
+
+    def inspect_and_run(launch: Launch, *arguments: Any) -> None:
+        name = launch.kernel.__name__
+        if name not in reports:
+            reports[name] = inspect(launch, *arguments, **options)
+        run(launch, *arguments)
+
+    with patch.object(Launch, "__call__", inspect_and_run):
+        function()
+    return reports

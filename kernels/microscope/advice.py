@@ -1,0 +1,96 @@
+"""What a learner should look at: the counts in sentences, the most costly of each kind first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ..cpu.trace_data import Site, Trace
+from .roofline import needed
+from .units import bytes_text
+from .warps import SECTOR, WORD, SiteTraffic
+
+if TYPE_CHECKING:
+    from .report import Line
+
+_VERBS = {"read": "reading", "write": "writing", "atomic": "updating"}
+_FEW = 3  # sentences of a kind
+_WASTE = 1.5  # times the fewest transactions that are worth a sentence
+_AGAIN = 2.0  # times that an array is moved
+_DIVERGENT = 0.75  # share of lanes
+
+
+def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[str]:
+    """Return a sentence for each thing that makes a launch slower than it has to be."""
+    return [
+        *map(_scattered, _wasteful(traffic, "global")),
+        *map(_conflict, _wasteful(traffic, "shared")),
+        *_moved_again(trace, traffic),
+        *_divergent(lines),
+    ]
+
+
+def _wasteful(traffic: Iterable[SiteTraffic], space: str) -> list[SiteTraffic]:
+    """Return the sites with the most transactions that need not be."""
+    found = [t for t in traffic if t.site.space == space and t.traffic.waste >= _WASTE]
+    found.sort(key=lambda t: t.traffic.fewest - t.traffic.transactions)
+    return found[:_FEW]
+
+
+def _scattered(found: SiteTraffic) -> str:
+    if found.stride is None:
+        where = "the threads of a warp ask for scattered addresses"
+    else:
+        where = f"neighbouring threads ask for addresses {abs(found.stride)} bytes apart"
+    return (
+        f"{_place(found.site)} moves {found.traffic.waste:.3g} times the bytes that it has to: "
+        f"{where}. Let neighbouring threads take neighbouring elements."
+    )
+
+
+def _conflict(found: SiteTraffic) -> str:
+    site, ways = found.site, found.traffic.worst
+    if site.kind == "atomic":
+        return (
+            f"{_place(site)} makes lanes take turns: up to {ways} of a warp meet in one bank. "
+            "Let each thread or warp sum up first."
+        )
+    text = f"{_place(site)} is a {ways}-way bank conflict"
+    if found.stride is None:
+        return f"{text}: threads of a warp want different words of one bank."
+    text += f": neighbouring threads ask for words {abs(found.stride) // WORD} apart."
+    pitch = site.shape[-1]
+    if len(site.shape) > 1 and found.stride == pitch * site.itemsize:
+        text += f" Rows of {pitch + 1} elements instead of {pitch} would spread them."
+    return text
+
+
+def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
+    """Name the arrays of which a warp asks for what another, or itself, has had already."""
+    moved: dict[str, int] = defaultdict(int)
+    for found in traffic:
+        if found.site.space == "global":
+            moved[found.site.array] += found.traffic.fewest * SECTOR
+    for array, size in needed(trace).items():
+        if moved[array] >= _AGAIN * size:
+            yield (
+                f"{array!r} is asked for again: {bytes_text(moved[array])}, where each element "
+                f"once would be {bytes_text(size)}. A tile in shared memory, or a variable, can "
+                "hold what is needed again."
+            )
+
+
+def _divergent(lines: Iterable[Line]) -> Iterator[str]:
+    """Name the lines at which most lanes wait."""
+    found = [line for line in lines if line.share < _DIVERGENT]
+    found.sort(key=lambda line: line.active - line.lanes)
+    for line in found[:_FEW]:
+        yield (
+            f"line {line.number}: {line.share:.0%} of the lanes are active, the others of their "
+            "warps wait. Let whole warps take the same branch."
+        )
+
+
+def _place(site: Site) -> str:
+    return f"line {site.line}: {_VERBS[site.kind]} {site.array!r}"

@@ -1,0 +1,46 @@
+"""What the compiled kernel needs on real GPUs, found without one (`cubins` says how)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import Any, NamedTuple
+
+from .. import cubins
+from ..cuda import Launch
+from .gpus import Capability, Occupancy, occupancy
+
+MISSING = (
+    "registers, spills and occupancy: install the extra cuda13, `pip install "
+    "'minitransformer[cuda13]'`; no GPU is needed"
+)
+
+
+class Compiled(NamedTuple):
+    """A kernel, compiled for the architectures of `cubins.ARCHITECTURES`.
+
+    Attributes:
+        needs: For each architecture, and how many blocks that allows a multiprocessor to keep.
+        float64: How many float64 instructions come from each (file, line).
+    """
+
+    needs: dict[Capability, tuple[cubins.Needs, Occupancy]]
+    float64: Counter[tuple[str, int]]
+
+
+def compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled | str:
+    """Compile the kernel of a launch for its arguments; return why not, if that fails."""
+    if not cubins.available():
+        return MISSING
+    kernel = launch.kernel
+    types = tuple(map(kernel.on_gpu.typeof_pyval, arguments))
+    made = cubins.Specialisation(kernel.__name__, kernel, types, prod(launch.block))
+    found, float64 = {}, Counter[tuple[str, int]]()
+    for architecture in cubins.ARCHITECTURES:
+        ptx = cubins.ptx(made, architecture)
+        needs = cubins.assembled(ptx, architecture, kernel.options.get("max_registers"))
+        shared = needs.shared + launch.shared
+        fits = occupancy(architecture, launch.block, needs.registers, shared)
+        found[architecture] = needs, fits
+        float64 |= cubins.float64_lines(ptx)
+    return Compiled(found, float64)

@@ -1,0 +1,151 @@
+"""What GPUs can do: the peaks of some that have a name, and the limits of their architectures.
+
+Peaks are without tensor cores, which the kernels here do not use, and at the boost clock. They come
+from NVIDIA's data sheets and architecture white papers, named at each line.
+
+The limits of a multiprocessor come from the table "Technical Specifications per Compute
+Capability" of the CUDA programming guide, the rates of float64 from its table of arithmetic
+throughput, and the units in which registers and shared memory are given out from the occupancy
+calculator.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+WARP = 32
+REGISTERS = 65_536  # of a multiprocessor, on all of these
+KIB = 1024
+
+Capability = tuple[int, int]
+
+
+class GPU(NamedTuple):
+    """A GPU.
+
+    Attributes:
+        name: As it is sold.
+        capability: Its compute capability.
+        teraflops: Peak of float32, in 10^12 operations a second; a fused multiply-add is two.
+        bandwidth: Peak of its memory, in 10^9 bytes a second.
+    """
+
+    name: str
+    capability: Capability
+    teraflops: float
+    bandwidth: float
+
+    def peak(self, itemsize: int) -> float:
+        """Return the peak for float32 (itemsize 4) or float64 (8), in operations a second."""
+        rate = ARCHITECTURES[self.capability].float64_rate if itemsize == 8 else 1.0
+        return self.teraflops * 1e12 * rate
+
+
+class Architecture(NamedTuple):
+    """What the multiprocessors of a compute capability have.
+
+    Attributes:
+        warps: Warps that it keeps at most.
+        blocks: Blocks that it keeps at most.
+        shared: Bytes of shared memory.
+        reserved: Bytes of it that the system takes for each block.
+        shared_unit: Bytes in multiples of which a block is given shared memory.
+        float64_rate: Float64 operations for each float32 operation.
+    """
+
+    warps: int
+    blocks: int
+    shared: int
+    reserved: int
+    shared_unit: int
+    float64_rate: float
+
+
+class Occupancy(NamedTuple):
+    """How many blocks of a kernel a multiprocessor keeps at once.
+
+    Attributes:
+        blocks: The blocks.
+        share: Their warps, as a share of the warps that the multiprocessor could keep.
+        limit: What stands in the way of more: "warps", "blocks", "registers" or "shared memory".
+    """
+
+    blocks: int
+    share: float
+    limit: str
+
+
+ARCHITECTURES = {
+    (7, 5): Architecture(32, 16, 64 * KIB, 0, 256, 1 / 32),  # Turing
+    (8, 0): Architecture(64, 32, 164 * KIB, KIB, 128, 1 / 2),  # Ampere
+    (8, 6): Architecture(48, 16, 100 * KIB, KIB, 128, 1 / 64),
+    (8, 9): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64),  # Ada
+    (9, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2),  # Hopper
+    (10, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2),  # Blackwell
+    (12, 0): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64),
+}
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        GPU("T4", (7, 5), 8.1, 320),  # data sheet T4
+        GPU("A100", (8, 0), 19.5, 2039),  # data sheet A100, 80 GB, SXM
+        GPU("RTX 3090", (8, 6), 35.6, 936),  # white paper GA102
+        GPU("L4", (8, 9), 30.3, 300),  # data sheet L4
+        GPU("L40S", (8, 9), 91.6, 864),  # data sheet L40S
+        GPU("RTX 4090", (8, 9), 82.6, 1008),  # white paper Ada
+        GPU("H100", (9, 0), 67, 3350),  # data sheet H100, SXM
+        GPU("H200", (9, 0), 67, 4800),  # data sheet H200, SXM
+        GPU("B200", (10, 0), 75, 7700),  # data sheet Blackwell, one GPU of an HGX B200
+        GPU("RTX 5090", (12, 0), 104.8, 1792),  # white paper RTX Blackwell
+    )
+}
+
+
+def find(name: str) -> GPU:
+    """Return the GPU of that name; case and spaces do not matter.
+
+    Raises:
+        ValueError: none of them is called so.
+    """
+
+    def plain(text: str) -> str:
+        return text.lower().replace(" ", "").replace("-", "").removeprefix("rtx")
+
+    for gpu in GPUS.values():
+        if plain(gpu.name) == plain(name):
+            return gpu
+    raise ValueError(f"no GPU {name!r} is known here; expected one of {', '.join(GPUS)}")
+
+
+def occupancy(
+    capability: Capability, block: tuple[int, ...], registers: int, shared: int
+) -> Occupancy:
+    """Return how many blocks a multiprocessor keeps at once.
+
+    Args:
+        capability: A key of `ARCHITECTURES`.
+        block: Threads of a block, along each dimension.
+        registers: Of each thread.
+        shared: Bytes of shared memory of each block.
+
+    Returns:
+        The occupancy; 0 blocks when not even one fits.
+    """
+    has = ARCHITECTURES[capability]
+    warps = _up(prod(block), WARP) // WARP
+    # Each warp takes registers in units of 256, from one of the four parts of a multiprocessor.
+    by_registers = REGISTERS // 4 // _up(max(registers, 1) * WARP, 256) * 4
+    fitting = {
+        "warps": has.warps // warps,
+        "blocks": has.blocks,
+        "registers": by_registers // warps,
+        "shared memory": has.shared // max(_up(shared + has.reserved, has.shared_unit), 1),
+    }
+    limit = min(fitting, key=lambda name: fitting[name])
+    return Occupancy(fitting[limit], fitting[limit] * warps / has.warps, limit)
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,130 @@
+"""What the microscope shows of a launch, line by line and as a whole."""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..cpu.trace_data import Trace
+from . import warps
+from .advice import advice
+from .compiled import Compiled
+from .gpus import GPU
+from .roofline import Roofline, roofline
+from .table import table
+from .warps import SiteTraffic, Traffic
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the kernel, or of a device function that it calls.
+
+    Attributes:
+        filename: Its file.
+        number: In that file, from 1.
+        text: As it is written, without the end of the line.
+        flops: Floating-point operations of all threads.
+        active: Lanes that executed its statements, over all warps and times.
+        lanes: Lanes that these warps have: with divergence, more than were active.
+        sites: The accesses that are written there.
+    """
+
+    filename: str
+    number: int
+    text: str
+    flops: int
+    active: int
+    lanes: int
+    sites: tuple[SiteTraffic, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of lanes that are active."""
+        return self.active / self.lanes if self.lanes else 1.0
+
+    @property
+    def reached(self) -> bool:
+        """Whether any thread came here."""
+        return bool(self.lanes or self.sites)
+
+    def memory(self, space: str) -> Traffic:
+        """Return the traffic of "global", "shared" or "local" memory."""
+        return Traffic.total(s.traffic for s in self.sites if s.site.space == space)
+
+
+class Report:
+    """A launch under the microscope: `print` it, draw it, or ask it.
+
+    Attributes:
+        trace: What the threads did.
+        traffic: The traffic of each place that accesses an array.
+        roofline: How fast the kernel can be at most, on the GPU that was asked for.
+        compiled: What the kernel needs on GPUs, or in one sentence why that is not known.
+    """
+
+    def __init__(self, trace: Trace, gpu: GPU, itemsize: int, compiled: Compiled | str) -> None:
+        self.trace = trace
+        self.traffic = warps.traffic(trace)
+        self.roofline: Roofline = roofline(trace, self.traffic, gpu, itemsize)
+        self.compiled = compiled
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Every line of the kernel, then those of its device functions that were reached."""
+        trace = self.trace
+        own = {
+            (trace.filename, number): text
+            for number, text in enumerate(trace.source.splitlines(), trace.first_line)
+        }
+        sites = defaultdict(list)
+        for found in self.traffic:
+            sites[found.site.filename, found.site.line].append(found)
+        counts: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for statement, active, had in zip(trace.statements, *warps.lanes(trace), strict=True):
+            if had:
+                row = int(active) * statement.flops, int(active), int(had)
+                key = statement.filename, statement.line
+                counts[key] = [a + b for a, b in zip(counts[key], row, strict=True)]
+        others = {key: _text(*key) for key in sorted({*sites, *counts} - {*own})}
+        return [
+            Line(*key, text, *counts[key], tuple(sites[key]))
+            for key, text in {**own, **others}.items()
+        ]
+
+    def total(self, space: str) -> Traffic:
+        """Return the traffic of "global", "shared" or "local" memory in the whole launch."""
+        return Traffic.total(s.traffic for s in self.traffic if s.site.space == space)
+
+    @property
+    def advice(self) -> list[str]:
+        """What a learner should look at, most costly first; a sentence each."""
+        return advice(self.trace, self.traffic, self.lines)
+
+    def __str__(self) -> str:
+        return table(self)
+
+    def picture(self, path: str | Path | None = None) -> bytes:
+        """Draw the source with its heat, and a warp's threads over the memory that it accesses.
+
+        Args:
+            path: The PNG file to write, if any.
+
+        Returns:
+            The PNG.
+        """
+        from .picture import draw
+
+        png = draw(self)
+        if path is not None:
+            Path(path).write_bytes(png)
+        return png
+
+    def _repr_png_(self) -> bytes:
+        return self.picture()
+
+
+def _text(filename: str, number: int) -> str:
+    return linecache.getline(filename, number).rstrip("\n")

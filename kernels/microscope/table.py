@@ -1,0 +1,151 @@
+"""The report as text, for a terminal."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .compiled import Compiled
+from .roofline import Roofline
+from .units import bytes_text, count_text, rate_text
+from .warps import Traffic
+
+if TYPE_CHECKING:
+    from .report import Line, Report
+
+_HEAD = ("line", "lanes", "flops", *("access", "bytes", "sectors"), *("access", "bytes", "waves"))
+_LEGEND = """\
+lanes: share of the lanes of a warp that are active. access: elements read (r), written (w), updated
+by atomics (a). sectors: of 32 bytes, that a request of a warp moves / the fewest that would do.
+waves: wavefronts that a request takes / without bank conflicts."""
+
+
+def table(report: Report) -> str:
+    """Write everything that a report knows."""
+    parts = [
+        [_title(report)],
+        [*_lines(report.lines, report.trace.filename), "", _LEGEND],
+        _roofline(report.roofline),
+        _local(report),
+        _compiled(report.compiled, float32=report.roofline.itemsize == 4),
+        report.advice,
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _title(report: Report) -> str:
+    trace = report.trace
+    grid, block = (" x ".join(map(str, shape)) for shape in (trace.grid, trace.block))
+    where = f"{os.path.relpath(trace.filename)}:{trace.first_line}"
+    return f"{trace.kernel}  ({where})  grid {grid}, block {block}"
+
+
+def _lines(lines: Sequence[Line], filename: str) -> Iterator[str]:
+    rows = [(*_cells(line), line.text) for line in lines]
+    widths = [
+        max(map(len, column)) for column in zip(_HEAD, *(row[:-1] for row in rows), strict=True)
+    ]
+    yield _groups(widths)
+    yield _row(_HEAD, widths, "source")
+    for line, (*cells, text) in zip(lines, rows, strict=True):
+        if line.filename != filename:
+            filename = line.filename
+            yield f"in {os.path.relpath(filename)}:"
+        yield _row(cells, widths, text)
+
+
+def _row(cells: Iterable[str], widths: Iterable[int], text: str) -> str:
+    shown = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return f"{shown}  {text}".rstrip()
+
+
+def _groups(widths: Sequence[int]) -> str:
+    """Write "global" and "shared" over their three columns."""
+    first, *groups = (sum(widths[i : i + 3]) + 4 for i in (0, 3, 6))
+    names = zip(("global", "shared"), groups, strict=True)
+    return "  ".join([" " * first, *(f" {name} ".center(width, "-") for name, width in names)])
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    memory = (_memory(line.memory(space)) for space in ("global", "shared"))
+    lanes = f"{line.share:.0%}" if line.lanes else ""
+    flops = count_text(line.flops) if line.flops else ""
+    return (str(line.number), lanes, flops, *(cell for cells in memory for cell in cells))
+
+
+def _memory(found: Traffic) -> tuple[str, str, str]:
+    if not found.accesses:
+        return "", "", ""
+    share = (f"{count / found.requests:.3g}" for count in (found.transactions, found.fewest))
+    return _access(found), bytes_text(found.bytes), "/".join(share)
+
+
+def _access(found: Traffic) -> str:
+    kinds = {"r": found.reads, "w": found.writes, "a": found.atomics}
+    return " ".join(f"{count_text(count)}{kind}" for kind, count in kinds.items() if count)
+
+
+def _roofline(found: Roofline) -> list[str]:
+    gpu, precision = found.gpu, f"float{8 * found.itemsize}"
+    head = (
+        f"roofline of an {gpu.name}" if gpu.name[0] in "AHLR" else f"roofline of a {gpu.name}"
+    ) + (
+        f": {rate_text(found.peak, 'FLOP/s')} in {precision}, "
+        f"{rate_text(gpu.bandwidth * 1e9, 'B/s')}, ridge at {found.ridge:.3g} FLOP/B"
+    )
+    ways = {"as moved": found.moved, "each element once": found.needed}
+    return [head, *(f"  {name:<18}{_under(found, moved)}" for name, moved in ways.items())]
+
+
+def _under(found: Roofline, moved: int) -> str:
+    text = f"{bytes_text(moved):>9}"
+    if not found.flops:
+        useful = found.gpu.bandwidth * 1e9 * (found.needed / moved if moved else 1)
+        return f"{text}, no arithmetic: memory-bound, {rate_text(useful, 'B/s')} of use at most"
+    return (
+        f"{text}, {found.intensity(moved):.3g} FLOP/B: {found.limit(moved)}-bound, "
+        f"{rate_text(found.bound(moved), 'FLOP/s')} at most"
+    )
+
+
+def _local(report: Report) -> list[str]:
+    """List the local arrays: with constant indices they are registers."""
+    found: dict[str, list[Traffic]] = {}
+    for at in report.traffic:
+        if at.site.space == "local":
+            size = bytes_text(at.site.itemsize * _size(at.site.shape))
+            found.setdefault(f"{at.site.array!r} ({size} a thread)", []).append(at.traffic)
+    return [f"local array {name}: {_access(Traffic.total(t))}" for name, t in found.items()]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _compiled(found: Compiled | str, float32: bool) -> list[str]:
+    if isinstance(found, str):
+        return [found]
+    rows = [("compiled for", "registers", "spills", "local", "shared", "occupancy")]
+    for (major, minor), (needs, fits) in found.needs.items():
+        sizes = (bytes_text(size) for size in (needs.spills, needs.local, needs.shared))
+        full = f"{fits.share:.0%}, {fits.blocks} blocks, limited by {fits.limit}"
+        rows.append((f"sm_{major}{minor}", str(needs.registers), *sizes, full))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return shown + (_float64(found.float64) if float32 else [])
+
+
+def _float64(found: Counter[tuple[str, int]]) -> list[str]:
+    """Name the lines that compute in float64, in a kernel whose arrays are float32."""
+    return [
+        f"line {line} ({os.path.basename(file)}) makes {count} float64 instructions in a float32 "
+        "kernel. Write float32(0.5) in place of 0.5, and pass numpy.float32 in place of float."
+        for (file, line), count in sorted(found.items())
+    ]

@@ -1,0 +1,42 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+
+def bytes_text(size: float) -> str:
+    """Write a number of bytes.
+
+    >>> bytes_text(96), bytes_text(1536), bytes_text(2**24)
+    ('96 B', '1.5 KiB', '16 MiB')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
+
+
+def rate_text(value: float, unit: str) -> str:
+    """Write a number with a decimal prefix.
+
+    >>> rate_text(67e12, "FLOP/s"), rate_text(838.5e9, "B/s")
+    ('67 TFLOP/s', '838 GB/s')
+    """
+    for prefix in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} T{unit}"
+
+
+def count_text(value: float) -> str:
+    """Write a count in five letters or fewer.
+
+    >>> count_text(0), count_text(4096), count_text(65536), count_text(33554432)
+    ('0', '4096', '65.5k', '33.6M')
+    """
+    for unit in ("", "k", "M"):
+        if value < (10_000 if not unit else 999.5):
+            return f"{value:.4g}" if not unit else f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}G"
