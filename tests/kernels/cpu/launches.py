@@ -17,6 +17,12 @@ class Case(NamedTuple):
     grid: Any
     block: Any
     makers: tuple[Any, ...]
+    shared_bytes: int = 0
+
+    @property
+    def launch(self) -> Any:
+        """The kernel with its launch configuration."""
+        return self.kernel[self.grid, self.block, 0, self.shared_bytes]
 
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the launch, the same at each call."""
@@ -27,12 +33,14 @@ class Case(NamedTuple):
 class Cases(dict[str, Case]):
     """The launches of a file's kernels, by name."""
 
-    def launched(self, grid: Any, block: Any, *makers: Any) -> Callable[[Any], Any]:
+    def launched(
+        self, grid: Any, block: Any, *makers: Any, shared_bytes: int = 0
+    ) -> Callable[[Any], Any]:
         """Record a launch of the decorated kernel; arguments are values, or made by a generator."""
 
         def record(kernel: Any) -> Any:
             name = f"{kernel.__name__}-{grid}-{block}".replace(" ", "")
-            self[name] = Case(kernel, grid, block, makers)
+            self[name] = Case(kernel, grid, block, makers, shared_bytes)
             return kernel
 
         return record

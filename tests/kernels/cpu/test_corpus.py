@@ -43,9 +43,9 @@ def assert_same(found: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_kernel_agrees_with_the_oracle(case: Case) -> None:
-    wanted = expected(case.kernel, case.grid, case.block, case.arguments())
+    wanted = expected(case.kernel, case.grid, case.block, case.arguments(), case.shared_bytes)
     found = case.arguments()
-    case.kernel[case.grid, case.block](*found)
+    case.launch(*found)
     assert_same(found, wanted)
 
 
