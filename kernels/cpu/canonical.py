@@ -82,6 +82,7 @@ class Canonical:
     names: set[str]  # all that are taken
     shared_bytes: int = 0  # of dynamic shared memory
     ndims: dict[str, int] = field(default_factory=dict)  # of variables and arguments: arrays
+    instrumented: bool = False  # will somebody watch each access?
     masks: set[str] = field(default_factory=set)  # names of conditions that guard regions
     counters: set[str] = field(default_factory=set)  # integers that we made
     sent: set[str] = field(default_factory=set)  # variables that other threads look at
@@ -132,17 +133,23 @@ def _called(node: ast.AST) -> str | None:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
 
 
-def canonical(source: Source, block: Shape3, shared_bytes: int = 0) -> Canonical:
+def canonical(
+    source: Source, block: Shape3, shared_bytes: int = 0, *, instrumented: bool = False
+) -> Canonical:
     """Bring a kernel into canonical form for one block shape and size of dynamic shared memory.
+
+    `instrumented` leaves no access in a device function.
 
     Raises:
         UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
     """
-    source = flatten(source)
+    source = flatten(source, every_call=instrumented)
     tree = source.tree
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
     parameters = [*source.parameters, *sorted(source.arrays)]
-    form = Canonical(source, parameters, [], {}, block, names, shared_bytes)
+    form = Canonical(
+        source, parameters, [], {}, block, names, shared_bytes, instrumented=instrumented
+    )
     rewriter = _Rewriter(form)
     body = [new for statement in tree.body for new in rewriter.statements(statement)]
     body = _without_tuples(form, _with_own_arguments(form, body))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import itertools
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -18,13 +17,14 @@ from typing import Any
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, Array, Canonical, Shape3, is_meeting
+from .canonical import AXES, Array, Canonical, Shape3, is_barrier, is_meeting
 from .pipeline import LANES
 from .regions import (
     Barrier,
     Branch,
     Lanes,
     Loop,
+    Meeting,
     Node,
     Regions,
     Scalar,
@@ -152,35 +152,34 @@ def _statements(text: Text, body: Iterable[ast.stmt]) -> None:
         text.line(ast.unparse(ast.fix_missing_locations(statement)))
 
 
-def module(
-    form: Canonical,
-    uniformity: Uniformity,
-    regions: Regions,
-    slots: Mapping[str, types.Type],
-    runtime: str,
-    fastmath: bool,
-) -> str:
-    """The module to compile: `slots` gives each slot's Numba type."""
+def module(form: Canonical, body: Body, runtime: str, fastmath: bool) -> str:
+    """The module to compile."""
     text = Text()
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
     text.line(f"\n\n@kernel(fastmath={fastmath})")
     name = function_name(form.source)
-    with text.block(f"def {name}(first_block, last_block, {_signature(form)}):"):
-        _Body(text, form, uniformity, regions, slots).write()
+    parameters = ", ".join([_signature(form), *body.parameters])
+    with text.block(f"def {name}(first_block, last_block, {parameters}):"):
+        body.write(text)
     return str(text)
 
 
-class _Body:
+class Body:
+    """Writes the regions of a kernel as the body of a function."""
+
+    parameters: tuple[str, ...] = ()  # besides the kernel's own
+
     def __init__(
         self,
-        text: Text,
         form: Canonical,
         uniformity: Uniformity,
         regions: Regions,
         slots: Mapping[str, types.Type],
     ) -> None:
-        self.text, self.form, self.regions, self.types = text, form, regions, slots
+        """`slots` gives each slot's Numba type."""
+        self.text = Text()
+        self.form, self.regions, self.types = form, regions, slots
         *self.outer_axes, self.row_axis = list(lane_axes(form.block))
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
@@ -188,10 +187,11 @@ class _Body:
         self.uniformity = uniformity
         self.loops: list[ast.For] = []
         self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
-        self.rewriter = _Rewriter(form, self.lane, uniformity, self.slot_names)
-        self.barriers = itertools.count()
+        self.rewriter = Rewriter(form, self.lane, uniformity, self.slot_names)
 
-    def write(self) -> None:
+    def write(self, text: Text) -> None:
+        """Write the function's body."""
+        self.text = text
         for array in self.form.arrays.values():
             self.declare(array)
         for slot, array_name in self.slot_names.items():
@@ -201,8 +201,12 @@ class _Body:
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
             self.text.line("block_z = block // (grid_x * grid_y)")
+            self.start()
             self.nodes(self.regions.nodes)
         self.text.line("return 0")
+
+    def start(self) -> None:
+        """What a block begins with."""
 
     def slot_shape(self, slot: str) -> str:
         if slot in self.form.sent:
@@ -227,7 +231,7 @@ class _Body:
         for node in nodes:
             match node:
                 case Scalar(statement):
-                    _statements(self.text, [self.rewrite(statement)])
+                    self.scalar(statement)
                 case Loop(ast.For(target=target, iter=iterator) as loop, body):
                     header = f"for {ast.unparse(target)} in {self.source(iterator)}:"
                     self.loops.append(loop)
@@ -239,8 +243,10 @@ class _Body:
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
                         self.compound("else:", orelse)
-                case Barrier(mask=str(mask)):
-                    self.barrier(mask)
+                case Barrier():
+                    self.barrier(node)
+                case Meeting(mask):
+                    self.meeting(mask)
                 case Strip(body):
                     depth = self.text.depth
                     for axis in self.outer_axes:
@@ -251,11 +257,20 @@ class _Body:
                 case Lanes():
                     self.lanes(node)
 
-    def barrier(self, mask: str) -> None:
-        """Go on only if all threads are at this barrier, or none."""
-        reached = self.slot_names[mask]
-        with self.text.block(f"if block_parts({reached}):"):
-            self.text.line(f"return divergence(block, {next(self.barriers)}, {reached})")
+    def scalar(self, statement: ast.stmt) -> None:
+        """A statement on uniform values."""
+        _statements(self.text, self.rewrite(statement))
+
+    def barrier(self, node: Barrier) -> None:
+        """Under a mask, go on only if all threads are at this barrier, or none."""
+        if node.mask:
+            all_barriers = [n for s in self.form.body for n in ast.walk(s) if is_barrier(n)]
+            reached, number = self.slot_names[node.mask], all_barriers.index(node.statement)
+            with self.text.block(f"if block_parts({reached}):"):
+                self.text.line(f"return divergence(block, {number}, {reached})")
+
+    def meeting(self, mask: str | None) -> None:
+        """The threads of a warp meet: when all have run the region before, they have."""
 
     def compound(self, header: str, body: list[Node]) -> None:
         with self.text.block(header):
@@ -282,6 +297,7 @@ class _Body:
         depth = self.text.depth
         axis = self.row_axis
         self.read_ahead(body)
+        header = len(self.text.lines)
         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):  {LANES}")
         self.text.depth += 1
         self.recompute(needs(Lanes(body, region.mask)))
@@ -295,10 +311,15 @@ class _Body:
         loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
         for slot in sorted(loaded):
             self.text.line(f"{slot} = {self.of(slot)}")
-        _statements(self.text, [self.rewrite(statement) for statement in body])
+        for statement in body:
+            _statements(self.text, self.rewrite(statement))
         for slot in sorted(written & self.regions.slots):
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
+        self.ran(region, header)
+
+    def ran(self, region: Lanes, header: int) -> None:
+        """All threads have run a region, whose loop begins at a line of the text."""
 
     def read_ahead(self, body: list[ast.stmt]) -> None:
         asks = ahead.next_turn(body, self.loops, self.form, self.uniformity, self.regions)
@@ -336,14 +357,18 @@ class _Body:
         for target in sorted(wanted):
             visit(target)
 
-    def rewrite(self, node: Any) -> Any:
-        return self.rewriter.visit(copy.deepcopy(node))
+    def rewrite(self, node: ast.stmt) -> list[ast.stmt]:
+        """A statement as it is written down."""
+        new = self.rewriter.visit(copy.deepcopy(node))
+        return new if isinstance(new, list) else [new]
 
     def source(self, node: ast.expr) -> str:
-        return ast.unparse(ast.fix_missing_locations(self.rewrite(node)))
+        """An expression as it is written down."""
+        new = self.rewriter.visit(copy.deepcopy(node))
+        return ast.unparse(ast.fix_missing_locations(new))
 
 
-class _Rewriter(ast.NodeTransformer):
+class Rewriter(ast.NodeTransformer):
     """Add the thread to the indices of local arrays, mark indices that cannot wrap, and hand whole
     slots to those who look at other threads."""
 

@@ -39,8 +39,11 @@ def cuda_path(node: ast.AST, cuda_names: set[str]) -> list[str]:
     return path if isinstance(node, ast.Name) and node.id in cuda_names else []
 
 
-def flatten(source: Source) -> Source:
-    """Return a kernel whose device functions only compute, and whose effects stand alone."""
+def flatten(source: Source, *, every_call: bool = False) -> Source:
+    """Return a kernel whose device functions only compute, and whose effects stand alone.
+
+    `every_call` puts the device functions that only compute in place of their calls as well.
+    """
     tree = copy.deepcopy(source.tree)
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
     flat = Source(
@@ -49,7 +52,7 @@ def flatten(source: Source) -> Source:
         cuda_names=set(source.cuda_names), originals=source.originals, values=dict(source.values),
         arrays=dict(source.arrays),
     )  # fmt: skip
-    flattener = _Flattener(flat, names)
+    flattener = _Flattener(flat, names, every_call)
     tree.body = flattener.without_returns(flattener.body(tree.body, flat), None)
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     flat.device_functions = {n: f for n, f in flat.device_functions.items() if n in used}
@@ -75,9 +78,10 @@ def _is_part_of_its_kernel(function: Source) -> bool:
 
 
 class _Flattener:
-    def __init__(self, flat: Source, names: set[str]) -> None:
+    def __init__(self, flat: Source, names: set[str], every_call: bool) -> None:
         self.flat = flat
         self.names = names
+        self.every_call = every_call
         self.shared: dict[tuple[int, str], str] = {}  # a function's shared arrays exist once
         self.local = _declared(flat, "local")
 
@@ -262,7 +266,8 @@ class _Scope:
             return None
         assert isinstance(call, ast.Call)
         passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local
-        return function if passes or _is_part_of_its_kernel(function) else None
+        splice = self.flattener.every_call or passes or _is_part_of_its_kernel(function)
+        return function if splice else None
 
     def is_effect(self, node: ast.AST) -> bool:
         if not isinstance(node, ast.Call):

@@ -101,7 +101,7 @@ def emitted(
     regions = cut(form, uniformity)
     slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
     _check_frame(form, slots)
-    return emit.module(form, uniformity, regions, slots, RUNTIME, fastmath)
+    return emit.module(form, emit.Body(form, uniformity, regions, slots), RUNTIME, fastmath)
 
 
 def _ndim(kind: types.Type | None) -> int | None:

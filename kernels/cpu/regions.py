@@ -91,6 +91,8 @@ class Barrier:
 class Meeting:
     """A point that all threads of a warp that are here reach before any goes on."""
 
+    mask: str | None = None
+
 
 @dataclass
 class Strip:
@@ -142,7 +144,9 @@ class _Cutter:
                 self.show(mask)
                 nodes.append(Barrier(statement, mask))
             case ast.Expr() if is_meeting(statement):
-                nodes.append(Meeting())
+                if self.form.instrumented:
+                    self.show(mask)
+                nodes.append(Meeting(mask))
             case ast.For() | ast.While() if statement in uniform.masked_loops:
                 self.add_masked(nodes, statement, mask)
             case ast.For() | ast.While() if statement in uniform.block_loops:

@@ -1,0 +1,334 @@
+"""What instrumented code calls at each access in the checked mode.
+
+Beside each array that a kernel writes to stands *shadow memory*: for each element one word that says
+who wrote it last, and, where threads also read it, four words for the last who read it. A word is
+
+    when << 23 | where << 11 | atomic << 10 | thread
+
+`when` counts: each block has a range of its own (`EPOCHS` numbers), and within a block each barrier
+and each meeting of a warp moves it on. So two words tell whether a barrier lies between two accesses.
+Zero means never. `where` is the number of the place in the kernel.
+
+What is wrong is noted for the thread in `fault`, the first time only; nothing stops. The functions
+are written without branches where they run most, so that a loop over the threads stays SIMD code.
+An index out of bounds is moved to the nearest element: the access itself does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload, register_jitable
+
+from . import runtime
+from .runtime import *  # noqa: F403
+
+OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
+KINDS = 8
+THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
+PLACES = 4096
+EPOCHS = 1 << 18  # barriers and meetings of a block
+BLOCKS = 1 << 21
+NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
+CLOCK = WARPS + 32
+
+__all__ = [
+    *runtime.__all__, "CLOCK", "all_met", "atomic_at", "block_starts", "claim", "faulty", "read",
+    "read_alone", "some_met", "within", "write", "write_alone",
+]  # fmt: skip
+
+
+# Indices ------------------------------------------------------------------------------------------
+
+
+def _by_dimensions(functions: dict[int, Any]) -> Any:
+    """A function of a tuple of indices and a shape, chosen by the number of indices."""
+
+    def function(index, shape):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+    @overload(function, jit_options={"forceinline": True})
+    def _(index, shape):  # type: ignore[no-untyped-def]
+        return functions[len(index)]
+
+    return function
+
+
+@register_jitable(forceinline=True)
+def _out(i, n):  # type: ignore[no-untyped-def]
+    return (i < 0) | (i >= n)
+
+
+@register_jitable(forceinline=True)
+def _clip(i, n):  # type: ignore[no-untyped-def]
+    return np.uintp(min(max(np.int64(i), 0), n - 1))
+
+
+_outside = _by_dimensions({
+    1: lambda index, shape: _out(index[0], shape[0]),
+    2: lambda index, shape: _out(index[0], shape[0]) | _out(index[1], shape[1]),
+    3: lambda index, shape: (
+        _out(index[0], shape[0]) | _out(index[1], shape[1]) | _out(index[2], shape[2])
+    ),
+    4: lambda index, shape: (
+        _out(index[0], shape[0]) | _out(index[1], shape[1])
+        | _out(index[2], shape[2]) | _out(index[3], shape[3])
+    ),
+    5: lambda index, shape: (
+        _out(index[0], shape[0]) | _out(index[1], shape[1]) | _out(index[2], shape[2])
+        | _out(index[3], shape[3]) | _out(index[4], shape[4])
+    ),
+})  # fmt: skip
+_inside = _by_dimensions({
+    1: lambda index, shape: (_clip(index[0], shape[0]),),
+    2: lambda index, shape: (_clip(index[0], shape[0]), _clip(index[1], shape[1])),
+    3: lambda index, shape: (
+        _clip(index[0], shape[0]), _clip(index[1], shape[1]), _clip(index[2], shape[2])
+    ),
+    4: lambda index, shape: (
+        _clip(index[0], shape[0]), _clip(index[1], shape[1]),
+        _clip(index[2], shape[2]), _clip(index[3], shape[3]),
+    ),
+    5: lambda index, shape: (
+        _clip(index[0], shape[0]), _clip(index[1], shape[1]), _clip(index[2], shape[2]),
+        _clip(index[3], shape[3]), _clip(index[4], shape[4]),
+    ),
+})  # fmt: skip
+
+
+@register_jitable(forceinline=True)
+def _low(i, bits):  # type: ignore[no-untyped-def]
+    return np.int64(i) & ((1 << bits) - 1)
+
+
+_packed = _by_dimensions({
+    1: lambda index, shape: np.int64(index[0]),
+    2: lambda index, shape: np.int64(index[0]) << 32 | _low(index[1], 32),
+    3: lambda index, shape: (
+        np.int64(index[0]) << 42 | _low(index[1], 21) << 21 | _low(index[2], 21)
+    ),
+    4: lambda index, shape: (
+        np.int64(index[0]) << 48 | _low(index[1], 16) << 32
+        | _low(index[2], 16) << 16 | _low(index[3], 16)
+    ),
+    5: lambda index, shape: (
+        np.int64(index[0]) << 48 | _low(index[1], 12) << 36 | _low(index[2], 12) << 24
+        | _low(index[3], 12) << 12 | _low(index[4], 12)
+    ),
+})  # fmt: skip
+BITS = {1: 64, 2: 32, 3: 21, 4: 16, 5: 12}
+
+
+def unpacked(packed: int, count: int) -> tuple[int, ...]:
+    """The indices from one number."""
+    bits, found = BITS[count], []
+    for _ in range(count - 1):
+        low = packed & ((1 << bits) - 1)
+        found.append(low - (1 << bits) if low >> (bits - 1) else low)
+        packed >>= bits
+    return (packed, *found[::-1])
+
+
+# Time ---------------------------------------------------------------------------------------------
+
+
+@register_jitable
+def block_starts(clock, block):  # type: ignore[no-untyped-def]
+    """Set the clock to the beginning of a block's range."""
+    clock[:] = (block % BLOCKS + 1) * EPOCHS
+
+
+@register_jitable
+def all_met(clock):  # type: ignore[no-untyped-def]
+    """All threads of the block have met at a barrier."""
+    if clock[NOW] < clock[FIRST] + EPOCHS - 2:
+        clock[NOW] += 1
+        clock[SINCE] = clock[NOW]
+        clock[WARPS:] = clock[NOW]
+    else:  # no numbers left: nothing counts as unordered from now on
+        clock[SINCE] = clock[NOW] + 1
+        clock[WARPS:] = clock[NOW] + 1
+
+
+@numba.njit
+def some_met(clock, threads, here=None):  # type: ignore[no-untyped-def]
+    """The threads of each warp that are here have met."""
+    if clock[NOW] < clock[FIRST] + EPOCHS - 2:
+        clock[NOW] += 1
+        for thread in range(threads):
+            if here is None or here[thread]:
+                clock[WARPS + thread // 32] = clock[NOW]
+
+
+# Accesses -----------------------------------------------------------------------------------------
+
+
+@register_jitable(forceinline=True)
+def _note(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+    """Note what is wrong, unless something was before."""
+    first = (kind != 0) & (fault[0, thread] == 0)
+    fault[0, thread] = place * KINDS + kind if first else fault[0, thread]
+    fault[1, thread] = packed if first else fault[1, thread]
+    fault[2, thread] = other if first else fault[2, thread]
+
+
+@register_jitable(forceinline=True)
+def _word(clock, place, thread, atomic):  # type: ignore[no-untyped-def]
+    return clock[NOW] << TIME_SHIFT | place << PLACE_SHIFT | atomic | thread
+
+
+@register_jitable(forceinline=True)
+def _unordered(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
+    """Whether nothing orders an access after the one that left a word."""
+    when, other = word >> TIME_SHIFT, word & THREAD_BITS
+    here = when >= clock[FIRST]
+    here &= when < clock[FIRST] + EPOCHS
+    since = clock[WARPS + thread // 32] if thread // 32 == other // 32 else clock[SINCE]
+    return (here & (other != thread) & (when >= since)) | (is_global & (word != 0) & (not here))
+
+
+@register_jitable(forceinline=True)
+def within(array, fault, place, thread, index):  # type: ignore[no-untyped-def]
+    """Read an array that the kernel never writes: where is the nearest element?"""
+    kind = OUT if _outside(index, array.shape) else 0
+    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    return _inside(index, array.shape)
+
+
+@register_jitable(forceinline=True)
+def read_alone(array, writes, clock, fault, place, thread, index):  # type: ignore[no-untyped-def]
+    """Read shared or local memory, where nobody writes to it before the next barrier."""
+    at = _inside(index, array.shape)
+    unwritten = writes[at] >> TIME_SHIFT < clock[FIRST]
+    kind = OUT if _outside(index, array.shape) else UNWRITTEN if unwritten else 0
+    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    return at
+
+
+@register_jitable(forceinline=True)
+def write_alone(array, writes, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+    """Write to an array where nobody reads it before the next barrier."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, old = writes[at], array[at]
+    if not outside:
+        array[at] = value
+        writes[at] = _word(clock, place, thread, 0)
+    raced = _unordered(last, clock, thread, is_global)
+    if raced:
+        raced = not outside and array[at] != old
+    kind = OUT if outside else WRITTEN if raced else 0
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+
+
+@register_jitable
+def _last_reader(reads, at, clock, thread, is_global):  # type: ignore[no-untyped-def]
+    """A reader that nothing orders before this access; 0 if there is none."""
+    for i in range(4):
+        word = reads[at + (i,)]
+        if word != 0 and _unordered(word, clock, thread, is_global):
+            return word
+    return np.int64(0)
+
+
+@register_jitable
+def _remember_reader(reads, at, word):  # type: ignore[no-untyped-def]
+    """Keep the last reader, and the last ones of another lane, another warp and another block."""
+    last = reads[at + (0,)]
+    if (last >> TIME_SHIFT) // EPOCHS != (word >> TIME_SHIFT) // EPOCHS:
+        reads[at + (3,)] = last
+    elif (last & THREAD_BITS) // 32 != (word & THREAD_BITS) // 32:
+        reads[at + (2,)] = last
+    elif last & THREAD_BITS != word & THREAD_BITS:
+        reads[at + (1,)] = last
+    reads[at + (0,)] = word
+
+
+@register_jitable
+def read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+    """Read an array that others may be writing."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, kind = writes[at], 0
+    if outside:
+        kind = OUT
+    elif not is_global and last >> TIME_SHIFT < clock[FIRST]:
+        kind = UNWRITTEN
+    else:
+        if _unordered(last, clock, thread, is_global):
+            kind = WRITTEN
+        _remember_reader(reads, at, _word(clock, place, thread, 0))
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    return at
+
+
+@register_jitable
+def write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+    """Write to an array that others may be reading or writing."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    kind, last = OUT, writes[at]
+    if not outside:
+        kind, old = 0, array[at]
+        array[at] = value
+        if _unordered(last, clock, thread, is_global) and array[at] != old:
+            kind = WRITTEN
+        else:
+            reader = _last_reader(reads, at, clock, thread, is_global)
+            if reader != 0 and array[at] != old:
+                kind, last = READ, reader
+        writes[at] = _word(clock, place, thread, 0)
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+
+
+@register_jitable
+def claim(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+    """Write to a part of an element: a field of a record."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, kind = writes[at], 0
+    reader = _last_reader(reads, at, clock, thread, is_global)
+    if outside:
+        kind = OUT
+    elif _unordered(last, clock, thread, is_global):
+        kind = WRITTEN
+    elif reader != 0:
+        kind, last = READ, reader
+    else:
+        writes[at] = _word(clock, place, thread, 0)
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    return at
+
+
+@register_jitable
+def atomic_at(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+    """An atomic operation reads and writes; atomics do not race with each other."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, kind = writes[at], 0
+    if outside:
+        kind = OUT
+    elif not is_global and last >> TIME_SHIFT < clock[FIRST]:
+        kind = UNWRITTEN
+    elif not last & ATOMIC and _unordered(last, clock, thread, is_global):
+        kind = WRITTEN
+    else:
+        reader = _last_reader(reads, at, clock, thread, is_global)
+        if reader != 0:
+            kind, last = READ, reader
+        writes[at] = _word(clock, place, thread, ATOMIC)
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    return at
+
+
+@numba.njit
+def faulty(fault, found, block):  # type: ignore[no-untyped-def]
+    """Whether a thread has noted something; the first one's note goes to `found`."""
+    any_fault = np.int64(0)
+    for thread in range(fault.shape[1]):
+        any_fault |= fault[0, thread]
+    if any_fault == 0:
+        return False
+    for thread in range(fault.shape[1]):
+        if fault[0, thread] != 0:
+            found[:] = (fault[0, thread], fault[1, thread], fault[2, thread], block, thread)
+            return True
+    return False
