@@ -1,4 +1,4 @@
-"""What emitted code imports: stack arrays, atomics, and the two decorators that compile it."""
+"""What emitted code imports: stack arrays, CUDA's operations, the two decorators that compile."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from . import device_math
-from . import warps
+from . import atomics, bits, device_math, warps
+from .atomics import *  # noqa: F403
+from .atomics import element_address
+from .bits import *  # noqa: F403
 from .pipeline import KernelCompiler
 from .warps import *  # noqa: F403
 
 __all__ = [
-    "atomic_add", "atomic_cas", "atomic_exch", "atomic_max", "atomic_min", "atomic_sub", "device",
-    "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret", "stack", "u",
-    *warps.__all__,
+    "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret", "stack", "u",
+    *atomics.__all__, *bits.__all__, *warps.__all__,
 ]  # fmt: skip
 
 # An index that is known not to be negative. Numba takes a negative one from the end of the array,
@@ -116,7 +117,7 @@ def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
     """Ask for the cache line of an element, and do not wait for it."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        address = _element(context, builder, signature, arguments)
+        address = element_address(context, builder, signature, arguments)
         number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
@@ -125,83 +126,3 @@ def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.none(array, index), generate
-
-
-def _element(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """The address of the element that an atomic works on."""
-    array_type, index_type = signature.args[:2]
-    array = make_array(array_type)(context, builder, arguments[0])
-    indices = cgutils.unpack_tuple(builder, arguments[1], len(index_type))
-    indices = [
-        context.cast(builder, index, kind, types.intp)
-        for index, kind in zip(indices, index_type, strict=True)
-    ]
-    return cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=True)
-
-
-def _read_modify_write(operations: dict[str, str]) -> Callable[..., Any]:
-    """An atomic that LLVM has as one instruction, by kind of number; it returns the old value."""
-
-    @intrinsic
-    def atomic(typing_context, array, index, value):  # type: ignore[no-untyped-def]
-        kind = array.dtype
-        name = operations["float" if isinstance(kind, types.Float) else
-                          "signed" if kind.signed else "unsigned"]  # fmt: skip
-
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            address = _element(context, builder, signature, arguments)
-            operand = context.cast(builder, arguments[2], signature.args[2], kind)
-            return builder.atomic_rmw(name, address, operand, "seq_cst")
-
-        return kind(array, index, value), generate
-
-    return atomic
-
-
-_add = _read_modify_write({"float": "fadd", "signed": "add", "unsigned": "add"})
-_sub = _read_modify_write({"float": "fsub", "signed": "sub", "unsigned": "sub"})
-_max = _read_modify_write({"float": "fmax", "signed": "max", "unsigned": "umax"})
-_min = _read_modify_write({"float": "fmin", "signed": "min", "unsigned": "umin"})
-_exch = _read_modify_write({"float": "xchg", "signed": "xchg", "unsigned": "xchg"})
-
-
-@intrinsic
-def _cas(typing_context, array, index, expected, value):  # type: ignore[no-untyped-def]
-    kind = array.dtype
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        address = _element(context, builder, signature, arguments)
-        old, new = (
-            context.cast(builder, argument, given, kind)
-            for argument, given in zip(arguments[2:], signature.args[2:], strict=True)
-        )
-        result = builder.cmpxchg(address, old, new, "seq_cst", "seq_cst")
-        return builder.extract_value(result, 0)
-
-    return kind(array, index, expected, value), generate
-
-
-def _as_tuple(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an atomic take an integer or a tuple as its index, as CUDA's do."""
-
-    @intrinsic
-    def tuple_of(typing_context, index):  # type: ignore[no-untyped-def]
-        result = index if isinstance(index, types.BaseTuple) else types.UniTuple(index, 1)
-
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            if isinstance(index, types.BaseTuple):
-                return arguments[0]
-            return context.make_tuple(builder, result, arguments)
-
-        return result(index), generate
-
-    @numba.njit
-    def atomic(array, index, *values):  # type: ignore[no-untyped-def]
-        return operation(array, tuple_of(index), *values)
-
-    return atomic
-
-
-atomic_add, atomic_sub, atomic_max, atomic_min, atomic_exch, atomic_cas = map(
-    _as_tuple, (_add, _sub, _max, _min, _exch, _cas)
-)
