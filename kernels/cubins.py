@@ -62,26 +62,38 @@ def specialisations(head_dim: int, dtype: Any = np.float32) -> Iterable[Speciali
         name = f"{kernel.function.__module__.rpartition('.')[2]}.{kernel.__name__}"
         found[kernel, types, threads] = Specialisation(name, kernel, types, threads)
 
+    inputs = [np.zeros((2, 2, 100, head_dim), dtype)] * 3
     with patch.object(Launch, "__call__", note):
-        _launch_all(head_dim, dtype)
+        for host in HOSTS.values():
+            host(*inputs)
     return found.values()
 
 
-def _launch_all(head_dim: int, dtype: Any) -> None:
-    """Call every host function of attention, forward and backward."""
-    query = key = value = np.zeros((2, 2, 100, head_dim), dtype)
-    inputs = query, key, value
+def _softmax(*inputs: Any) -> None:
     output, log_sum_exp = softmax.forward(*inputs)
     softmax.backward(output, *inputs, output, log_sum_exp)
+
+
+def _naive(*inputs: Any) -> None:
     for causal in (False, True):
         output, denominator = linear.naive_forward(*inputs, causal=causal)
         linear.naive_backward(output, *inputs, output, denominator, causal=causal)
+
+
+def _linear(*inputs: Any) -> None:
     output, denominator = linear.forward(*inputs)
     linear.backward(output, *inputs, output, denominator)
+
+
+def _recurrent(*inputs: Any) -> None:
     output, denominator, state = recurrent.forward(*inputs)
     recurrent.backward(output, state, *inputs, output, denominator)
-    token = query[:, :, 0]
-    recurrent.step(token, token, token, state)
+    query, key, value = (array[:, :, 0] for array in inputs)
+    recurrent.step(query, key, value, state)
+
+
+# Each calls the host functions of one attention, forward and backward, on query, key and value.
+HOSTS = {"softmax": _softmax, "naive": _naive, "linear": _linear, "recurrent": _recurrent}
 
 
 def available() -> bool:

@@ -63,25 +63,36 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     return Report(trace, chosen, 8 if doubles else 4, needs)
 
 
-def watch(function: Callable[[], Any], **options: Any) -> dict[str, Report]:
+def watch(
+    function: Callable[[], Any], only: str | None = None, **options: Any
+) -> dict[str, Report]:
     """Run a function, and put the first launch of each kernel in it under the microscope.
 
     Args:
         function: Launches kernels.
+        only: The name of the one kernel to look at; all of them by default.
         options: Those of `inspect`.
 
     Returns:
         The reports, by the names of the kernels.
+
+    Raises:
+        ValueError: the function does not launch a kernel, or not the one of that name.
     """
     reports: dict[str, Report] = {}
+    launched = []
     run = Launch.__call__
 
     def inspect_and_run(launch: Launch, *arguments: Any) -> None:
         name = launch.kernel.__name__
-        if name not in reports:
+        launched.append(name)
+        if name not in reports and only in (None, name):
             reports[name] = inspect(launch, *arguments, **options)
         run(launch, *arguments)
 
     with patch.object(Launch, "__call__", inspect_and_run):
         function()
+    if not reports:
+        names = ", ".join(dict.fromkeys(launched)) or "none at all"
+        raise ValueError(f"kernel {only or ''!r} was not launched; launched were: {names}")
     return reports

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,19 +26,19 @@ class Line:
         filename: Its file.
         number: In that file, from 1.
         text: As it is written, without the end of the line.
+        sites: The accesses that are written there.
         flops: Floating-point operations of all threads.
         active: Lanes that executed its statements, over all warps and times.
         lanes: Lanes that these warps have: with divergence, more than were active.
-        sites: The accesses that are written there.
     """
 
     filename: str
     number: int
     text: str
-    flops: int
-    active: int
-    lanes: int
     sites: tuple[SiteTraffic, ...]
+    flops: int = 0
+    active: int = 0
+    lanes: int = 0
 
     @property
     def share(self) -> float:
@@ -82,15 +82,15 @@ class Report:
         sites = defaultdict(list)
         for found in self.traffic:
             sites[found.site.filename, found.site.line].append(found)
-        counts: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        counts: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         for statement, active, had in zip(trace.statements, *warps.lanes(trace), strict=True):
             if had:
-                row = int(active) * statement.flops, int(active), int(had)
-                key = statement.filename, statement.line
-                counts[key] = [a + b for a, b in zip(counts[key], row, strict=True)]
+                flops = int(active) * statement.flops
+                counted = {"flops": flops, "active": int(active), "lanes": int(had)}
+                counts[statement.filename, statement.line].update(counted)
         others = {key: _text(*key) for key in sorted({*sites, *counts} - {*own})}
         return [
-            Line(*key, text, *counts[key], tuple(sites[key]))
+            Line(*key, text, tuple(sites[key]), *map(counts[key].__getitem__, _COUNTED))
             for key, text in {**own, **others}.items()
         ]
 
@@ -124,6 +124,9 @@ class Report:
 
     def _repr_png_(self) -> bytes:
         return self.picture()
+
+
+_COUNTED = "flops", "active", "lanes"
 
 
 def _text(filename: str, number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from .compiled import Compiled
@@ -27,7 +28,7 @@ def table(report: Report) -> str:
     parts = [
         [_title(report)],
         [*_lines(report.lines, report.trace.filename), "", _LEGEND],
-        _roofline(report.roofline),
+        roofline_text(report.roofline),
         _local(report),
         _compiled(report.compiled, float32=report.roofline.itemsize == 4),
         report.advice,
@@ -43,17 +44,15 @@ def _title(report: Report) -> str:
 
 
 def _lines(lines: Sequence[Line], filename: str) -> Iterator[str]:
-    rows = [(*_cells(line), line.text) for line in lines]
-    widths = [
-        max(map(len, column)) for column in zip(_HEAD, *(row[:-1] for row in rows), strict=True)
-    ]
+    rows = [_cells(line) for line in lines]
+    widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
     yield _groups(widths)
     yield _row(_HEAD, widths, "source")
-    for line, (*cells, text) in zip(lines, rows, strict=True):
+    for line, row in zip(lines, rows, strict=True):
         if line.filename != filename:
             filename = line.filename
             yield f"in {os.path.relpath(filename)}:"
-        yield _row(cells, widths, text)
+        yield _row(row, widths, line.text)
 
 
 def _row(cells: Iterable[str], widths: Iterable[int], text: str) -> str:
@@ -87,16 +86,15 @@ def _access(found: Traffic) -> str:
     return " ".join(f"{count_text(count)}{kind}" for kind, count in kinds.items() if count)
 
 
-def _roofline(found: Roofline) -> list[str]:
+def roofline_text(found: Roofline) -> list[str]:
+    """Write what the roofline says, by the bytes moved and by those needed."""
     gpu, precision = found.gpu, f"float{8 * found.itemsize}"
     head = (
-        f"roofline of an {gpu.name}" if gpu.name[0] in "AHLR" else f"roofline of a {gpu.name}"
-    ) + (
-        f": {rate_text(found.peak, 'FLOP/s')} in {precision}, "
+        f"roofline, {gpu.name}: {rate_text(found.peak, 'FLOP/s')} in {precision}, "
         f"{rate_text(gpu.bandwidth * 1e9, 'B/s')}, ridge at {found.ridge:.3g} FLOP/B"
     )
-    ways = {"as moved": found.moved, "each element once": found.needed}
-    return [head, *(f"  {name:<18}{_under(found, moved)}" for name, moved in ways.items())]
+    ways = {"as moved:": found.moved, "each element once:": found.needed}
+    return [head, *(f"  {name:<19}{_under(found, moved)}" for name, moved in ways.items())]
 
 
 def _under(found: Roofline, moved: int) -> str:
@@ -115,26 +113,19 @@ def _local(report: Report) -> list[str]:
     found: dict[str, list[Traffic]] = {}
     for at in report.traffic:
         if at.site.space == "local":
-            size = bytes_text(at.site.itemsize * _size(at.site.shape))
+            size = bytes_text(at.site.itemsize * prod(at.site.shape))
             found.setdefault(f"{at.site.array!r} ({size} a thread)", []).append(at.traffic)
     return [f"local array {name}: {_access(Traffic.total(t))}" for name, t in found.items()]
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _compiled(found: Compiled | str, float32: bool) -> list[str]:
     if isinstance(found, str):
         return [found]
-    rows = [("compiled for", "registers", "spills", "local", "shared", "occupancy")]
+    rows = [["compiled for", "registers", "spills", "local", "shared", "occupancy"]]
     for (major, minor), (needs, fits) in found.needs.items():
         sizes = (bytes_text(size) for size in (needs.spills, needs.local, needs.shared))
         full = f"{fits.share:.0%}, {fits.blocks} blocks, limited by {fits.limit}"
-        rows.append((f"sm_{major}{minor}", str(needs.registers), *sizes, full))
+        rows.append([f"sm_{major}{minor}", str(needs.registers), *sizes, full])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     shown = [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
