@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,7 @@ def swap_first(array, expected, value):
 
 # Many threads -------------------------------------------------------------------------------------
 
-THREADS, ROUNDS = 4, 20_000
+THREADS, ROUNDS = 4, 200_000  # long enough to meet
 
 
 def at_once(name: str, array: np.ndarray, operands: np.ndarray) -> np.ndarray:
@@ -140,8 +141,14 @@ def at_once(name: str, array: np.ndarray, operands: np.ndarray) -> np.ndarray:
     indices = np.zeros(operands.shape[1], np.int64)
     run = atomic(name)
     run(array.copy(), indices[:1], operands[0, :1], old[0, :1])  # compiled before they start
+    start = Barrier(THREADS)
+
+    def work(mine: np.ndarray, seen: np.ndarray) -> None:
+        start.wait()
+        run(array, indices, mine, seen)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(run, [array] * THREADS, [indices] * THREADS, operands, old))
+        list(pool.map(work, operands, old))
     return old
 
 
