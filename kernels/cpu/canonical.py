@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from . import hints
 from .flatten import cuda_path, flatten
 from .source import Source
 
@@ -470,14 +471,7 @@ class _Rewriter(_Transformer):
                 self.refuse_cuda(node, path)
 
     def refuse_cuda(self, node: ast.AST, path: list[str]) -> NoReturn:
-        whole = f"cuda.{'.'.join(path)}"
-        way_out = {
-            "cg": "Blocks cannot wait for each other here: launch a second kernel instead",
-            "libdevice": "Use the functions of `math`",
-            "fp16": "Use float32",
-        }.get(path[0], "Kernels have what structured Numba CUDA has, without textures, tensor-core "
-              "intrinsics and cooperative groups")  # fmt: skip
-        self.form.refuse(node, f"{whole} is not supported on the CPU", way_out)
+        self.form.refuse(node, *hints.cuda(path))
 
     def visit_Call(self, node: ast.Call) -> Any:
         match self.cuda_path(node.func):

@@ -19,6 +19,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from . import hints
 from .errors import KernelError, UnsupportedKernel
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
@@ -28,16 +29,11 @@ RESERVED = re.compile(
     r"|popc|clz|ffs|brev|cbrt|selp|fma|reinterpret|dynamic_bytes"
     r"|\w+__\w+|\w+_blocks"
 )
-REFUSED = (
-    ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
-    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Import, ast.ImportFrom,
-    ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Delete, ast.Raise, ast.Assert, ast.Dict, ast.Set,
-    ast.List, ast.JoinedStr, ast.Starred, ast.Match, ast.AsyncFor, ast.AsyncWith,
-)  # fmt: skip
 BUILTINS = {
     "range", "min", "max", "abs", "len", "int", "float", "bool", "complex", "round", "pow",
     "divmod", "print",
 }  # fmt: skip
+MODULES = {math: "device_math", np: "numpy", numba: "numba"}  # and their names in emitted code
 FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`
 _files: list[str] = []
 
@@ -66,6 +62,10 @@ class Source:
     def refuse(self, node: ast.AST, what: str, way_out: str) -> UnsupportedKernel:
         """The error for a construct that cannot be compiled for the CPU."""
         return UnsupportedKernel(f"{self.where(node)}: kernel {self.name!r}: {what}. {way_out}")
+
+    def original(self, name: str) -> str:
+        """A name as the kernel's author wrote it."""
+        return self.originals.get(name, name)
 
     @property
     def parameters(self) -> list[str]:
@@ -152,22 +152,44 @@ def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
 def _refuse_constructs(source: Source, *, is_kernel: bool) -> None:
     """Refuse what no kernel can hold, and drop annotations, which mean nothing here."""
     arguments = source.tree.args
-    defaults = is_kernel and arguments.defaults
-    if defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
+    if arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
         raise source.refuse(
             source.tree,
-            "an argument has a default, or is not positional",
+            "an argument is not positional (`*`, `**`, or after a `*`)",
             "Write plain positional arguments",
         )
-    for node in (inner for statement in source.tree.body for inner in ast.walk(statement)):
-        if isinstance(node, REFUSED):
-            raise source.refuse(
-                node,
-                f"`{type(node).__name__}` is not part of a kernel",
-                "Write it with assignments, if, for, while and calls of device functions",
-            )
+    if is_kernel and arguments.defaults:
+        raise source.refuse(
+            source.tree, "an argument has a default value", "Give each one in the launch"
+        )
+    nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
+    for node in nodes:
+        if type(node) in hints.CONSTRUCTS:
+            what, way_out = hints.CONSTRUCTS[type(node)]
+            raise source.refuse(node, f"{what} cannot be part of a kernel", way_out)
         if isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)
+    _refuse_text(source, nodes)
+
+
+def _refuse_text(source: Source, nodes: list[ast.AST]) -> None:
+    """Text can be printed, and name a record's field or an array's dtype; no more."""
+    for node in nodes:
+        match node:
+            case ast.BinOp(left=left, right=right):
+                operands = [left, right]
+            case ast.Compare(left=left, comparators=comparators):
+                operands = [left, *comparators]
+            case ast.Assign(value=value) | ast.AugAssign(value=value):
+                operands = [value]
+            case _:
+                continue
+        if any(isinstance(o, ast.Constant) and isinstance(o.value, str) for o in operands):
+            raise source.refuse(
+                node,
+                "a kernel computes with numbers, not with text",
+                "Text can be printed: print('x is', x[0]); use numbers for everything else",
+            )
 
 
 def _outside_names(
@@ -185,16 +207,26 @@ def _outside_names(
         seen.add(node.id)
         written = source.originals.get(node.id, node.id)
         if written in cells:
-            yield node.id, cells[written].cell_contents, node
+            yield node.id, _content(cells[written], source, node), node
         elif written in function.__globals__:
             yield node.id, function.__globals__[written], node
         elif hasattr(builtins, written):
             yield node.id, getattr(builtins, written), node
         else:
-            raise KernelError(
-                f"{source.where(node)}: kernel {source.name!r} uses the name {written!r}, which is "
-                "not defined"
+            known = {*map(source.original, bound), *function.__globals__, *cells, *BUILTINS}
+            raise source.refuse(
+                node, f"the name {written!r} is not defined", hints.undefined(written, known)
             )
+
+
+def _content(cell: types.CellType, source: Source, node: ast.Name) -> Any:
+    """The value of a variable of the function around."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise source.refuse(
+            node, f"the name {node.id!r} has no value yet", "Assign to it before the launch"
+        ) from None
 
 
 def _resolve(
@@ -207,19 +239,39 @@ def _resolve(
         source.cuda_names.add(name)
     elif (function := _device_function(value)) is not None:
         if function in callers:
-            raise source.refuse(node, f"{name!r} calls itself", "Write a loop")
+            raise source.refuse(
+                node, f"{name!r} calls itself, which kernels do not support", "Write a loop"
+            )
         source.device_functions[name] = read(function, callers)
     elif isinstance(value, np.ndarray):
         source.arrays[name] = value.copy()  # a constant, as on a GPU: later changes do not count
-    elif value is math:
-        source.constants[name] = "device_math"
-    elif value is np:
-        source.constants[name] = "numpy"
+    elif isinstance(value, types.ModuleType) and value in MODULES:
+        source.constants[name] = MODULES[value]
+        _check_members(source, name, value.__name__)
+    elif getattr(math, getattr(value, "__name__", ""), None) is value:
+        source.constants[name] = f"device_math.{value.__name__}"
+        _check_member(source, node, "math", value.__name__)
+    elif isinstance(value, np.ufunc):
+        source.constants[name] = f"numpy.{value.__name__}"
     elif getattr(builtins, name, None) is value and name in BUILTINS:
         pass
     else:
         source.constants[name] = _literal(source, name, value, node)
         source.values[name] = value
+
+
+def _check_members(source: Source, name: str, module: str) -> None:
+    """Refuse what a kernel takes from a module, under this name, that kernels do not have."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=taken), attr=member) if taken == name:
+                _check_member(source, node, module, member)
+
+
+def _check_member(source: Source, node: ast.AST, module: str, member: str) -> None:
+    refusal = hints.member(module, member)
+    if refusal is not None:
+        raise source.refuse(node, *refusal)
 
 
 def _device_function(value: Any) -> types.FunctionType | None:
@@ -233,7 +285,7 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
     """The Python text of a constant."""
     if isinstance(value, np.generic):
         return f"numpy.{value.dtype.type.__name__}({_number(value.item())})"
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, complex)):
         return _number(value)
     if isinstance(value, numba.types.Type):
         return dtype_text(value)
@@ -241,12 +293,7 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
         return dtype_text(numba.from_dtype(np.dtype(value)))
     if isinstance(value, tuple):
         return "(" + "".join(_literal(source, name, item, node) + ", " for item in value) + ")"
-    raise source.refuse(
-        node,
-        f"the name {name!r} is bound to a {type(value).__name__}",
-        "A kernel can use numbers, dtypes, tuples of them, `math`, and functions decorated with "
-        "@cuda.jit(device=True); pass anything else as an argument",
-    )
+    raise source.refuse(node, *hints.outside(source.original(name), value))
 
 
 def dtype_text(kind: numba.types.Type) -> str:
