@@ -13,3 +13,18 @@ if __name__ == "kernels":
         "this folder is not the package 'kernels': import minitransformer_kernels, or "
         "`from minitransformer import kernels`; `pip install -e .` makes both available"
     )
+
+from .cpu import (
+    DataRace,
+    DivergentBarrier,
+    KernelError,
+    OutOfBounds,
+    UninitializedRead,
+    UnsupportedKernel,
+    checked,
+)
+
+__all__ = [
+    "DataRace", "DivergentBarrier", "KernelError", "OutOfBounds", "UninitializedRead",
+    "UnsupportedKernel", "checked",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .cpu import CpuKernel, KernelError
+from .cpu import CpuKernel, KernelError, checking
 from .cpu.canonical import Shape3
 
 MAX_THREADS = 1024  # per block, on every CUDA GPU
@@ -121,7 +121,8 @@ class Launch:
     def __call__(self, *arguments: Any) -> None:
         """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
         if not any(is_cupy(argument) for argument in arguments):
-            return self.kernel.on_cpu.launch(self.grid, self.block, arguments, self.shared)
+            launch = checking.launch if checking.is_on() else CpuKernel.launch
+            return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(arguments)
         stream = self.stream or _current_stream()
         self.kernel.on_gpu[self.grid, self.block, stream, self.shared](*arguments)

@@ -15,8 +15,19 @@ et al. 2015), on Python source. Its steps, one module each:
 Nothing here knows of attention: the package could be lifted out as it is.
 """
 
-from .errors import DivergentBarrier, KernelError, UnsupportedKernel
+from .checking import checked
+from .errors import (
+    DataRace,
+    DivergentBarrier,
+    KernelError,
+    OutOfBounds,
+    UninitializedRead,
+    UnsupportedKernel,
+)
 from .launch import CpuKernel
 from .pool import num_threads
 
-__all__ = ["CpuKernel", "DivergentBarrier", "KernelError", "UnsupportedKernel", "num_threads"]
+__all__ = [
+    "CpuKernel", "DataRace", "DivergentBarrier", "KernelError", "OutOfBounds", "UninitializedRead",
+    "UnsupportedKernel", "checked", "num_threads",
+]  # fmt: skip

@@ -9,9 +9,10 @@ who wrote it last, and, where threads also read it, four words for the last who 
 and each meeting of a warp moves it on. So two words tell whether a barrier lies between two accesses.
 Zero means never. `where` is the number of the place in the kernel.
 
-What is wrong is noted for the thread in `fault`, the first time only; nothing stops. The functions
-are written without branches where they run most, so that a loop over the threads stays SIMD code.
-An index out of bounds is moved to the nearest element: the access itself does no harm.
+What is wrong is noted for the thread in `fault`, and nothing stops: an index out of bounds is moved to
+the nearest element, where the access does no harm. A first run only notes whether something is
+wrong, in one number for each thread; the functions that run most have no branches, so that a loop
+over the threads stays SIMD code. If something was, a second run on the same input notes what.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
 CLOCK = WARPS + 32
 
 __all__ = [
-    *runtime.__all__, "CLOCK", "all_met", "atomic_at", "block_starts", "claim", "faulty", "read",
+    *runtime.__all__, "CLOCK", "all_met", "atomic_at", "block_starts", "claim", "faulty", "is_fine", "read",
     "read_alone", "some_met", "within", "write", "write_alone",
 ]  # fmt: skip
 
@@ -166,13 +167,23 @@ def some_met(clock, threads, here=None):  # type: ignore[no-untyped-def]
 # Accesses -----------------------------------------------------------------------------------------
 
 
-@register_jitable(forceinline=True)
 def _note(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
-    """Note what is wrong, unless something was before."""
-    first = (kind != 0) & (fault[0, thread] == 0)
-    fault[0, thread] = place * KINDS + kind if first else fault[0, thread]
-    fault[1, thread] = packed if first else fault[1, thread]
-    fault[2, thread] = other if first else fault[2, thread]
+    """Note what is wrong: only that something is, or, in two dimensions, what was first."""
+    raise NotImplementedError
+
+
+@overload(_note, jit_options={"forceinline": True})
+def _note_for(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+    def whether(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+        fault[thread] |= kind
+
+    def what(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+        if kind != 0 and fault[0, thread] == 0:
+            fault[0, thread] = place * KINDS + kind
+            fault[1, thread] = packed
+            fault[2, thread] = other
+
+    return whether if fault.ndim == 1 else what
 
 
 @register_jitable(forceinline=True)
@@ -319,16 +330,37 @@ def atomic_at(array, writes, reads, clock, fault, place, thread, is_global, inde
     return at
 
 
-@numba.njit
+def is_fine(fault, thread):  # type: ignore[no-untyped-def]
+    """Whether a thread has noted nothing."""
+    raise NotImplementedError
+
+
+@overload(is_fine, jit_options={"forceinline": True})
+def _is_fine_for(fault, thread):  # type: ignore[no-untyped-def]
+    if fault.ndim == 1:
+        return lambda fault, thread: fault[thread] == 0
+    return lambda fault, thread: fault[0, thread] == 0
+
+
 def faulty(fault, found, block):  # type: ignore[no-untyped-def]
     """Whether a thread has noted something; the first one's note goes to `found`."""
-    any_fault = np.int64(0)
-    for thread in range(fault.shape[1]):
-        any_fault |= fault[0, thread]
-    if any_fault == 0:
+    raise NotImplementedError
+
+
+@overload(faulty)
+def _faulty_for(fault, found, block):  # type: ignore[no-untyped-def]
+    def whether(fault, found, block):  # type: ignore[no-untyped-def]
+        noted = np.int32(0)
+        for thread in range(fault.size):
+            noted |= fault[thread]
+        return noted != 0
+
+    def what(fault, found, block):  # type: ignore[no-untyped-def]
+        for thread in range(fault.shape[1]):
+            if fault[0, thread] != 0:
+                found[:3] = fault[:, thread]
+                found[3], found[4] = block, thread
+                return True
         return False
-    for thread in range(fault.shape[1]):
-        if fault[0, thread] != 0:
-            found[:] = (fault[0, thread], fault[1, thread], fault[2, thread], block, thread)
-            return True
-    return False
+
+    return whether if fault.ndim == 1 else what

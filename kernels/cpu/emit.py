@@ -130,7 +130,7 @@ def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
         for array in form.arrays.values():
             shape = (1,) if array.is_dynamic else array.shape
             text.line(f"{array.name} = stack({shape}, {array.dtype})")
-        _statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])
+        write_statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])
         text.line("return")
     return str(text)
 
@@ -147,22 +147,22 @@ def _signature(form: Canonical) -> str:
     return ", ".join(["grid_x, grid_y, grid_z", *form.parameters])
 
 
-def _statements(text: Text, body: Iterable[ast.stmt]) -> None:
+def write_statements(text: Text, body: Iterable[ast.stmt]) -> None:
+    """Append statements."""
     for statement in body:
         text.line(ast.unparse(ast.fix_missing_locations(statement)))
 
 
-def module(form: Canonical, body: Body, runtime: str, fastmath: bool) -> str:
-    """The module to compile."""
-    text = Text()
+def write_module(body: Body, runtime: str, fastmath: bool) -> None:
+    """Write the module to compile to the body's text."""
+    form, text = body.form, body.text
     _header(text, form.source, form.block, runtime)
     _device_functions(text, form.source, fastmath)
     text.line(f"\n\n@kernel(fastmath={fastmath})")
     name = function_name(form.source)
     parameters = ", ".join([_signature(form), *body.parameters])
     with text.block(f"def {name}(first_block, last_block, {parameters}):"):
-        body.write(text)
-    return str(text)
+        body.write()
 
 
 class Body:
@@ -189,9 +189,8 @@ class Body:
         self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
         self.rewriter = Rewriter(form, self.lane, uniformity, self.slot_names)
 
-    def write(self, text: Text) -> None:
+    def write(self) -> None:
         """Write the function's body."""
-        self.text = text
         for array in self.form.arrays.values():
             self.declare(array)
         for slot, array_name in self.slot_names.items():
@@ -238,7 +237,9 @@ class Body:
                     self.compound(header, body)
                     self.loops.pop()
                 case Loop(ast.While(test=test), body):
-                    self.compound(f"while {self.source(test)}:", body)
+                    with self.text.block(f"while {self.source(test)}:"):
+                        self.compound_body(body)
+                        self.turn()
                 case Branch(test, body, orelse):
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
@@ -257,9 +258,12 @@ class Body:
                 case Lanes():
                     self.lanes(node)
 
+    def turn(self) -> None:
+        """A turn of a `while` at block level ends."""
+
     def scalar(self, statement: ast.stmt) -> None:
         """A statement on uniform values."""
-        _statements(self.text, self.rewrite(statement))
+        write_statements(self.text, self.rewrite(statement))
 
     def barrier(self, node: Barrier) -> None:
         """Under a mask, go on only if all threads are at this barrier, or none."""
@@ -312,7 +316,7 @@ class Body:
         for slot in sorted(loaded):
             self.text.line(f"{slot} = {self.of(slot)}")
         for statement in body:
-            _statements(self.text, self.rewrite(statement))
+            write_statements(self.text, self.rewrite(statement))
         for slot in sorted(written & self.regions.slots):
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
@@ -352,10 +356,14 @@ class Body:
             value = self.regions.recomputed[target]
             for operand in sorted(reads(value)):
                 visit(operand)
-            self.text.line(f"{target} = {self.source(value)}")
+            self.define(target, value)
 
         for target in sorted(wanted):
             visit(target)
+
+    def define(self, target: str, value: ast.expr) -> None:
+        """A value that is made again where it is needed."""
+        self.text.line(f"{target} = {self.source(value)}")
 
     def rewrite(self, node: ast.stmt) -> list[ast.stmt]:
         """A statement as it is written down."""

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -16,12 +16,21 @@ from numba.core.errors import NumbaError
 from . import pool
 from .canonical import Shape3, canonical, is_barrier
 from .errors import DivergentBarrier, KernelError
-from .lowering import lower
-from .source import Source, read
+from .lowering import PLAIN, Mode, Variant
+from .source import Source, place, read
 from .uniformity import written_arrays
 from .warps import diverged
 
-Compiled = Callable[..., int]
+
+
+class Compiled(NamedTuple):
+    """A function that runs a range of blocks, and what it was made from."""
+
+    function: Callable[..., int]
+    variant: Variant
+    body: Any  # who wrote it, if it is instrumented
+
+
 SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides nothing
 
 
@@ -52,22 +61,34 @@ class CpuKernel:
             KernelError: an argument's type or number is wrong, or the kernel cannot be compiled
                 for the CPU.
         """
-        aliased = self._aliased(arguments)
-        key = (block, shared_bytes, aliased, *[_kind(argument) for argument in arguments])
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compile(block, arguments, aliased, shared_bytes)
-            self._compiled[key] = compiled
-        if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
-            arguments = tuple(map(self._writable, range(len(arguments)), arguments))
-        arguments = (*arguments, *self.constants)
-        run = compiled
+        run = self.compiled(block, arguments, shared_bytes).function
+        arguments = self.prepared(arguments)
 
         def blocks(first: int, last: int) -> None:
             if code := run(first, last, *grid, *arguments):
-                raise self._divergent(code, grid, block, shared_bytes)
+                raise self.divergent(code, grid, block, shared_bytes)
 
         pool.run(blocks, grid[0] * grid[1] * grid[2])
+
+    def compiled(
+        self, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int, mode: Mode = PLAIN
+    ) -> Compiled:
+        """The function that runs a range of blocks; it is compiled on first use."""
+        aliased = self._aliased(arguments)
+        key = (block, shared_bytes, mode.name, aliased, *map(_kind, arguments))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(block, arguments, aliased, shared_bytes, mode)
+        return self._compiled[key]
+
+    def prepared(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as the compiled function takes them.
+
+        Raises:
+            KernelError: an array that the kernel writes to is read-only.
+        """
+        if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
+            arguments = tuple(map(self._writable, range(len(arguments)), arguments))
+        return (*arguments, *self.constants)
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
@@ -75,19 +96,20 @@ class CpuKernel:
         found = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES).source.arrays
         return tuple(found[name] for name in sorted(found))
 
-    def _divergent(
-        self, code: int, grid: Shape3, block: Shape3, shared_bytes: int
+    def divergent(
+        self, code: int, grid: Shape3, block: Shape3, shared_bytes: int, mode: Mode = PLAIN
     ) -> DivergentBarrier:
+        """The error for the number that a compiled function returned."""
         number, barrier, waits, misses = diverged(code)
-        form = canonical(self.source, block, shared_bytes)
+        form = canonical(self.source, block, shared_bytes, instrumented=mode.instrumented)
         node = [n for s in form.body for n in ast.walk(s) if is_barrier(n)][barrier]
-        threads = place_of(waits, block), place_of(misses, block)
+        here, waiting, missing = place_of(number, grid), *(place_of(t, block) for t in (waits, misses))
         return DivergentBarrier(
-            f"{form.source.where(node)}: kernel {form.source.name!r}: in block "
-            f"{place_of(number, grid)}, thread {threads[0]} waits at cuda.syncthreads(), which "
-            f"thread {threads[1]} never reaches. Every thread of a block must reach every barrier: "
-            "move it out of the branch or the loop, and guard the work around it instead"
-        )
+            f"in block {here}, thread {waiting} waits at cuda.syncthreads(), which thread {missing} "
+            "never reaches. Every thread of a block must reach every barrier: move it out of the "
+            "branch or the loop, and guard the work around it instead",
+            form.source.name, *place(node), here, (waiting, missing),
+        )  # fmt: skip
 
     @cached_property
     def written(self) -> frozenset[int]:
@@ -133,6 +155,7 @@ class CpuKernel:
         arguments: tuple[Any, ...],
         aliased: frozenset[str],
         shared_bytes: int,
+        mode: Mode,
     ) -> Compiled:
         parameters = [self.source.originals.get(p, p) for p in self.source.parameters]
         if len(parameters) != len(arguments):
@@ -144,18 +167,21 @@ class CpuKernel:
             self._check(parameter, argument)
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
-        function, self._path = lower(
-            self.source, block, kinds, self.fastmath, aliased, shared_bytes
-        )
+        variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
+        function, path = variant.function()
+        if mode is PLAIN:
+            self._path = path
+        body = variant.body() if mode.instrumented else None
+        extra = body.extra_types() if body else ()
         try:
-            function.compile((numba.int64,) * 5 + kinds)
+            function.compile((numba.int64,) * 5 + kinds + extra)
         except (NumbaError, NotImplementedError) as error:
             types_given = ", ".join(map(str, kinds))
             raise KernelError(
                 f"kernel {self.function.__name__!r}: Numba cannot compile it for the arguments "
                 f"({types_given}): {error}"
             ) from error
-        return function
+        return Compiled(function, variant, body)
 
     def _type(self, parameter: str, argument: Any) -> Any:
         try:

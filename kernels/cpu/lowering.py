@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -17,7 +18,7 @@ import numba
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from . import emit, pipeline
+from . import emit, instrument, pipeline
 from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
 from .regions import cut
@@ -25,7 +26,6 @@ from .source import Source
 from .uniformity import Uniformity
 
 HERE = Path(__file__).parent
-RUNTIME = f"{__package__}.runtime"
 MAX_FRAME = 4 * 2**20
 
 
@@ -60,48 +60,75 @@ def _version_of_the_lowering() -> str:
     return digest.hexdigest()
 
 
-def lower(
-    source: Source,
-    block: Shape3,
-    arguments: tuple[types.Type, ...],
-    fastmath: bool,
-    aliased: frozenset[str] = frozenset(),
-    shared_bytes: int = 0,
-) -> tuple[Any, Path]:
-    """Compile a kernel for one block shape and one tuple of argument types.
+@dataclass(frozen=True)
+class Mode:
+    """What emitted code does besides what the kernel does: nothing, as a rule."""
+
+    name: str
+    runtime: str  # the module that emitted code imports
+    body: type[emit.Body]  # who writes it
+    instrumented: bool = False
+
+
+PLAIN = Mode("plain", f"{__package__}.runtime", emit.Body)
+CHECKED = Mode("checked", f"{__package__}.checks", instrument.Checked, instrumented=True)
+DIAGNOSED = Mode("diagnosed", f"{__package__}.checks", instrument.Diagnosed, instrumented=True)
+TRACED = Mode("traced", f"{__package__}.tracing", instrument.Traced, instrumented=True)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel for one block shape, one tuple of argument types and one mode.
 
     `aliased` names the arguments that share memory with one that the kernel writes to.
-
-    Returns:
-        Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and the
-        file that its text was written to. Neither is made again when the file exists already.
     """
-    parts = [RUNTIME, source.text(), block, arguments, fastmath, sorted(aliased), shared_bytes]
-    parts.append(_version_of_the_lowering())
-    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-    path = cache_folder() / f"{source.name}_{digest}.py"
-    if not path.exists():
-        _write(path, emitted(source, block, arguments, fastmath, aliased, shared_bytes))
-    return getattr(_load(path), emit.function_name(source)), path
 
+    source: Source
+    block: Shape3
+    arguments: tuple[types.Type, ...]
+    fastmath: bool
+    aliased: frozenset[str] = frozenset()
+    shared_bytes: int = 0
+    mode: Mode = PLAIN
 
-def emitted(
-    source: Source,
-    block: Shape3,
-    arguments: tuple[types.Type, ...],
-    fastmath: bool,
-    aliased: frozenset[str] = frozenset(),
-    shared_bytes: int = 0,
-) -> str:
-    """The text of the module that is compiled."""
-    form = canonical(source, block, shared_bytes)
-    kinds = _variable_types(form, arguments, fastmath)
-    form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
-    uniformity = Uniformity(form, aliased)
-    regions = cut(form, uniformity)
-    slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
-    _check_frame(form, slots)
-    return emit.module(form, emit.Body(form, uniformity, regions, slots), RUNTIME, fastmath)
+    def function(self) -> tuple[Any, Path]:
+        """Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and
+        the file that its text was written to. Neither is made again when the file exists already.
+        """
+        path = cache_folder() / f"{self.source.name}_{self._digest()}.py"
+        if not path.exists():
+            _write(path, self.text())
+        return getattr(_load(path), emit.function_name(self.source)), path
+
+    def _digest(self) -> str:
+        parts = [
+            self.source.text(), self.block, self.arguments, self.fastmath, sorted(self.aliased),
+            self.shared_bytes, self.mode.name, _version_of_the_lowering(),
+        ]  # fmt: skip
+        return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+
+    def text(self) -> str:
+        """The text of the module that is compiled."""
+        return str(self.written().text)
+
+    def written(self) -> Any:
+        """The body after it has been written down in a module, which is its `text`."""
+        body = self.body()
+        emit.write_module(body, self.mode.runtime, self.fastmath)
+        return body
+
+    def body(self) -> Any:
+        """What writes the function over a range of blocks."""
+        form = canonical(
+            self.source, self.block, self.shared_bytes, instrumented=self.mode.instrumented
+        )
+        kinds = _variable_types(form, self.arguments, self.fastmath)
+        form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
+        uniformity = Uniformity(form, self.aliased)
+        regions = cut(form, uniformity)
+        slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
+        _check_frame(form, slots)
+        return self.mode.body(form, uniformity, regions, slots)
 
 
 def _ndim(kind: types.Type | None) -> int | None:
@@ -119,7 +146,7 @@ def _variable_types(
     namespace: dict[str, Any] = {
         "_untyped_device": lambda fastmath: numba.njit(error_model="numpy")
     }
-    text = emit.typing_module(form, RUNTIME, fastmath).replace("@device(", "@_untyped_device(")
+    text = emit.typing_module(form, PLAIN.runtime, fastmath).replace("@device(", "@_untyped_device(")
     exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
     indices = (types.int64,) * 9
     try:

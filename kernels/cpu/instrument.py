@@ -1,0 +1,515 @@
+"""Emitted code that is watched: each access to an array goes through a call.
+
+`tile[i, j]` is read as `tile[read(tile, ..., (i, j))]`, and `tile[i, j] = v` becomes `write(tile,
+..., (i, j), v)`. What the calls do is up to the module that the emitted code imports: `checks`
+looks for mistakes, `tracing` writes everything down. Each access in the text has a number, its
+*place*.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from numba.core import types
+
+from . import emit
+from .canonical import Array, Canonical
+from .pipeline import LANES
+from .regions import Barrier, Branch, Lanes, Loop, Meeting, Node, Regions, Scalar, Strip, all_lanes
+from .source import place as place_in_file
+from .uniformity import THREADS, Uniformity, base_name, is_atomic, is_shape
+
+
+@dataclass(frozen=True)
+class Place:
+    """An access in a kernel's text."""
+
+    filename: str
+    line: int
+    column: int
+    array: str
+    space: str  # "global", "shared" or "local"
+    kind: str  # "read", "write" or "atomic"
+    indices: int
+    packed: int  # how many numbers say which element: for local arrays the thread's too
+
+
+@dataclass
+class Arrays:
+    """What is known of a kernel's arrays and of the views of them."""
+
+    form: Canonical
+    uniformity: Uniformity
+    roots: dict[str, set[str]] = field(default_factory=dict)  # view -> what it may be a view of
+
+    def __post_init__(self) -> None:
+        form = self.form
+        own = {*form.parameters, *form.arrays}
+        views = set(form.ndims) - own
+        self.roots = {name: {name} for name in own}
+        found: dict[str, set[str]] = {view: set() for view in views}
+        for node in (inner for statement in form.body for inner in ast.walk(statement)):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target in views:
+                    found[target] |= {
+                        n.id for n in ast.walk(value)
+                        if isinstance(n, ast.Name) and n.id in form.ndims.keys() | own
+                    }  # fmt: skip
+        while True:
+            larger = {v: set().union(*(found.get(n, {n}) for n in names)) | names
+                      for v, names in found.items()}  # fmt: skip
+            if larger == found:
+                break
+            found = larger
+        self.roots |= {view: names - views for view, names in found.items()}
+
+    def space(self, name: str) -> str:
+        """Where an array or a view lies."""
+        spaces = {self.form.arrays[r].space if r in self.form.arrays else "global"
+                  for r in self.roots[name]}  # fmt: skip
+        return spaces.pop() if len(spaces) == 1 else "global"
+
+    def is_written(self, name: str) -> bool:
+        """Whether the kernel writes to an array, or to what shares a view with it."""
+        written = self.uniformity.written | set(self.form.arrays)
+        shared_views = [roots for roots in self.roots.values() if roots & self.roots[name]]
+        return any(roots & written for roots in shared_views)
+
+    def of(self, node: ast.Subscript) -> str | None:
+        """The array or view that a subscript takes an element or a row of."""
+        value = node.value
+        if isinstance(value, ast.Subscript) and _is_field(value):
+            value = value.value
+        name = value.id if isinstance(value, ast.Name) else None
+        return name if name in self.roots else None
+
+
+def _is_field(node: ast.Subscript) -> bool:
+    return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+
+
+def indices_of(node: ast.Subscript) -> list[ast.expr]:
+    """The indices of a subscript."""
+    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+# Which regions lie between the same barriers ------------------------------------------------------
+
+
+class Intervals:
+    """The stretches between barriers, and which arrays are written and read in each."""
+
+    def __init__(self, regions: Regions, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.parent: list[int] = []
+        self.of: dict[int, int] = {}  # id of a region -> interval
+        self.walk(regions.nodes, self.new())
+        self.written: dict[int, set[str]] = {}
+        self.read: dict[int, set[str]] = {}
+        for region in all_lanes(regions.nodes):
+            interval = self.find(self.of[id(region)])
+            reads, writes = self.uses(region.body)
+            self.read.setdefault(interval, set()).update(reads)
+            self.written.setdefault(interval, set()).update(writes)
+
+    def new(self) -> int:
+        self.parent.append(len(self.parent))
+        return self.parent[-1]
+
+    def find(self, interval: int) -> int:
+        while self.parent[interval] != interval:
+            interval = self.parent[interval]
+        return interval
+
+    def join(self, a: int, b: int) -> int:
+        self.parent[self.find(a)] = self.find(b)
+        return self.find(b)
+
+    def walk(self, nodes: list[Node], now: int) -> int:
+        """Number the regions of a tree that is entered in an interval; return where it ends."""
+        for node in nodes:
+            match node:
+                case Lanes():
+                    self.of[id(node)] = now
+                case Barrier():
+                    now = self.new()
+                case Strip(body):
+                    now = self.walk(body, now)
+                case Branch(_, body, orelse):
+                    now = self.join(self.walk(body, now), self.walk(orelse, now))
+                case Loop(_, body):
+                    first = len(self.parent)
+                    end = self.walk(body, now)
+                    if any(isinstance(n, ast.Break | ast.Continue) for n in _statements(body)):
+                        for interval in range(first, len(self.parent)):
+                            end = self.join(interval, end)
+                    now = self.join(end, now)
+        return now
+
+    def uses(self, body: list[ast.stmt]) -> tuple[set[str], set[str]]:
+        """The arrays that statements read, and those that they write, by their roots."""
+        reads: set[str] = set()
+        writes: set[str] = set()
+        for node in (inner for statement in body for inner in ast.walk(statement)):
+            if isinstance(node, ast.Subscript) and not is_shape(node):
+                name = self.arrays.of(node)
+                if name:
+                    stored = isinstance(node.ctx, ast.Store)
+                    (writes if stored else reads).update(self.arrays.roots[name])
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                writes |= self.arrays.roots.get(base_name(node) or "", set())
+            elif is_atomic(node):
+                assert isinstance(node, ast.Call)
+                writes |= self.arrays.roots.get(base_name(node.args[0]) or "", set())
+            elif isinstance(node, ast.AugAssign):
+                reads |= self.arrays.roots.get(base_name(node.target) or "", set())
+        return reads, writes
+
+    def is_written(self, region: Lanes, name: str) -> bool:
+        """Whether anybody may write to an array in the interval of a region."""
+        written = self.written.get(self.find(self.of[id(region)]), set())
+        return bool(written & self.arrays.roots[name])
+
+    def meets_readers(self, name: str) -> bool:
+        """Whether an array is read somewhere in an interval in which it is written."""
+        roots = self.arrays.roots[name]
+        return any(self.read.get(i, set()) & roots & self.written[i] for i in self.written)
+
+
+def _statements(nodes: list[Node]) -> list[ast.AST]:
+    """Everything at block level in a tree."""
+    found: list[ast.AST] = []
+    for node in nodes:
+        match node:
+            case Scalar(statement):
+                found += ast.walk(statement)
+            case Loop(_, body) | Strip(body):
+                found += _statements(body)
+            case Branch(_, body, orelse):
+                found += _statements(body) + _statements(orelse)
+    return found
+
+
+# The text -----------------------------------------------------------------------------------------
+
+
+class Watched(emit.Body):
+    """Writes code whose accesses are calls."""
+
+    def __init__(self, form: Canonical, uniformity: Uniformity, *others: Any) -> None:
+        super().__init__(form, uniformity, *others)
+        self.arrays = Arrays(form, uniformity)
+        self.places: list[Place] = []
+        self.region: Lanes | None = None
+        self.rewriter = Watcher(self, self.lane, uniformity, self.slot_names)
+
+    def access(self, node: ast.Subscript, name: str, kind: str) -> str:
+        """Number an access to an array; return its number as text."""
+        filename, line = place_in_file(node)
+        indices = len(indices_of(node))
+        space = self.arrays.space(name)
+        packed = indices + (len(self.rewriter.lane) if space == "local" else 0)
+        self.places.append(
+            Place(filename, line, node.col_offset, name, space, kind, indices, packed)
+        )
+        return str(len(self.places) - 1)
+
+    def thread(self) -> str:
+        """The number of the thread that runs the code being written."""
+        return ast.unparse(self.form.linear) if self.region else self.nobody
+
+    nobody = "0"  # who runs what is run once for the block
+
+    def lanes(self, region: Lanes) -> None:
+        self.region = region
+        super().lanes(region)
+        self.region = None
+
+    def read_ahead(self, body: list[ast.stmt]) -> None:
+        pass
+
+    def read(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of an element that is read."""
+        raise NotImplementedError
+
+    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+        """The statements that stand for an assignment to an element."""
+        raise NotImplementedError
+
+    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of a record of which a field is written."""
+        raise NotImplementedError
+
+    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of an element that an atomic works on."""
+        raise NotImplementedError
+
+    def turns(self, loop: ast.While) -> Any:
+        """A loop that each thread runs for itself."""
+        return loop
+
+    def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
+        """What goes with the assignment of a view."""
+        return []
+
+    def define(self, target: str, value: ast.expr) -> None:
+        super().define(target, value)
+        if target in self.form.ndims:
+            emit.write_statements(self.text, self.view(target, value))
+
+
+class Watcher(emit.Rewriter):
+    """Turns accesses into calls."""
+
+    def __init__(self, body: Any, *others: Any) -> None:
+        super().__init__(body.form, *others)
+        self.body = body
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if isinstance(node.value, ast.Subscript) and not _is_field(node.value):
+            inner, outer = indices_of(node.value), indices_of(node)
+            if not any(isinstance(i, ast.Slice) for i in inner + outer):  # a[i][j] as a[i, j]
+                joined = ast.Tuple([*inner, *outer], ast.Load())
+                merged = ast.Subscript(node.value.value, joined, node.ctx)
+                return self.visit(ast.copy_location(merged, node))
+        name = self.body.arrays.of(node)
+        sliced = any(isinstance(i, ast.Slice) for i in indices_of(node))
+        if name is None or _is_field(node) or sliced or isinstance(node.ctx, ast.Store):
+            return self.generic_visit(node)
+        place = copy.copy(node)
+        call = self.body.read(place, name, self.index(node))
+        node.slice = ast.parse(call, mode="eval").body
+        return node
+
+    def index(self, node: ast.Subscript) -> str:
+        """The indices of an element, as the text of a tuple."""
+        indices = [self.visit(index) for index in indices_of(node)]
+        array = self.form.arrays.get(self.body.arrays.of(node) or "")
+        if array and array.space == "local":
+            indices += self.lane
+        return ast.unparse(ast.fix_missing_locations(ast.Tuple(indices, ast.Load())))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        if isinstance(node.target, ast.Name):
+            return self.generic_visit(node)
+        old = copy.deepcopy(node.target)
+        old.ctx = ast.Load()
+        new = ast.Assign([node.target], ast.BinOp(old, node.op, node.value))
+        return self.visit(ast.copy_location(new, node))
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript) and (name := self.body.arrays.of(target)):
+            if not any(isinstance(i, ast.Slice) for i in indices_of(target)):
+                value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
+                return self.body.put(target, name, self.index(target), value)
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Subscript):
+            if name := self.body.arrays.of(target.value):
+                node.value = self.visit(node.value)
+                call = self.body.claim(target.value, name, self.index(target.value))
+                target.value.slice = ast.parse(call, mode="eval").body
+                return node
+        if isinstance(target, ast.Name) and target.id in self.form.ndims:
+            return [self.generic_visit(node), *self.body.view(target.id, node.value)]
+        return self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        self.generic_visit(node)
+        return self.body.turns(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if not is_atomic(node):
+            return super().visit_Call(node)
+        array, *others = node.args
+        whole = isinstance(node.func, ast.Name) and node.func.id == "atomic_compare_and_swap"
+        index = ast.Constant(0) if whole else others[0]
+        access = ast.copy_location(ast.Subscript(array, index, ast.Load()), node)
+        name = self.body.arrays.of(access)
+        others = [self.visit(other) for other in (others if whole else others[1:])]
+        if name is None:
+            return node
+        call = self.body.atomic(access, name, self.index(access))
+        at = ast.parse(call, mode="eval").body
+        node.args = [array, *others] if whole else [array, at, *others]
+        if whole:
+            node.func = ast.Name("atomic_cas", ast.Load())
+            node.args.insert(1, at)
+        return node
+
+
+class Checked(Watched):
+    """Writes code that asks whether there are mistakes: see `checks`."""
+
+    fault = "({},), numba.int32"
+
+    def __init__(self, form: Canonical, uniformity: Uniformity, regions: Regions, *others: Any):
+        super().__init__(form, uniformity, regions, *others)
+        self.intervals = Intervals(regions, self.arrays)
+        self.shadowed = [p for p in form.parameters if self.is_shadowed(p)]
+        shadows = [f"{p}__{what}" for p in self.shadowed for what in ("writes", "reads")]
+        self.parameters = ("found", *shadows)
+        self.in_order = False  # does the region being written depend on the order of its threads?
+
+    def extra_types(self) -> tuple[types.Type, ...]:
+        """The types of the arguments besides the kernel's own."""
+        found = [types.Array(types.int64, 1, "C")]
+        for name in self.shadowed:
+            ndim = self.form.ndims[name]
+            found += [types.Array(types.int64, n, "C") for n in (ndim, ndim + 1)]
+        return tuple(found)
+
+    def is_shadowed(self, name: str) -> bool:
+        return name in self.form.ndims and self.arrays.is_written(name)
+
+    def declare(self, array: Array) -> None:
+        super().declare(array)
+        lane = [self.lane_shape] if array.space == "local" else []
+        if array.is_dynamic:
+            writes, reads = "dynamic_bytes__writes", "dynamic_bytes__reads"
+            if not any(writes in line for line in self.text.lines):
+                self.shadow("dynamic_bytes", [str(self.form.shared_bytes)], with_reads=True)
+            step = f"{array.name}.itemsize"
+            self.text.line(f"{array.name}__writes = {writes}[::{step}]")
+            self.text.line(f"{array.name}__reads = {reads}[::{step}]")
+            return
+        sizes = [*map(str, array.shape), *lane]
+        self.shadow(array.name, sizes, with_reads=self.intervals.meets_readers(array.name))
+
+    def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
+        rank = len(", ".join(sizes).split(","))
+        self.text.line(f"{name}__writes = numpy.zeros(({', '.join(sizes)},), numba.int64)")
+        reads = ", ".join([*(sizes if with_reads else ["1"] * rank), "4"])
+        self.text.line(f"{name}__reads = numpy.zeros(({reads}), numba.int64)")
+
+    def write(self) -> None:
+        self.text.line("clock = stack((CLOCK,), numba.int64)")
+        self.text.line(f"fault = stack({self.fault.format(self.threads)})")
+        self.text.line("fault[:] = 0")
+        super().write()
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.form.block
+        return x * y * z
+
+    def start(self) -> None:
+        self.text.line("block_starts(clock, block)")
+
+    def ran(self, region: Lanes, header: int) -> None:
+        if self.in_order:
+            self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
+        self.in_order = False
+
+    def nodes(self, nodes: list[Node]) -> None:
+        super().nodes(nodes)
+        if nodes is self.regions.nodes:
+            self.stop()
+
+    def turn(self) -> None:
+        self.stop()  # a mistake may keep the loop going
+
+    def turns(self, loop: ast.While) -> Any:
+        going = ast.parse(f"is_fine(fault, {self.thread()})", mode="eval").body
+        loop.test = ast.BoolOp(ast.And(), [going, loop.test])
+        return loop
+
+    def stop(self) -> None:
+        """End the block if a thread has noted something."""
+        with self.text.block("if faulty(fault, found, block):"):
+            self.text.line("return -1")
+
+    def barrier(self, node: Barrier) -> None:
+        super().barrier(node)
+        self.stop()
+        self.text.line("all_met(clock)")
+
+    def meeting(self, mask: str | None) -> None:
+        here = f", {self.slot_names[mask]}" if mask else ""
+        self.text.line(f"some_met(clock, {self.threads}{here})")
+
+    # Accesses
+
+    def read(self, node: ast.Subscript, name: str, index: str) -> str:
+        place, thread = self.access(node, name, "read"), self.thread()
+        if not self.arrays.is_written(name):
+            return f"within({name}, fault, {place}, {thread}, {index})"
+        space = self.arrays.space(name)
+        alone = space != "global" and self.region is not None
+        if alone and not (space == "shared" and self.intervals.is_written(self.region, name)):
+            return f"read_alone({name}, {name}__writes, clock, fault, {place}, {thread}, {index})"
+        return self.call("read", node, name, place, index)
+
+    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+        """The statement that stands for an assignment to an element."""
+        place = self.access(node, name, "write")
+        if self.arrays.space(name) == "local" or not self.intervals.meets_readers(name):
+            self.in_order |= not self.is_apart(node, name)
+            is_global = self.arrays.space(name) == "global"
+            call = (f"write_alone({name}, {name}__writes, clock, fault, {place}, {self.thread()}, "
+                    f"{is_global}, {index}, {value})")  # fmt: skip
+        else:
+            call = self.call("write", node, name, place, f"{index}, {value}")
+        return ast.parse(call).body
+
+    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
+        return self.call("claim", node, name, self.access(node, name, "write"), index)
+
+    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+        return self.call("atomic_at", node, name, self.access(node, name, "atomic"), index)
+
+    def call(self, function: str, node: ast.Subscript, name: str, place: str, rest: str) -> str:
+        self.in_order = True
+        is_global = self.arrays.space(name) == "global"
+        shadows = f"{name}__writes, {name}__reads, clock, fault"
+        return f"{function}({name}, {shadows}, {place}, {self.thread()}, {is_global}, {rest})"
+
+    def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
+        """The shadow of a view is the same view of the shadow."""
+        if not self.arrays.is_written(name):
+            return []
+        made = []
+        for what in "writes", "reads":
+            shadow = copy.deepcopy(value)
+            for node in ast.walk(shadow):
+                if isinstance(node, ast.Name) and node.id in self.arrays.roots:
+                    node.id += f"__{what}"
+            made.append(ast.Assign([ast.Name(f"{name}__{what}", ast.Store())], shadow))
+        return made
+
+    def is_apart(self, node: ast.Subscript, name: str) -> bool:
+        """Whether the threads of a row surely access different elements."""
+        if self.arrays.space(name) == "local":
+            return True
+        return any(self.runs_along(index) for index in indices_of(node))
+
+    def runs_along(self, index: ast.expr) -> bool:
+        row = f"thread_{self.row_axis}"
+        while isinstance(index, ast.Name) and index.id in self.regions.recomputed:
+            index = self.regions.recomputed[index.id]
+        match index:
+            case ast.Name(id=name):
+                return name == row
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+                return (self.runs_along(left) and self.is_fixed(right)) or (
+                    self.is_fixed(left) and self.runs_along(right)
+                )
+        return False
+
+    def is_fixed(self, index: ast.expr) -> bool:
+        """Whether an expression is the same for all threads of a row."""
+        names = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+        others = THREADS - {f"thread_{self.row_axis}"}
+        return names.isdisjoint(self.uniformity.varying - others)
+
+
+class Diagnosed(Checked):
+    """Writes code that tells what the first mistake is."""
+
+    fault = "(3, {}), numba.int64"
+
+
+class Traced(Watched):
+    """Writes code that writes down what it does: see `tracing`."""
