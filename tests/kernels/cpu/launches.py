@@ -61,6 +61,11 @@ def integers(high: int, *shape: int, dtype: Any = np.int64) -> Maker:
     return lambda rng: rng.integers(0, high, shape).astype(dtype)
 
 
+def ints(*shape: int) -> Maker:
+    """Room for int32."""
+    return zeros(*shape, dtype=np.int32)
+
+
 def zeros(*shape: int, dtype: Any = np.float32) -> Maker:
     """Room for a result."""
     return lambda rng: np.zeros(shape, dtype)
@@ -69,3 +74,29 @@ def zeros(*shape: int, dtype: Any = np.float32) -> Maker:
 def counts(*shape: int) -> Maker:
     """Room for whole numbers."""
     return zeros(*shape, dtype=np.int64)
+
+
+def unsigned(high: int, *shape: int) -> Maker:
+    """uint32 from 0 below `high`."""
+    return integers(high, *shape, dtype=np.uint32)
+
+
+def with_steps(step: int, maker: Maker) -> Maker:
+    """Every `step`-th element of what another makes, as a view."""
+    return lambda rng: maker(rng)[::step]
+
+
+def transposed(maker: Maker) -> Maker:
+    """The transposed view of what another makes."""
+    return lambda rng: maker(rng).T
+
+
+def read_only(maker: Maker) -> Maker:
+    """What another makes, and nobody may write to."""
+
+    def make(rng: np.random.Generator) -> Any:
+        made = maker(rng)
+        made.flags.writeable = False
+        return made
+
+    return make

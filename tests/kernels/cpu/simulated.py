@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from .adversaries import CASES as ADVERSARIES
-from .corpus import CASES
+from . import adversaries, classics, corpus
+
+CASES = corpus.CASES | classics.CASES | adversaries.CASES
 
 
 def main(file: str, *names: str) -> None:
     """Save the arguments of each case as `name/position`."""
     results: dict[str, Any] = {}
     for name in names:
-        case = (CASES | ADVERSARIES)[name]
+        case = CASES[name]
         arguments = case.arguments()
-        case.kernel.on_gpu[case.grid, case.block](*arguments)
+        case.kernel.on_gpu[case.grid, case.block, 0, case.shared_bytes](*arguments)
         results |= {f"{name}/{i}": argument for i, argument in enumerate(arguments)}
     np.savez(file, **results)
 

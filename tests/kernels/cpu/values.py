@@ -141,10 +141,10 @@ def binary(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def unary(operation: Callable[[Any], Any], value: Any) -> Any:
-    """`-value`, `+value`, `~value`."""
-    if operation is operator.invert and isinstance(value, (bool, np.bool_)):
-        return np.bool_(not value)
-    return operation(*widened(value)) if is_integer(value) else operation(value)
+    """`-value`, `+value`, `~value`: the width grows afterwards, which unsigned integers show."""
+    if isinstance(value, (bool, np.bool_)):
+        return np.bool_(not value) if operation is operator.invert else operation(np.int64(value))
+    return widened(operation(value))[0] if is_integer(value) else operation(value)
 
 
 # Bits, and arithmetic that CUDA names -------------------------------------------------------------
