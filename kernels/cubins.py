@@ -69,27 +69,30 @@ def specialisations(head_dim: int, dtype: Any = np.float32) -> Iterable[Speciali
     return found.values()
 
 
-def _softmax(*inputs: Any) -> None:
+def _softmax(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
     output, log_sum_exp = softmax.forward(*inputs)
     softmax.backward(output, *inputs, output, log_sum_exp)
 
 
-def _naive(*inputs: Any) -> None:
+def _naive(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
     for causal in (False, True):
         output, denominator = linear.naive_forward(*inputs, causal=causal)
         linear.naive_backward(output, *inputs, output, denominator, causal=causal)
 
 
-def _linear(*inputs: Any) -> None:
+def _linear(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
     output, denominator = linear.forward(*inputs)
     linear.backward(output, *inputs, output, denominator)
 
 
-def _recurrent(*inputs: Any) -> None:
+def _recurrent(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
     output, denominator, state = recurrent.forward(*inputs)
     recurrent.backward(output, state, *inputs, output, denominator)
-    query, key, value = (array[:, :, 0] for array in inputs)
-    recurrent.step(query, key, value, state)
+    recurrent.step(query[:, :, 0], key[:, :, 0], value[:, :, 0], state)
 
 
 # Each calls the host functions of one attention, forward and backward, on query, key and value.

@@ -1,4 +1,4 @@
-"""The command line: `minitransformer train copy`, `minitransformer copy`, `minitransformer doctor`.
+"""The command line: `minitransformer train copy`, `copy`, `inspect` and `doctor`.
 
 Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
 1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import shlex
 import signal
 import sys
@@ -71,6 +72,12 @@ def _integer(least: int, most: float = math.inf) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){0,2}", text):
+        raise argparse.ArgumentTypeError(f"expected one to three sizes like 32,8, got {text!r}")
+    return tuple(map(int, text.split(",")))
 
 
 def _rate(text: str) -> float:
@@ -254,6 +261,38 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.run()
 
 
+# -- minitransformer inspect -----------------------------------------------------------------------
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from minitransformer_kernels.cpu import KernelError
+    from minitransformer_kernels.microscope import targets
+
+    how = {"seed": options.seed, "gpu": options.gpu, "compiled": options.compiled}
+    if (options.grid is None) != (options.block is None):
+        raise OptionError("arguments --grid and --block: give both, or neither")
+    try:
+        if options.grid is None:
+            reports = targets.reports(options.target, **how)
+        else:
+            launch = options.grid, options.block, options.arrays, options.shared
+            reports = targets.launched(options.target, *launch, **how)
+    except (KernelError, ValueError) as error:
+        raise OptionError(error) from error
+    print("\n\n\n".join(map(str, reports.values())))
+    if options.picture is not None:
+        _draw_kernel(reports, options.picture)
+    return 0
+
+
+def _draw_kernel(reports: dict[str, Any], path: Path) -> None:
+    if len(reports) > 1:
+        raise OptionError(f"argument --picture: name one of the kernels {', '.join(reports)}")
+    (report,) = reports.values()
+    report.picture(path)
+    print(f"\n{path}")
+
+
 # -- What the commands share -----------------------------------------------------------------------
 
 
@@ -354,6 +393,7 @@ def _parser() -> argparse.ArgumentParser:
     tasks = train.add_subparsers(title="tasks", metavar="TASK", required=True)
     _add_train_copy(tasks)
     _add_copy(commands)
+    _add_inspect(commands)
     _add_doctor(commands)
     return parser
 
@@ -408,6 +448,56 @@ def _add_copy(commands: Any) -> None:
         "sequence", metavar="SEQUENCE", nargs="+", help="digits, with or without spaces between"
     )
     parser.set_defaults(command=_copy, parser=parser)
+
+
+def _add_inspect(commands: Any) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="what each line of a kernel asks of a GPU, found without one",
+        description="Run a kernel on the CPU and count, line by line, what it asks of a GPU: "
+        "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
+        "speed.",
+        epilog="targets:\n"
+        "  softmax, naive, linear, recurrent     the kernels of an attention, on a small example\n"
+        "  softmax.forward                       one of them\n"
+        "  file.py, file.py:kernel               what example() in that file launches\n"
+        "  file.py:kernel, with grid and block   that kernel, on random arrays\n"
+        "examples:\n"
+        "  minitransformer inspect softmax.forward --gpu H200 --picture forward.png\n"
+        "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 "
+        "--arrays 'float32[64,64]' 'float32[64,64]'",
+    )
+    parser.add_argument("target", metavar="TARGET", help="which kernel; see below")
+    parser.add_argument("--grid", type=_shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
+    parser.add_argument("--block", type=_shape, metavar="X[,Y[,Z]]", help="threads of a block")
+    parser.add_argument(
+        "--arrays",
+        nargs="*",
+        default=[],
+        metavar="ARGUMENT",
+        help="the kernel's arguments: arrays float32[64,64], numbers 7 or float32(0.5)",
+    )
+    parser.add_argument(
+        "--shared",
+        type=_integer(0),
+        default=0,
+        metavar="BYTES",
+        help="dynamic shared memory of a block (default: 0)",
+    )
+    parser.add_argument(
+        "--seed", type=_integer(0), default=0, metavar="N", help="decides the arrays (default: 0)"
+    )
+    parser.add_argument(
+        "--gpu", default="H100", metavar="NAME", help="for the roofline (default: H100)"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw it, too")
+    parser.add_argument(
+        "--no-compiled",
+        dest="compiled",
+        action="store_false",
+        help="leave out registers, spills and occupancy",
+    )
+    parser.set_defaults(command=_inspect, parser=parser)
 
 
 def _add_doctor(commands: Any) -> None:

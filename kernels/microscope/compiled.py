@@ -6,6 +6,8 @@ from collections import Counter
 from math import prod
 from typing import Any, NamedTuple
 
+from numba.core.errors import NumbaError
+
 from .. import cubins
 from ..cuda import Launch
 from .gpus import Capability, Occupancy, occupancy
@@ -32,6 +34,14 @@ def compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled | str:
     """Compile the kernel of a launch for its arguments; return why not, if that fails."""
     if not cubins.available():
         return MISSING
+    try:
+        return _compiled(launch, arguments)
+    except NumbaError as error:
+        reason = "\n".join(f"  {line}" for line in str(error).splitlines() if line.strip())
+        return f"Numba cannot compile the kernel for a GPU:\n{reason}"
+
+
+def _compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled:
     kernel = launch.kernel
     types = tuple(map(kernel.on_gpu.typeof_pyval, arguments))
     made = cubins.Specialisation(kernel.__name__, kernel, types, prod(launch.block))

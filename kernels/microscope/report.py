@@ -106,18 +106,22 @@ class Report:
     def __str__(self) -> str:
         return table(self)
 
-    def picture(self, path: str | Path | None = None) -> bytes:
+    def picture(self, path: str | Path | None = None, array: str | None = None) -> bytes:
         """Draw the source with its heat, and a warp's threads over the memory that it accesses.
 
         Args:
             path: The PNG file to write, if any.
+            array: The array to draw the threads over; by default those where they waste most.
 
         Returns:
             The PNG.
+
+        Raises:
+            ValueError: no access to an array of that name was made.
         """
         from .picture import draw
 
-        png = draw(self)
+        png = draw(self, array)
         if path is not None:
             Path(path).write_bytes(png)
         return png

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .compiled import Compiled
 from .roofline import Roofline
-from .units import bytes_text, count_text, rate_text
+from .units import bytes_text, count_text, plural, rate_text
 from .warps import Traffic
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _compiled(found: Compiled | str, float32: bool) -> list[str]:
     rows = [["compiled for", "registers", "spills", "local", "shared", "occupancy"]]
     for (major, minor), (needs, fits) in found.needs.items():
         sizes = (bytes_text(size) for size in (needs.spills, needs.local, needs.shared))
-        full = f"{fits.share:.0%}, {fits.blocks} blocks, limited by {fits.limit}"
+        full = f"{fits.share:.0%}, {plural(fits.blocks, 'block')}, limited by {fits.limit}"
         rows.append([f"sm_{major}{minor}", str(needs.registers), *sizes, full])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     shown = [
@@ -136,7 +136,8 @@ def _compiled(found: Compiled | str, float32: bool) -> list[str]:
 def _float64(found: Counter[tuple[str, int]]) -> list[str]:
     """Name the lines that compute in float64, in a kernel whose arrays are float32."""
     return [
-        f"line {line} ({os.path.basename(file)}) makes {count} float64 instructions in a float32 "
-        "kernel. Write float32(0.5) in place of 0.5, and pass numpy.float32 in place of float."
+        f"line {line} ({os.path.basename(file)}) computes in float64, "
+        f"{plural(count, 'instruction')}: write float32(0.5) in place of 0.5, and pass "
+        "numpy.float32 in place of float."
         for (file, line), count in sorted(found.items())
     ]

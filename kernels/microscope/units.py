@@ -40,3 +40,12 @@ def count_text(value: float) -> str:
             return f"{value:.4g}" if not unit else f"{value:.3g}{unit}"
         value /= 1000
     return f"{value:.3g}G"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a count with its noun.
+
+    >>> plural(1, "block"), plural(2, "block")
+    ('1 block', '2 blocks')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
