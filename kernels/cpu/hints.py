@@ -258,9 +258,8 @@ def member(module: str, name: str) -> tuple[str, str] | None:
     if module == "math":
         if name in MATH or isinstance(getattr(math, name, None), float):
             return None
-        way_out = f"There are {', '.join(sorted(MATH))}"
-        if name == "cbrt" or (meant := closest(name, MATH)):
-            way_out = "Write cuda.cbrt(x)" if name == "cbrt" else f"Did you mean math.{meant}?"
+        meant = "cuda.cbrt" if name == "cbrt" else closest(name, MATH)
+        way_out = f"Did you mean {meant}(x)?" if meant else "Write its formula"
         return f"kernels have no math.{name}", way_out
     value = getattr(np if module == "numpy" else numba, name, None)
     if isinstance(value, (np.ufunc, numba.types.Type, bool, int, float, complex)):

@@ -1,0 +1,342 @@
+"""What Numba says about the types in a kernel, in one sentence about the kernel's own line.
+
+Numba types the text that `emit.typing_module` writes. Its errors name lines of that text, and run
+to dozens of lines. `explained` finds the statement that such a line was written from, and says in
+plain words what the usual causes are; Numba's own error stays behind it as `__cause__`.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from numba.core import types
+
+from . import hints
+from .canonical import Canonical
+from .errors import UnsupportedKernel
+from .source import Source, place
+
+Sentence = tuple[str, str]  # what is wrong, and the way out
+OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lshift": "<<", "rshift": ">>", "and_": "&", "or_": "|", "xor": "^", "matmul": "@",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "contains": "in",
+    "neg": "-", "pos": "+", "invert": "~", "not_": "not",
+}  # fmt: skip
+BITWISE = {"<<", ">>", "&", "|", "^", "~"}
+ATTRIBUTES = ("shape", "size", "ndim", "dtype", "strides", "T", "real", "imag")
+NEW_ARRAY = {"copy", "astype", "flatten", "repeat", "nonzero", "argsort", "sort", "cumsum", "dot"}
+OF_THIS_PACKAGE = re.escape(str(Path(__file__).parent))
+IN_THE_TEXT = re.compile(r'<types of \w+>(?:", line | \()(\d+)')
+
+
+def explained(form: Canonical, text: str, error: Exception) -> UnsupportedKernel:
+    """The error to raise for one of Numba's, about the module `text` that types were sought in."""
+    statement = _origin(form, text, _line(error)) or form.source.tree
+    what, way_out = _sentence(error)
+    written = linecache.getline(*place(statement)).strip()
+    return form.source.refuse(statement, f"in `{written}`, {what}", way_out)
+
+
+def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> UnsupportedKernel:
+    """The error to raise for a variable that a thread would have to keep, but cannot."""
+    statement = next(_assignments(form.body, variable), form.source.tree)
+    if isinstance(kind, types.Optional):
+        what = f"the variable {variable!r} is sometimes None, sometimes {readable(str(kind.type))}"
+        return form.source.refuse(statement, what, "Start from a number instead of None")
+    what = f"the variable {variable!r} is {readable(str(kind)) if kind else 'of several types'}"
+    return form.source.refuse(
+        statement, f"{what}, and across a barrier or a loop a thread can keep numbers only",
+        "Index the array itself instead of keeping a view of it",
+    )  # fmt: skip
+
+
+def _assignments(body: list[ast.stmt], variable: str) -> Iterator[ast.AST]:
+    for node in (inner for statement in body for inner in ast.walk(statement)):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == variable for t in targets):
+            yield node
+
+
+# Where
+
+
+def _line(error: Exception) -> int:
+    """The line of the typed text that an error is about, the innermost if it has several."""
+    named = IN_THE_TEXT.search(str(error))
+    if named:
+        return int(named[1])
+    line = 0
+    for frame, _ in traceback.walk_tb(error.__traceback__):  # what Numba was typing at the time
+        location = getattr(frame.f_locals.get("self"), "loc", None)
+        if str(getattr(location, "filename", "")).startswith("<types of"):
+            line = location.line
+    return line
+
+
+def _origin(form: Canonical, text: str, line: int) -> ast.stmt | None:
+    """The kernel's statement that a line of the typed text was written from."""
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    bodies = [*_device_functions(form.source), form.body]
+    functions[-1].body = functions[-1].body[len(form.arrays) :]  # after their declarations
+    found = None
+    for function, body in zip(functions, bodies, strict=True):
+        for written, origin in zip(_in_order(function.body), _in_order(body), strict=False):
+            if written.lineno <= line <= (written.end_lineno or 0):
+                found = origin
+    return found
+
+
+def _device_functions(source: Source) -> Iterator[list[ast.stmt]]:
+    """The bodies of the device functions, in the order in which they are emitted."""
+    for inner in source.device_functions.values():
+        yield from _device_functions(inner)
+        yield inner.tree.body[1:] if ast.get_docstring(inner.tree) else inner.tree.body
+
+
+def _in_order(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse"):
+            yield from _in_order(getattr(statement, part, []))
+
+
+# What
+
+
+def _sentence(error: Exception) -> Sentence:
+    """Numba's error in plain words: its usual causes, or else the first line that says a thing."""
+    message = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
+    if isinstance(error, KeyError):
+        return f"a record has no field {message}", "See the fields of its dtype: x.dtype.names"
+    for pattern, say in _CAUSES:
+        if found := pattern.search(message):
+            return say(*found.groups())
+    lines = [line.strip() for line in message.splitlines()]
+    said = next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
+    return f"Numba finds: {readable(said)}", "Kernels compute with numbers and with arrays of them"
+
+
+def _index(kind: str) -> Sentence:
+    return f"an index has the type {readable(kind)}", (
+        "An index is a whole number: divide with `//` instead of `/`, or convert with int(...)"
+    )
+
+
+def _indices(array: str, count: str) -> Sentence:
+    kind = readable(array)
+    return f"a {kind} gets {count} indices", (
+        "Give one index for each dimension at most; cuda.grid(2) is for arrays of 2 dimensions"
+    )
+
+
+def _own(message: str) -> Sentence:
+    """An error that this package raised while Numba was asking it for types."""
+    return message, "Convert what it is given, or use an array of another dtype"
+
+
+def _signature(name: str, arguments: str) -> Sentence:
+    """Numba knows the function, but not for arguments of these types."""
+    kinds = [readable(kind) for kind in _split(arguments)]
+    if name == "setitem":
+        return _store(*kinds)
+    if name in ("getitem", "static_getitem"):
+        return _load(*kinds)
+    name = name.removeprefix("i") if name.removeprefix("i") in OPERATORS else name
+    if name in OPERATORS:
+        return _operator(OPERATORS[name], kinds)
+    if name == "bool":
+        what = f"a condition has the type {kinds[0]}"
+        return what, "A condition is one number or comparison: x[i] > 0, not a whole array"
+    given = ", ".join(kinds)
+    if any("array" in kind for kind in kinds):
+        return f"`{name}` gets ({given})", "Call it with one element at a time: x[i]"
+    return f"`{name}` cannot take ({given})", "Check how many arguments it has, and their types"
+
+
+def _store(array: str, index: str, value: str) -> Sentence:
+    if "array" not in array:
+        return f"an element of a {array} is assigned to", "Only elements of arrays can be"
+    if "array" in value or value.startswith("("):
+        what = f"one element of a {array} is set to a whole {value}"
+        return what, "Store one number at a time: x[i] = y[i]"
+    what = f"{_a(value)} is stored in a {array}, which it does not fit"
+    return what, "Convert it first, or use an array of another dtype"
+
+
+def _load(thing: str, index: str) -> Sentence:
+    if thing.startswith("("):
+        what = f"a tuple of different types, {thing}, gets an index that varies"
+        return what, "Use a constant index, or items of one type"
+    if thing.startswith("range"):
+        return "a range gets an index", "Write range(start, stop, step)"
+    return f"{_a(thing)} gets an index, but has no elements", "Only arrays and tuples have"
+
+
+def _operator(symbol: str, kinds: list[str]) -> Sentence:
+    what = f"`{symbol}` is not defined for {' and '.join(kinds)}"
+    if any("text" in kind for kind in kinds):
+        return what, "A kernel computes with numbers; print takes text and numbers apart"
+    if any("None" in kind for kind in kinds):
+        return what, "Start from a number, such as -math.inf or 0, instead of None"
+    if any("array" in kind for kind in kinds):
+        return what, "Write it for one element: x[i]"
+    if symbol in BITWISE:
+        return what, "Bits are those of whole numbers: convert with int32(...) first"
+    return what, "Convert one of them first, with float32(...) or int32(...)"
+
+
+def _attribute(name: str, kind: str) -> Sentence:
+    kind = readable(kind)
+    meant = hints.closest(name, ATTRIBUTES)
+    what = f"{_a(kind)} has no attribute {name!r}"
+    if meant and "array" in kind:
+        return what, f"Did you mean {meant!r}?"
+    if name in ("append", "extend", "insert"):
+        return what, "An array keeps its size: count in a variable, and write x[count]"
+    if "array" in kind:
+        return what, f"Kernels know {', '.join(ATTRIBUTES[:5])} of an array, and its elements"
+    return what, "A number in a kernel is only that: use functions of `math`, and operators"
+
+
+def _two_types(one: str, other: str, variable: str) -> Sentence:
+    name = variable.split(".")[0]
+    return f"the variable {name!r} is sometimes {readable(other)}, sometimes {readable(one)}", (
+        "A variable has one type: use two names, or convert"
+    )
+
+
+def _undefined(name: str) -> Sentence:
+    return f"the variable {name!r} is used before it has a value", "Assign to it first"
+
+
+def _called(kind: str) -> Sentence:
+    what = f"{_a(readable(kind))} is called like a function"
+    return what, "Use [ ] for an index; functions are those with @cuda.jit(device=True)"
+
+
+def _keywords() -> Sentence:
+    return "print gets a keyword", "Pass what to print, and nothing else: print('x is', x[0])"
+
+
+_CAUSES = [
+    (re.compile(pattern, re.DOTALL), say)
+    for pattern, say in (
+        (rf"TypingError: ([^\n]*)\n\s*raised from {OF_THIS_PACKAGE}", _own),
+        (r"Unsupported array index type ([^\n]+?) in ", _index),
+        (r"cannot index (\w* ?array\([^\n]*\)) with (\d+) indices", _indices),
+        (r"print\(\) function implementation does not support keyword", _keywords),
+        (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
+        (r"Cannot unify ([^\n]+) and ([^\n]+) for '([^']+)'", _two_types),
+        (r"Variable '([\w.]+)' is not defined", _undefined),
+        (r"No type info available for ([^\n]+) as a callable", _called),
+        (r">>> (\w+)\(([^\n]*)\)", _signature),
+    )
+]
+
+
+def readable(kind: str) -> str:
+    """The name of one of Numba's types in plain words."""
+    for pattern, plain in _PLAIN:
+        kind = pattern.sub(plain, kind)
+    return kind.strip()
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeio" else f"a {kind}"
+
+
+def _tuple(found: re.Match[str]) -> str:
+    return "(" + ", ".join([found[1]] * int(found[2])) + ")"
+
+
+_PLAIN = [
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"(?:Literal|literal)\[int\]\(-?\d+\)", "int64"),
+        (r"(?:Literal|literal)\[bool\]\(\w+\)", "bool"),
+        (r"(?:Literal|literal)\[str\]\([^)]*\)|unicode_type", "text"),
+        (r"Record\(.*?;\d+;(?:True|False)\)", "record"),
+        (r"\bnone\b", "None"),
+        (r"(?:unaligned |readonly |mutable )*array\((\w+), (\d)d, \w+(?:, \w+)*\)",
+         r"\2-d array of \1"),
+        (r"OptionalType\((\w+)\)", r"\1 or None"),
+        (r"UniTuple\((.+?) x (\d+)\)", _tuple),
+        (r"Tuple\(", "("),
+        (r"type\(CPUDispatcher\(.*\)\)", "device function"),
+        (r"(?:Module|Function|BoundFunction)\(<?(.*?)>?\)", r"\1"),
+        (r"range_\w+", "range"),
+    )
+]  # fmt: skip
+
+
+def _split(arguments: str) -> list[str]:
+    """`f(a, b), c` at its outer commas."""
+    parts, depth = [""], 0
+    for letter in arguments:
+        depth += (letter in "([<") - (letter in ")]>")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+# What Numba allows, but a GPU does not
+
+
+def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
+    """Refuse operations on whole arrays: a thread has no memory to put a new one in.
+
+    Raises:
+        UnsupportedKernel: with the operation.
+    """
+    ndims = {name: kind.ndim for name, kind in kinds.items() if isinstance(kind, types.Array)}
+
+    def is_array(node: ast.expr) -> bool:
+        return _dimensions(node, ndims) > 0
+
+    for node in (inner for statement in form.body for inner in ast.walk(statement)):
+        match node:
+            case ast.BinOp(left=left, right=right):
+                whole = is_array(left) or is_array(right)
+            case ast.AugAssign(target=target, value=value):
+                whole = is_array(target) or is_array(value)
+            case ast.UnaryOp(operand=operand):
+                whole = is_array(operand)
+            case ast.Compare(left=left, ops=[op, *_], comparators=others):
+                whole = any(map(is_array, [left, *others]))
+                whole = whole and not isinstance(op, ast.Is | ast.IsNot)
+            case ast.Call(func=ast.Attribute(value=value, attr=method), args=arguments):
+                whole = is_array(value) and method in NEW_ARRAY
+                is_numpy = isinstance(value, ast.Name) and (
+                    form.source.constants.get(value.id) == "numpy"
+                )
+                whole = whole or (is_numpy and any(map(is_array, arguments)))
+            case _:
+                continue
+        if whole:
+            form.refuse(
+                node,
+                f"`{ast.unparse(node)}` computes with whole arrays",
+                "A thread computes with elements: write it for x[i], in a loop if need be",
+            )
+
+
+def _dimensions(node: ast.expr, ndims: dict[str, int]) -> int:
+    """How many dimensions what an expression gives has, as far as it is a view of an array."""
+    match node:
+        case ast.Name(id=name):
+            return ndims.get(name, 0)
+        case ast.Subscript(value=value, slice=index):
+            indices = index.elts if isinstance(index, ast.Tuple) else [index]
+            taken = sum(not isinstance(i, ast.Slice) for i in indices)
+            return max(_dimensions(value, ndims) - taken, 0)
+        case ast.Attribute(value=value, attr="T"):
+            return _dimensions(value, ndims)
+    return 0
