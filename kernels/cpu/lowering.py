@@ -16,9 +16,8 @@ from typing import Any
 
 import numba
 from numba.core import types
-from numba.core.errors import NumbaError
 
-from . import emit, instrument, pipeline
+from . import emit, instrument, pipeline, typing_errors
 from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
 from .regions import cut
@@ -151,11 +150,9 @@ def _variable_types(
     indices = (types.int64,) * 9
     try:
         found = pipeline.infer_types(namespace[emit.function_name(source)], indices + arguments)
-    except NumbaError as error:
-        raise KernelError(
-            f"{source.filename}:{source.first_line}: kernel {source.name!r}: Numba cannot type it "
-            f"for the arguments ({', '.join(map(str, arguments))}):\n{error}"
-        ) from error
+    except Exception as error:  # Numba raises more than its own errors
+        raise typing_errors.explained(form, text, error) from error
+    typing_errors.refuse_new_arrays(form, found)
     return found | dict(zip(form.parameters, arguments, strict=True))
 
 
@@ -171,13 +168,7 @@ def _slot_type(form: Canonical, slot: str, kinds: dict[str, types.Type]) -> type
         return types.int64
     kind = kinds.get(slot)
     if not isinstance(kind, types.Number | types.Boolean):
-        source = form.source
-        raise KernelError(
-            f"{source.filename}:{source.first_line}: kernel {source.name!r}: the variable "
-            f"{slot!r} is not a number of one type, but {kind or 'of several types'}; across a "
-            "barrier or a loop a thread can keep numbers only. Index the array itself instead "
-            "of keeping a view of it"
-        )
+        raise typing_errors.not_a_number(form, slot, kind)
     return kind
 
 
