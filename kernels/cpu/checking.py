@@ -132,8 +132,8 @@ def _mistake(
     index = checks.unpacked(packed, place.packed)[: place.indices]
     block, accessing = place_of(number, grid), place_of(thread, variant.block)
     array = body.form.source.originals.get(place.array, place.array)
-    access = f"thread {accessing} {DOES[place.kind]} {place.space} array {array!r} at {list(index)}"
     given = body.form.source.name, place.filename, place.line, block
+    access = f"thread {accessing} {DOES[place.kind]} {place.space} array {array!r} at {list(index)}"
     if kind == checks.OUT:
         message = (f"in block {block}, {access}, which is outside{_shape(body, place, arguments)}. "
                    "On a GPU that is another array's memory: guard the access with a condition, "
@@ -147,16 +147,20 @@ def _mistake(
     earlier = body.places[other >> checks.PLACE_SHIFT & checks.PLACES - 1]
     partner = place_of(other & checks.THREAD_BITS, variant.block)
     home = (other >> checks.TIME_SHIFT) // checks.EPOCHS - 1
-    did = DOES["read" if kind == checks.READ else earlier.kind]
+    one, two = (place, accessing, block), (earlier, partner, place_of(home, grid))
+    if (place.filename, place.line) < (earlier.filename, earlier.line):
+        one, two = two, one  # the later line is the one to look at
+    (later, accessing, block), (earlier, partner, home_block) = one, two
+    message = (f"in block {block}, thread {accessing} {DOES[later.kind]} {later.space} array "
+               f"{array!r} at {list(index)}, which thread {partner}")  # fmt: skip
     if home == number % checks.BLOCKS:
-        message = (f"in block {block}, {access}, which thread {partner} {did} in line "
-                   f"{earlier.line}, and nothing says who comes first. Put cuda.syncthreads() "
-                   "between the two, or use cuda.atomic")  # fmt: skip
+        message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing says who comes "
+                    "first. Put cuda.syncthreads() between the two, or use cuda.atomic")  # fmt: skip
     else:
-        message = (f"in block {block}, {access}, which thread {partner} of block "
-                   f"{place_of(home, grid)} {did} in line {earlier.line}; blocks run in any order. "
-                   "Let each block write to elements of its own, use cuda.atomic, or launch a "
-                   "second kernel for what comes after")  # fmt: skip
+        message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}; blocks "
+                    "run in any order. Let each block write to elements of its own, use "
+                    "cuda.atomic, or launch a second kernel for what comes after")  # fmt: skip
+    given = body.form.source.name, later.filename, later.line, block
     return DataRace(message, *given, (partner, accessing), array, index, earlier.line)
 
 

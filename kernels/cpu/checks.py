@@ -264,10 +264,10 @@ def read(array, writes, reads, clock, fault, place, thread, is_global, index):  
     last, kind = writes[at], 0
     if outside:
         kind = OUT
-    elif not is_global and last >> TIME_SHIFT < clock[FIRST]:
-        kind = UNWRITTEN
     else:
-        if _unordered(last, clock, thread, is_global):
+        if not is_global and last >> TIME_SHIFT < clock[FIRST]:
+            kind = UNWRITTEN
+        elif _unordered(last, clock, thread, is_global):
             kind = WRITTEN
         _remember_reader(reads, at, _word(clock, place, thread, 0))
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
@@ -356,11 +356,18 @@ def _faulty_for(fault, found, block):  # type: ignore[no-untyped-def]
         return noted != 0
 
     def what(fault, found, block):  # type: ignore[no-untyped-def]
+        chosen = -1
         for thread in range(fault.shape[1]):
-            if fault[0, thread] != 0:
-                found[:3] = fault[:, thread]
-                found[3], found[4] = block, thread
-                return True
-        return False
+            if fault[0, thread] == 0:
+                continue
+            # What is read too early is unwritten for some threads, and a race for others.
+            if chosen < 0 or (
+                fault[0, chosen] % KINDS == UNWRITTEN and fault[0, thread] % KINDS >= WRITTEN
+            ):
+                chosen = thread
+        if chosen >= 0:
+            found[:3] = fault[:, chosen]
+            found[3], found[4] = block, chosen
+        return chosen >= 0
 
     return whether if fault.ndim == 1 else what

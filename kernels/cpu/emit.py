@@ -180,6 +180,8 @@ class Body:
         """`slots` gives each slot's Numba type."""
         self.text = Text()
         self.form, self.regions, self.types = form, regions, slots
+        self.kinds: Mapping[str, types.Type] = {}  # of all variables
+        self.statements: list[ast.stmt] = []  # those that are marked
         *self.outer_axes, self.row_axis = list(lane_axes(form.block))
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
@@ -249,6 +251,7 @@ class Body:
                 case Meeting(mask):
                     self.meeting(mask)
                 case Strip(body):
+                    self.strip()
                     depth = self.text.depth
                     for axis in self.outer_axes:
                         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
@@ -257,6 +260,9 @@ class Body:
                     self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
+
+    def strip(self) -> None:
+        """All rows of threads run a stretch, one after the other."""
 
     def turn(self) -> None:
         """A turn of a `while` at block level ends."""

@@ -247,9 +247,13 @@ class Watched(emit.Body):
         """The call that stands for the index of an element that an atomic works on."""
         raise NotImplementedError
 
-    def turns(self, loop: ast.While) -> Any:
+    def own_loop(self, loop: ast.For | ast.While) -> Any:
         """A loop that each thread runs for itself."""
-        return loop
+        return self.rewriter.generic_visit(loop)
+
+    def executed(self, mark: ast.Expr) -> Any:
+        """A mark of a statement."""
+        return mark
 
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """What goes with the assignment of a view."""
@@ -317,8 +321,16 @@ class Watcher(emit.Rewriter):
         return self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> Any:
-        self.generic_visit(node)
-        return self.body.turns(node)
+        return self.body.own_loop(node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        return self.body.own_loop(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        match node.value:
+            case ast.Call(func=ast.Name(id=called)) if called == MARK:
+                return self.body.executed(node)
+        return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
         if not is_atomic(node):
@@ -411,9 +423,11 @@ class Checked(Watched):
     def turn(self) -> None:
         self.stop()  # a mistake may keep the loop going
 
-    def turns(self, loop: ast.While) -> Any:
-        going = ast.parse(f"is_fine(fault, {self.thread()})", mode="eval").body
-        loop.test = ast.BoolOp(ast.And(), [going, loop.test])
+    def own_loop(self, loop: ast.For | ast.While) -> Any:
+        super().own_loop(loop)
+        if isinstance(loop, ast.While):  # a mistake may keep it going
+            fine = ast.parse(f"is_fine(fault, {self.thread()})", mode="eval").body
+            loop.test = ast.BoolOp(ast.And(), [fine, loop.test])
         return loop
 
     def stop(self) -> None:
@@ -512,4 +526,99 @@ class Diagnosed(Checked):
 
 
 class Traced(Watched):
-    """Writes code that writes down what it does: see `tracing`."""
+    """Writes code that writes down what it does: see `tracing`.
+
+    `step` tells dynamic instances apart: it grows with each region, and a loop that threads run for
+    themselves mixes the number of its turn into it.
+    """
+
+    parameters = ("log", "marks", "counts", "bases")
+    nobody = "-1"
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.steps = ["step"]
+
+    def extra_types(self) -> tuple[types.Type, ...]:
+        """The types of the arguments besides the kernel's own."""
+        table, row = (types.Array(types.int64, n, "C") for n in (2, 1))
+        return table, table, row, row
+
+    def write(self) -> None:
+        self.text.line("step = 0")
+        super().write()
+
+    def declare(self, array: Array) -> None:
+        super().declare(array)
+        if array.space == "shared":
+            number = list(self.form.arrays).index(array.name)
+            origin = ", ".join("0" for _ in array.shape)
+            self.text.line(f"bases[{number}] = address_of({array.name}, ({origin},))")
+
+    def strip(self) -> None:
+        self.text.line("step += 1")
+
+    def ran(self, region: Lanes, header: int) -> None:
+        self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
+
+    def here(self) -> str:
+        return f"block, {self.thread()}, {self.steps[-1]}"
+
+    def read(self, node: ast.Subscript, name: str, index: str) -> str:
+        place = self.access(node, name, "read")
+        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+
+    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+        place = self.access(node, name, "write")
+        call = f"trace_write({name}, log, counts, {place}, {self.here()}, {index}, {value})"
+        return ast.parse(call).body
+
+    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
+        place = self.access(node, name, "write")
+        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+
+    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+        place = self.access(node, name, "atomic")
+        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+
+    def executed(self, mark: ast.Expr) -> ast.Expr:
+        """The call that stands for the mark of a statement."""
+        assert isinstance(mark.value, ast.Call)
+        number = ast.unparse(mark.value.args[0])
+        call = f"execute(marks, counts, {number}, {self.here()})"
+        return ast.Expr(ast.parse(call, mode="eval").body)
+
+    def own_loop(self, loop: ast.For | ast.While) -> list[ast.stmt]:
+        """A loop that each thread runs for itself, with a step for each turn."""
+        step = self.form.fresh("step")
+        before = ast.parse(f"{step} = {self.steps[-1]} * 1000003").body
+        self.steps.append(step)
+        self.rewriter.generic_visit(loop)
+        self.steps.pop()
+        loop.body = [*ast.parse(f"{step} += 1").body, *loop.body]
+        return [*before, loop]
+
+
+MARK = "executed"
+
+
+def marked(body: list[ast.stmt], found: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements with a mark before each one, and at the start of each turn of a loop.
+
+    The marked statements are appended to `found`; a mark holds the number of its statement there.
+    """
+    new: list[ast.stmt] = []
+    for statement in body:
+        mark = ast.parse(f"{MARK}({len(found)})").body[0]
+        for node in ast.walk(mark):
+            ast.copy_location(node, statement)
+        found.append(statement)
+        if isinstance(statement, ast.For | ast.While):
+            statement.body = [mark, *marked(statement.body, found)]
+            new.append(statement)
+            continue
+        if isinstance(statement, ast.If):
+            statement.body = marked(statement.body, found)
+            statement.orelse = marked(statement.orelse, found)
+        new += [mark, statement]
+    return new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -67,12 +68,14 @@ class Mode:
     runtime: str  # the module that emitted code imports
     body: type[emit.Body]  # who writes it
     instrumented: bool = False
+    each_alone: bool = False  # is each statement marked, and each region run on its own?
 
 
 PLAIN = Mode("plain", f"{__package__}.runtime", emit.Body)
 CHECKED = Mode("checked", f"{__package__}.checks", instrument.Checked, instrumented=True)
 DIAGNOSED = Mode("diagnosed", f"{__package__}.checks", instrument.Diagnosed, instrumented=True)
-TRACED = Mode("traced", f"{__package__}.tracing", instrument.Traced, instrumented=True)
+TRACED = Mode("traced", f"{__package__}.tracing", instrument.Traced, instrumented=True,
+              each_alone=True)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,16 @@ class Variant:
         )
         kinds = _variable_types(form, self.arguments, self.fastmath)
         form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
-        uniformity = Uniformity(form, self.aliased)
-        regions = cut(form, uniformity)
+        statements: list[ast.stmt] = []
+        if self.mode.each_alone:
+            form.body = instrument.marked(form.body, statements)
+        uniformity = Uniformity(form, self.aliased, exact=self.mode.each_alone)
+        regions = cut(form, uniformity, each_alone=self.mode.each_alone)
         slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
         _check_frame(form, slots)
-        return self.mode.body(form, uniformity, regions, slots)
+        body = self.mode.body(form, uniformity, regions, slots)
+        body.kinds, body.statements = kinds, statements
+        return body
 
 
 def _ndim(kind: types.Type | None) -> int | None:

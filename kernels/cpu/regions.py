@@ -114,11 +114,11 @@ class Regions:
     recomputed: dict[str, ast.expr] = field(default_factory=dict)
 
 
-def cut(form: Canonical, uniformity: Uniformity) -> Regions:
-    """Cut a kernel into regions."""
+def cut(form: Canonical, uniformity: Uniformity, *, each_alone: bool = False) -> Regions:
+    """Cut a kernel into regions; `each_alone` lets all threads finish one before the next."""
     nodes = _Cutter(form, uniformity).cut(form.body, None)
     regions = _what_lives_across(Regions(nodes), uniformity)
-    regions.nodes = _strips(nodes)
+    regions.nodes = _strips(nodes, each_alone)
     regions.row_slots = regions.slots - form.sent - _crossing_strips(regions)
     return regions
 
@@ -474,19 +474,22 @@ def _not_dominated(
     return missing
 
 
-def _strips(nodes: list[Node]) -> list[Node]:
+def _strips(nodes: list[Node], each_alone: bool) -> list[Node]:
     """Gather neighbours that a row of threads can run through on its own."""
     gathered: list[Node] = []
     for node in nodes:
         last = gathered[-1] if gathered else None
-        if isinstance(last, Strip) and _can_be_a_strip([*last.body, node]):
+        if each_alone and isinstance(node, Lanes):
+            gathered.append(Strip([node]))
+        elif not each_alone and isinstance(last, Strip) and _can_be_a_strip([*last.body, node]):
             last.body.append(node)
-        elif _can_be_a_strip([node]) and not isinstance(node, Scalar):
+        elif not (each_alone or isinstance(node, Scalar)) and _can_be_a_strip([node]):
             gathered.append(Strip([node]))
         elif isinstance(node, Loop):
-            gathered.append(Loop(node.header, _strips(node.body)))
+            gathered.append(Loop(node.header, _strips(node.body, each_alone)))
         elif isinstance(node, Branch):
-            gathered.append(Branch(node.test, _strips(node.body), _strips(node.orelse)))
+            parts = (_strips(part, each_alone) for part in (node.body, node.orelse))
+            gathered.append(Branch(node.test, *parts))
         else:
             gathered.append(node)
     return gathered

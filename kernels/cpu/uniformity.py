@@ -75,8 +75,13 @@ def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
 class Uniformity:
     """The varying names of a kernel, and the loops that run at block level."""
 
-    def __init__(self, form: Canonical, aliased: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, form: Canonical, aliased: frozenset[str] = frozenset(), *, exact: bool = False
+    ) -> None:
+        """`aliased` arguments share memory with one that is written to; `exact` lets no thread
+        take part in what it would not do on a GPU."""
         self.form = form
+        self.exact = exact
         self.loops = _own_loops(form)
         self.varying: set[str] = THREADS | form.sent
         self.written = written_arrays(form) | aliased
@@ -215,7 +220,7 @@ class Uniformity:
 
     def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
         """Whether a variable is used in these statements only, and its value reads no memory."""
-        if body is None or reads_memory(value):
+        if body is None or self.exact or reads_memory(value):
             return False
         return len(_uses(body, target)) == len(_uses(self.form.body, target))
 
