@@ -10,11 +10,14 @@
 | model.py     | how many steps a second does S1's model take, and where does a step go?   |
 | memory.py    | does the memory of causal linear attention grow linearly in length?       |
 | start.py     | how long does `minitransformer train copy` take to its first step?        |
+| lowering.py  | do textbook kernels keep up with loops that are written for a CPU?        |
+| compiling.py | how long does a kernel's first launch take?                               |
+| checked.py   | what does the checked mode cost?                                          |
 | simulator.py | what would the same kernel cost under Numba's own simulator?              |
 | cubins.py    | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
 
-`harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side. It needs
-the extra `bench`.
+`harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
+`textbook.py` holds kernels as textbooks write them. It needs the extra `bench`.
 """
 
 import os
@@ -22,5 +25,5 @@ import os
 THREADS = 2
 
 # Every side gets the same threads. The libraries read this when they are first imported.
-for library in ("MINITRANSFORMER", "OMP", "OPENBLAS", "MKL"):
+for library in ("MINITRANSFORMER", "NUMBA", "OMP", "OPENBLAS", "MKL"):
     os.environ[f"{library}_NUM_THREADS"] = str(THREADS)

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-BENCHMARKS = ("softmax", "linear", "model", "memory", "start", "simulator")
+BENCHMARKS = (
+    "softmax", "linear", "model", "memory", "start", "lowering", "compiling", "checked",
+    "simulator",
+)  # fmt: skip
 
 failed = [
     name

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import harness, report
+from benchmarks import compiling, harness, lowering, report, textbook
 
 
 def test_contestants_take_turns(monkeypatch):
@@ -56,3 +56,51 @@ def test_report_shows_every_row(tmp_path):
         "`python -m benchmarks.softmax` on cores 2.",
     ):
         assert line in page.splitlines()
+
+
+@pytest.mark.parametrize("size", [1, 37])
+def test_textbook_kernels_do_what_they_say(size):
+    made = {}
+    for name, (launch, arguments) in textbook.launches(size).items():
+        launch(*arguments)
+        made[name] = arguments
+    a, b, product = made["matmul"]
+    np.testing.assert_allclose(product, a @ b, rtol=1e-5, atol=1e-5)
+    for name in "reduce_strided", "reduce_once":
+        x, out = made[name]
+        np.testing.assert_allclose(out, [x.sum(dtype=np.float64)], rtol=1e-5, atol=1e-4)
+    numbers, counts = made["histogram"]
+    np.testing.assert_array_equal(counts, np.bincount(numbers, minlength=textbook.BINS))
+    x, blurred = made["blur"]
+    wanted = np.zeros_like(x)
+    around = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]
+    wanted[1:-1, 1:-1] = (x[1:-1, 1:-1] + around) / 5
+    np.testing.assert_allclose(blurred, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_triple_loops_are_products():
+    a, b = np.random.default_rng(0).standard_normal((2, 9, 9), np.float32)
+    for loop in lowering.row_by_column, lowering.row_by_row:
+        np.testing.assert_allclose(lowering.filled(loop, a, b), a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_only_first_launches_count(monkeypatch):
+    seconds = iter([3.0, 0.1, 5.0])
+
+    def elapsed(run):
+        run()
+        return next(seconds)
+
+    monkeypatch.setattr(harness, "elapsed", elapsed)
+    (sum_up, given), (count, others) = (
+        textbook.launches(3)[name] for name in ("reduce_once", "histogram")
+    )
+
+    def run():
+        sum_up(*given)
+        sum_up(*given)
+        count(*others)
+
+    found = compiling.first_launches(run)
+    assert found == {sum_up.kernel: 3.0, count.kernel: 5.0}
+    assert given[1] == pytest.approx(2 * given[0].sum(), rel=1e-5)

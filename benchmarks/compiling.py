@@ -1,0 +1,94 @@
+"""How long a kernel's first launch takes, with nothing in the cache.
+
+A first launch reads the kernel's source, lowers it, has Numba and LLVM compile it, and runs it: the
+time that a user waits. *Package* is what the attention functions and the optimizers launch, in
+float32 with E=M=64; *textbook* is what `textbook.py` holds; *corpus* is what the lowering's tests
+hold. The very first compilation of a process is not counted: Numba starts up in it.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import numpy as np
+
+from minitransformer_kernels import cubins, optimizer
+from minitransformer_kernels.cuda import Kernel, Launch
+
+from . import harness, textbook
+
+HEAD_DIM = 64
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each collection of kernels."""
+    for collection in COLLECTIONS:
+        with tempfile.TemporaryDirectory() as empty:
+            command = [sys.executable, "-m", "benchmarks.compiling", collection]
+            environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": empty}
+            output = subprocess.run(
+                command, env=environment, check=True, capture_output=True, text=True
+            ).stdout
+        found = [line.split() for line in output.splitlines()]
+        seconds, slowest = max((float(seconds), name) for name, seconds in found)
+        yield {
+            "kernels": collection,
+            "how_many": len(found),
+            "median_s": statistics.median(float(seconds) for _, seconds in found),
+            "worst_s": seconds,
+            "worst": slowest,
+        }
+
+
+def first_launches(run: Callable[[], None]) -> dict[Kernel, float]:
+    """Run a function that launches kernels; return the seconds of each one's first launch."""
+    found: dict[Kernel, float] = {}
+    call = Launch.__call__
+
+    def timed(launch: Launch, *arguments: object) -> None:
+        seconds = harness.elapsed(lambda: call(launch, *arguments))
+        found.setdefault(launch.kernel, seconds)
+
+    with patch.object(Launch, "__call__", timed):
+        run()
+    return found
+
+
+def package() -> None:
+    """Launch every kernel of the package."""
+    inputs = [np.zeros((2, 2, 100, HEAD_DIM), np.float32)] * 3
+    for host in cubins.HOSTS.values():
+        host(*inputs)
+    arrays = [np.zeros(100, np.float32) for _ in range(4)]
+    optimizer.momentum_descend(*arrays[:3], rate=0.1, momentum=0.9)
+    optimizer.moment_descend(*arrays, rate=0.1, betas=(0.9, 0.99), root_weight=1, eps=1e-8)
+
+
+def of_textbooks() -> None:
+    """Launch every kernel of `textbook.py`."""
+    for launch, arguments in textbook.launches(100).values():
+        launch(*arguments)
+
+
+def corpus() -> None:
+    """Launch every kernel of the lowering's tests."""
+    from tests.kernels.cpu import adversaries
+    from tests.kernels.cpu import corpus as written
+
+    for case in (written.CASES | adversaries.CASES).values():
+        case.launch(*case.arguments())
+
+
+COLLECTIONS = {"package": package, "textbook": of_textbooks, "corpus": corpus}
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        optimizer.descend(*np.zeros((2, 1), np.float32), rate=0.1)  # starts Numba up
+        for kernel, seconds in first_launches(COLLECTIONS[sys.argv[1]]).items():
+            print(kernel.__name__, seconds)
+    else:
+        harness.main("compiling", rows)
