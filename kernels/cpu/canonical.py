@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn
 
+import numba
 import numpy as np
 
 from . import hints
 from .flatten import cuda_path, flatten
-from .source import Source
+from .source import Source, dtype_text
 
 AXES = "xyz"
 WARP = 32
@@ -82,7 +83,8 @@ class Canonical:
     block: Shape3
     names: set[str]  # all that are taken
     shared_bytes: int = 0  # of dynamic shared memory
-    ndims: dict[str, int] = field(default_factory=dict)  # of variables and arguments: arrays
+    ndims: dict[str, int] = field(default_factory=dict)  # of arrays; of a record 0
+    records: set[str] = field(default_factory=set)  # arrays of records
     instrumented: bool = False  # will somebody watch each access?
     masks: set[str] = field(default_factory=set)  # names of conditions that guard regions
     counters: set[str] = field(default_factory=set)  # integers that we made
@@ -184,8 +186,8 @@ def _check_arrays(form: Canonical) -> None:
             if array is None or array.space != "local":
                 continue
             if any(isinstance(index, ast.Slice) for index in indices):
-                form.refuse(node, f"the slice `{ast.unparse(node)}` of a local array",
-                            "Write a loop over elements")  # fmt: skip
+                form.refuse(node, f"`{ast.unparse(node)}` is a slice of a local array",
+                            "Write a loop over its elements")  # fmt: skip
             if len(indices) != len(array.shape):
                 form.refuse(
                     node, f"local array {array.name!r} has {len(array.shape)} dimensions, "
@@ -275,7 +277,8 @@ class _Items(_Transformer):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         match node:
             case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=int(i))) if (
-                variable in self.items and -len(self.items[variable]) <= i < len(self.items[variable])
+                variable in self.items
+                and -len(self.items[variable]) <= i < len(self.items[variable])
             ):
                 return name(self.items[variable][i])
         return self.generic_visit(node)
@@ -313,7 +316,7 @@ class _Rewriter(_Transformer):
             return None
         if isinstance(node.value, ast.Call):
             match self.cuda_path(node.value.func):
-                case ["syncthreads"]:
+                case ["syncthreads"] if not node.value.args:
                     return ast.Expr(ast.Call(name("barrier"), [], []))
                 case ["syncwarp"]:
                     return ast.Expr(ast.Call(name("meet"), [], []))
@@ -328,6 +331,11 @@ class _Rewriter(_Transformer):
         return self.with_body(node)
 
     def visit_For(self, node: ast.For) -> ast.AST:
+        if not isinstance(node.target, ast.Name) or _called(node.iter) != "range":
+            self.form.refuse(
+                node, f"a loop over `{ast.unparse(node.iter)}` cannot be part of a kernel",
+                "Write `for i in range(...)`, and index in the loop: x[i]",
+            )  # fmt: skip
         return self.with_body(node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
@@ -367,10 +375,16 @@ class _Rewriter(_Transformer):
         self.form.sent.add(sent)
         return ast.Assign([ast.Name(sent, ast.Store())], self.visit(value))
 
+    def check_arguments(self, call: ast.Call, pattern: str) -> None:
+        """Refuse a call that does not have the arguments of `cuda.name(first, second, ...)`."""
+        if call.keywords or len(call.args) != pattern.count(",") + 1:
+            self.form.refuse(
+                call, f"`{ast.unparse(call)}` does not have the arguments of {pattern}",
+                "Pass exactly these, by position",
+            )  # fmt: skip
+
     def warp_operation(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
-        if len(call.args) not in (2, 3) or call.keywords:
-            self.form.refuse(call, f"`{ast.unparse(call)}`", "Pass a mask, a value, and for "
-                             "shuffles a lane, by position")  # fmt: skip
+        self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
         members, value, *lane = call.args
         send = self.send(value)
         arguments = [name(send.targets[0].id), self.visit(members), *map(self.visit, lane)]  # type: ignore[attr-defined]
@@ -378,6 +392,7 @@ class _Rewriter(_Transformer):
         return [send, self.meet("meet"), ast.Assign([target], taken)]
 
     def block_vote(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
+        self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
         send = self.send(call.args[0])
         taken = ast.Call(name(operation), [name(send.targets[0].id)], [])  # type: ignore[attr-defined]
         return [send, self.meet("barrier"), ast.Assign([target], taken)]
@@ -387,22 +402,37 @@ class _Rewriter(_Transformer):
         arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
         if set(arguments) != {"shape", "dtype"}:
             self.form.refuse(
-                call, f"cuda.{space}.array takes a shape and a dtype", "Pass exactly these two"
-            )
+                call, f"`{ast.unparse(call)}`: cuda.{space}.array takes a shape and a dtype",
+                f"Write cuda.{space}.array(32, float32)",
+            )  # fmt: skip
         shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}", space)
-        array = Array(target, shape, ast.unparse(arguments["dtype"]), space)
+        array = Array(target, shape, self.dtype(arguments["dtype"]), space)
         if self.form.arrays.setdefault(target, array) != array:
-            self.form.refuse(call, f"array {target!r} is declared twice", "Use two names")
+            self.form.refuse(call, f"array {target!r} is declared twice, differently",
+                             "Use two names")  # fmt: skip
+
+    def dtype(self, node: ast.expr) -> str:
+        """The text of an array's dtype, which may be given by its name, 'float32'."""
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, str) and isinstance(getattr(numba, value, None), numba.types.Number):
+            return dtype_text(getattr(numba, value))
+        python_type = isinstance(node, ast.Name) and node.id in ("float", "int", "bool", "complex")
+        if isinstance(node, ast.Constant) or python_type:
+            self.form.refuse(
+                node, f"`{ast.unparse(node)}` is not the dtype of an array",
+                "Write float32, after `from numba import float32`",
+            )  # fmt: skip
+        return ast.unparse(node)
 
     def constant_shape(self, node: ast.expr, what: str, space: str) -> tuple[int, ...]:
         values = self.form.source.values
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id not in values:
+        for size in node.elts if isinstance(node, ast.Tuple) else [node]:
+            if any(isinstance(n, ast.Name) and n.id not in values for n in ast.walk(size)):
                 self.form.refuse(
-                    part,
-                    f"the size {part.id!r} of {what} is not a constant",
-                    "Its shape must be known when the kernel is compiled: make the kernel in a "
-                    "factory function and take the size from its closure"
+                    size,
+                    f"the size `{ast.unparse(size)}` of {what} is not a constant",
+                    "Its shape must be known when the kernel is compiled: use a constant from "
+                    "outside the kernel, or take the size from the closure of a factory function"
                     + (", or give the shape 0 and the bytes in the launch" * (space == "shared")),
                 )
         shape = eval(compile(ast.Expression(node), "<shape>", "eval"), {}, values)
@@ -480,22 +510,24 @@ class _Rewriter(_Transformer):
             case ["grid" | "gridsize" as what]:
                 return self.place(what, node)
             case ["atomic", operation] if operation in ATOMICS:
+                self.check_arguments(node, hints.ATOMICS[operation])
                 return self.atomic(f"atomic_{operation}", node)
             case [called] if called in BITS:
+                self.check_arguments(node, hints.CUDA[called])
                 return ast.Call(name(called), list(map(self.visit, node.args)), [])
             case ["lanemask_lt"]:
                 return ast.Call(name("warp_lanes_below"), [self.lane()], [])
             case ["const", "array_like"] if len(node.args) == 1:
                 return self.visit(node.args[0])
             case ["shared" | "local" as space, "array"]:
-                self.form.refuse(
-                    node, f"cuda.{space}.array stands inside an expression",
-                    f"Give the array a name: `tile = cuda.{space}.array(...)`",
-                )  # fmt: skip
+                unnamed = self.form.fresh(f"{space}_array")
+                self.declare(unnamed, space, node)
+                return name(unnamed)
             case ["syncthreads" | "syncwarp" as what]:
                 self.form.refuse(
-                    node, f"cuda.{what}() has no value", "Write it on a line of its own"
-                )
+                    node, f"`{ast.unparse(node)}`: it has no value",
+                    f"Write cuda.{what}() on a line of its own",
+                )  # fmt: skip
             case path:
                 self.refuse_cuda(node, path)
 
@@ -503,14 +535,17 @@ class _Rewriter(_Transformer):
         """`cuda.grid(n)`: a number, or a tuple of n."""
         count = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
         if count not in (1, 2, 3):
-            self.form.refuse(node, f"`{ast.unparse(node)}`", f"Write cuda.{what}(1), (2) or (3)")
+            self.form.refuse(
+                node, f"`{ast.unparse(node)}` does not say how many dimensions with a constant",
+                f"Write cuda.{what}(1), (2) or (3)",
+            )  # fmt: skip
         places = [self.grid(what, axis) for axis in AXES[:count]]
         return places[0] if count == 1 else ast.Tuple(places, ast.Load())
 
     def atomic(self, function: str, node: ast.Call) -> ast.expr:
         array = node.args[0] if node.args else None
         if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
-            self.form.refuse(node, f"an atomic on local array {array.id!r}",
+            self.form.refuse(node, f"an atomic operation on local array {array.id!r} is of no use",
                              "No other thread sees it: use a plain assignment")  # fmt: skip
         return ast.Call(name(function), list(map(self.visit, node.args)), [])
 
