@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import Phase, given, settings
 
 from .oracle import expected
-from .programs import arguments, programs
+from .programs import Random, arguments, programs
 
 GRID = 3
 # Each step of shrinking compiles a kernel: a failing one is reduced by hand.
@@ -30,13 +30,13 @@ def kernel_of(text: str, folder: Path) -> Any:
     return module.program
 
 
-@settings(max_examples=settings().max_examples * 4 // 3, phases=PHASES)
+@settings(max_examples=settings().max_examples * 5 // 2, phases=PHASES)
 @given(programs())
-def test_random_program(tmp_path_factory: Any, program: tuple[str, tuple[int, int, int]]) -> None:
-    text, block = program
+def test_random_program(tmp_path_factory: Any, program: Random) -> None:
+    text, block, shared_bytes = program
     kernel = kernel_of(text, tmp_path_factory.getbasetemp())
-    wanted = expected(kernel, GRID, block, arguments(block, GRID))
+    wanted = expected(kernel, GRID, block, arguments(block, GRID), shared_bytes)
     found = arguments(block, GRID)
-    kernel[GRID, block](*found)
+    kernel[GRID, block, 0, shared_bytes](*found)
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
