@@ -19,6 +19,7 @@ from .cpu.canonical import Shape3
 
 MAX_THREADS = 1024  # per block, on every CUDA GPU
 MAX_BLOCK_Z = 64
+MAX_GRID_YZ = 65535
 
 
 def is_cupy(value: Any) -> bool:
@@ -30,9 +31,12 @@ def is_cupy(value: Any) -> bool:
 def _shape3(value: int | tuple[int, ...], what: str) -> Shape3:
     sizes = value if isinstance(value, tuple) else (value,)
     if not 1 <= len(sizes) <= 3 or not all(
-        isinstance(s, (int, np.integer)) and s > 0 for s in sizes
+        isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s > 0 for s in sizes
     ):
-        raise KernelError(f"{what} must be one to three whole numbers from 1 up, got {value!r}")
+        way_out = "; divide with `//`: (n + 255) // 256" * any(isinstance(s, float) for s in sizes)
+        raise KernelError(
+            f"{what} must be one to three whole numbers from 1 up, got {value!r}{way_out}"
+        )
     return tuple([*map(int, sizes), 1, 1][:3])  # type: ignore[return-value]
 
 
@@ -78,7 +82,7 @@ class Kernel:
         """Numba's kernel; it compiles on its first launch."""
         return _numba_cuda().jit(**self.options)(_for_numba(self.function))
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Refuse a launch without a configuration."""
         raise KernelError(
             f"kernel {self.__name__!r} was called without a launch configuration; write "
@@ -86,19 +90,36 @@ class Kernel:
         )
 
     def __getitem__(self, configuration: tuple[Any, ...]) -> Launch:
+        name = self.__name__
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
             raise KernelError(
-                f"kernel {self.__name__!r} needs [blocks, threads], got [{configuration!r}]"
+                f"kernel {name!r} needs [blocks, threads], got [{configuration!r}]; write "
+                f"{name}[blocks, threads](...)"
             )
         blocks, threads, stream, shared = (*configuration, 0, 0)[:4]
-        grid = _shape3(blocks, f"kernel {self.__name__!r}: blocks")
-        block = _shape3(threads, f"kernel {self.__name__!r}: threads")
+        grid = _shape3(blocks, f"kernel {name!r}: blocks")
+        block = _shape3(threads, f"kernel {name!r}: threads")
         if np.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
             raise KernelError(
-                f"kernel {self.__name__!r}: {threads!r} threads a block; a GPU allows "
+                f"kernel {name!r}: {threads!r} threads a block; a GPU allows "
                 f"{MAX_THREADS} in all and {MAX_BLOCK_Z} along z. Use more, smaller blocks"
             )
-        return Launch(self, grid, block, stream, shared)
+        if max(grid[1:]) > MAX_GRID_YZ:
+            raise KernelError(
+                f"kernel {name!r}: {blocks!r} blocks; a GPU allows {MAX_GRID_YZ} along y and z. "
+                "Put the longest axis first, or let each thread do more"
+            )
+        if isinstance(stream, int) and stream != 0:
+            raise KernelError(
+                f"kernel {name!r}: the stream is {stream!r}; bytes of shared memory come "
+                f"fourth: {name}[blocks, threads, 0, {stream!r}](...)"
+            )
+        if not isinstance(shared, (int, np.integer)) or shared < 0:
+            raise KernelError(
+                f"kernel {name!r}: the bytes of dynamic shared memory must be a whole number "
+                f"from 0 up, got {shared!r}"
+            )
+        return Launch(self, grid, block, stream, int(shared))
 
     def cpu_source(self) -> str:
         """The Python text that was compiled for the CPU, after a launch on NumPy arrays.
@@ -118,8 +139,13 @@ class Launch:
         self.kernel, self.grid, self.block = kernel, grid, block
         self.stream, self.shared = stream, shared
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
+        if keywords:
+            raise KernelError(
+                f"kernel {self.kernel.__name__!r} gets its arguments by position; leave out "
+                f"{', '.join(f'`{name}=`' for name in keywords)}"
+            )
         if not any(is_cupy(argument) for argument in arguments):
             launch = checking.launch if checking.is_on() else CpuKernel.launch
             return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
@@ -161,7 +187,9 @@ def _for_numba(function: types.FunctionType) -> types.FunctionType:
     names = set(function.__code__.co_names)
     outside = {k: swap(v) if k in names else v for k, v in function.__globals__.items()}
     cells = tuple(types.CellType(swap(c.cell_contents)) for c in function.__closure__ or ())
-    return types.FunctionType(function.__code__, outside, function.__name__, None, cells)
+    return types.FunctionType(
+        function.__code__, outside, function.__name__, function.__defaults__, cells
+    )
 
 
 class _Door:

@@ -274,3 +274,56 @@ def member(module: str, name: str) -> tuple[str, str] | None:
         way_out = f"Did you mean numpy.{meant}?" if meant else "Write its formula"
         return f"NumPy has no {name!r}", way_out
     return f"kernels have no numpy.{name}", NUMPY.get(name, _LOOP)
+
+
+_BY_LIBRARY = {
+    "torch": "Pass x.detach().numpy(), which shares its memory; one on a GPU, with cupy.asarray(x)",
+    "pandas": "Pass x.to_numpy()",
+    "jax": "Pass numpy.array(x), a copy that can be written to",
+    "jaxlib": "Pass numpy.array(x), a copy that can be written to",
+    "tensorflow": "Pass x.numpy()",
+}
+_BY_TYPE = {
+    "list": "Convert it with numpy.array(x, dtype=numpy.float32)",
+    "tuple": "Pass its items one by one, or an array",
+    "dict": "Pass what is in it one by one",
+    "str": "Kernels compute with numbers",
+    "NoneType": "Pass a number, or an array of size 0",
+    "type": "Kernels take dtypes from outside, by name, or from an array: x.dtype",
+    "function": "Kernels take device functions from outside, by name",
+    "Kernel": "A kernel cannot launch another",
+    "DeviceFunction": "Kernels take device functions from outside, by name",
+}
+FLOATS = ("float32", "float64", "complex64", "complex128")
+COMPUTED = f"bool, whole numbers of 8 to 64 bits, {', '.join(FLOATS)}"
+INDEXED = {"shape", "size", "ndim"}  # what kernels know of an array: no names for fields
+
+
+def argument(value: Any) -> tuple[str, str] | None:
+    """What is wrong with an argument of a launch on the CPU, and the way out."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _dtype(value.dtype)
+    if isinstance(value, (bool, int, float, complex)):
+        return None
+    name = type(value).__name__
+    library = type(value).__module__.partition(".")[0]
+    way_out = _BY_LIBRARY.get(library) or _BY_TYPE.get(name) or "Convert it with numpy.asarray"
+    what = f"a {library}.{name}" if library in _BY_LIBRARY else f"a {name}"
+    what = "None" if value is None else what
+    return f"{what}; expected a NumPy array or a number", way_out
+
+
+def _dtype(dtype: np.dtype[Any]) -> tuple[str, str] | None:
+    """What is wrong with the dtype of an array or a number."""
+    taken = sorted(INDEXED.intersection(dtype.names or ()))
+    if taken:
+        what = f"an array of records with a field {taken[0]!r}, which kernels take for the array's"
+        return what, "Rename the field"
+    if not dtype.isnative:
+        what = f"of dtype {dtype.str!r}, which is the byte order of other machines"
+        return what, "Convert it with x.astype(x.dtype.newbyteorder('='))"
+    if dtype.kind not in "biumMV" and dtype not in FLOATS:
+        return f"of dtype {dtype.name}; on the CPU kernels compute with {COMPUTED}", (
+            "Convert it with x.astype(numpy.float32)"
+        )
+    return None

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba.core.errors import NumbaError
 
-from . import pool
+from . import hints, pool, typing_errors
 from .canonical import Shape3, canonical, is_barrier
 from .errors import DivergentBarrier, KernelError
 from .lowering import PLAIN, Mode, Variant
@@ -157,11 +157,13 @@ class CpuKernel:
         shared_bytes: int,
         mode: Mode,
     ) -> Compiled:
-        parameters = [self.source.originals.get(p, p) for p in self.source.parameters]
+        parameters = list(map(self.source.original, self.source.parameters))
         if len(parameters) != len(arguments):
+            missing = ", ".join(parameters[len(arguments) :])
             raise KernelError(
                 f"kernel {self.function.__name__!r} takes {len(parameters)} arguments "
                 f"({', '.join(parameters)}), got {len(arguments)}"
+                + (f"; give {missing} as well" if missing else "; leave out the last")
             )
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
@@ -176,30 +178,26 @@ class CpuKernel:
         try:
             function.compile((numba.int64,) * 5 + kinds + extra)
         except (NumbaError, NotImplementedError) as error:
-            types_given = ", ".join(map(str, kinds))
-            raise KernelError(
-                f"kernel {self.function.__name__!r}: Numba cannot compile it for the arguments "
-                f"({types_given}): {error}"
-            ) from error
+            raise typing_errors.uncompiled(self.source, kinds, error) from error
         return Compiled(function, variant, body)
 
     def _type(self, parameter: str, argument: Any) -> Any:
         try:
             return numba.typeof(_writable_alias(argument))
         except (NumbaError, NotImplementedError, OverflowError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
             raise KernelError(
                 f"kernel {self.function.__name__!r}: argument {parameter!r} is of a type that "
-                f"kernels cannot use ({error}); convert it, for arrays with .astype(numpy.float32)"
+                f"kernels cannot use ({reason}). Pass a number of at most 64 bits, or convert an "
+                "array with numpy.asarray and .astype(numpy.float32)"
             ) from None
 
     def _check(self, parameter: str, argument: Any) -> None:
-        if isinstance(argument, (bool, int, float, np.number, np.bool_)):
-            return
-        if not isinstance(argument, np.ndarray):
+        refusal = hints.argument(argument)
+        if refusal is not None:
+            what, way_out = refusal
             raise KernelError(
-                f"kernel {self.function.__name__!r}: argument {parameter!r} is a "
-                f"{type(argument).__name__}; expected a NumPy array or a number. "
-                f"Convert it with numpy.asarray"
+                f"kernel {self.function.__name__!r}: argument {parameter!r} is {what}. {way_out}"
             )
 
 

@@ -126,6 +126,7 @@ class Variant:
         )
         kinds = _variable_types(form, self.arguments, self.fastmath)
         form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
+        form.records = {name for name, kind in kinds.items() if _holds_records(kind)}
         statements: list[ast.stmt] = []
         if self.mode.each_alone:
             form.body = instrument.marked(form.body, statements)
@@ -136,6 +137,10 @@ class Variant:
         body = self.mode.body(form, uniformity, regions, slots)
         body.kinds, body.statements = kinds, statements
         return body
+
+
+def _holds_records(kind: types.Type | None) -> bool:
+    return isinstance(kind, types.Array) and isinstance(kind.dtype, types.Record)
 
 
 def _ndim(kind: types.Type | None) -> int | None:

@@ -11,7 +11,7 @@ import ast
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from numba.core import types
@@ -41,6 +41,15 @@ def explained(form: Canonical, text: str, error: Exception) -> UnsupportedKernel
     what, way_out = _sentence(error)
     written = linecache.getline(*place(statement)).strip()
     return form.source.refuse(statement, f"in `{written}`, {what}", way_out)
+
+
+def uncompiled(source: Source, kinds: Iterable[types.Type], error: Exception) -> UnsupportedKernel:
+    """The error to raise where types were found, but Numba cannot make machine code."""
+    given = ", ".join(readable(str(kind)) for kind in kinds)
+    what, way_out = _sentence(error)
+    return source.refuse(
+        source.tree, f"Numba cannot compile it for the arguments ({given}): {what}", way_out
+    )
 
 
 def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> UnsupportedKernel:

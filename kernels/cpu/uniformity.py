@@ -104,7 +104,9 @@ class Uniformity:
         if isinstance(node, ast.Name):
             return node.id in self.varying
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            return node.attr not in UNIFORM_ATTRIBUTES and node.value.id in self.varying
+            if self.form.ndims.get(node.value.id) == 0 and self.written:  # a field of a record
+                return True
+            return node.value.id in self.varying
         if is_vote_of_the_block(node):
             return False
         if isinstance(node, ast.Subscript) and not is_shape(node) and not self.is_view(node):
@@ -122,7 +124,8 @@ class Uniformity:
             return isinstance(node, ast.Name) and node.id in self.form.ndims
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         sliced = any(isinstance(index, ast.Slice) for index in indices)
-        return sliced or len(indices) < self.form.ndims.get(node.value.id, 0)
+        record = node.value.id in self.form.records
+        return sliced or len(indices) < self.form.ndims.get(node.value.id, 0) + record
 
     def _reads_written_array(self, node: ast.AST) -> bool:
         """Whether a call gets an array that the kernel writes to, or a shared one."""
@@ -383,8 +386,12 @@ def _nodes(form: Canonical) -> list[ast.AST]:
 
 
 def reads_memory(node: ast.AST) -> bool:
-    """Whether an expression reads an element of an array."""
-    return any(isinstance(inner, ast.Subscript) and not is_shape(inner) for inner in ast.walk(node))
+    """Whether an expression reads an element of an array, or a field of a record."""
+    return any(
+        (isinstance(inner, ast.Subscript) and not is_shape(inner))
+        or (isinstance(inner, ast.Attribute) and inner.attr not in UNIFORM_ATTRIBUTES)
+        for inner in ast.walk(node)
+    )
 
 
 def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
