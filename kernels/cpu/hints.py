@@ -291,6 +291,7 @@ _BY_TYPE = {
     "NoneType": "Pass a number, or an array of size 0",
     "type": "Kernels take dtypes from outside, by name, or from an array: x.dtype",
     "function": "Kernels take device functions from outside, by name",
+    "builtin_function_or_method": "Kernels take functions of `math` from outside, by name",
     "Kernel": "A kernel cannot launch another",
     "DeviceFunction": "Kernels take device functions from outside, by name",
 }
@@ -301,7 +302,7 @@ INDEXED = {"shape", "size", "ndim"}  # what kernels know of an array: no names f
 
 def argument(value: Any) -> tuple[str, str] | None:
     """What is wrong with an argument of a launch on the CPU, and the way out."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.number | np.bool_):
         return _dtype(value.dtype)
     if isinstance(value, (bool, int, float, complex)):
         return None
@@ -317,7 +318,7 @@ def _dtype(dtype: np.dtype[Any]) -> tuple[str, str] | None:
     """What is wrong with the dtype of an array or a number."""
     taken = sorted(INDEXED.intersection(dtype.names or ()))
     if taken:
-        what = f"an array of records with a field {taken[0]!r}, which kernels take for the array's"
+        what = f"an array of records with a field {taken[0]!r}, the name of what every array has"
         return what, "Rename the field"
     if not dtype.isnative:
         what = f"of dtype {dtype.str!r}, which is the byte order of other machines"

@@ -139,6 +139,8 @@ def _index(kind: str) -> Sentence:
 
 def _indices(array: str, count: str) -> Sentence:
     kind = readable(array)
+    if kind.startswith("0-d"):
+        return f"a {kind} gets an index", "Pass an array of 1 dimension, or a number"
     return f"a {kind} gets {count} indices", (
         "Give one index for each dimension at most; cuda.grid(2) is for arrays of 2 dimensions"
     )
