@@ -248,7 +248,7 @@ def _resolve(
     elif isinstance(value, types.ModuleType) and value in MODULES:
         source.constants[name] = MODULES[value]
         _check_members(source, name, value.__name__)
-    elif getattr(math, getattr(value, "__name__", ""), None) is value:
+    elif isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math":
         source.constants[name] = f"device_math.{value.__name__}"
         _check_member(source, node, "math", value.__name__)
     elif isinstance(value, np.ufunc):
@@ -277,7 +277,7 @@ def _check_member(source: Source, node: ast.AST, module: str, member: str) -> No
 def _device_function(value: Any) -> types.FunctionType | None:
     """The Python function behind anything that a kernel can call: ours, or Numba's."""
     if getattr(value, "is_device_function", False):
-        return value.function  # type: ignore[no-any-return]
+        return value.function
     return getattr(value, "py_func", None)
 
 

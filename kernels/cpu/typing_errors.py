@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from numba.core import types
 
@@ -55,7 +56,7 @@ def uncompiled(source: Source, kinds: Iterable[types.Type], error: Exception) ->
 def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> UnsupportedKernel:
     """The error to raise for a variable that a thread would have to keep, but cannot."""
     statement = next(_assignments(form.body, variable), form.source.tree)
-    if isinstance(kind, types.Optional):
+    if isinstance(kind, types.Optional):  # type: ignore[attr-defined]
         what = f"the variable {variable!r} is sometimes None, sometimes {readable(str(kind.type))}"
         return form.source.refuse(statement, what, "Start from a number instead of None")
     what = f"the variable {variable!r} is {readable(str(kind)) if kind else 'of several types'}"
@@ -82,7 +83,7 @@ def _line(error: Exception) -> int:
         return int(named[1])
     line = 0
     for frame, _ in traceback.walk_tb(error.__traceback__):  # what Numba was typing at the time
-        location = getattr(frame.f_locals.get("self"), "loc", None)
+        location: Any = getattr(frame.f_locals.get("self"), "loc", None)
         if str(getattr(location, "filename", "")).startswith("<types of"):
             line = location.line
     return line
