@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def _run(
 ) -> None:
     own = arguments[: len(arguments) - len(kernel.constants)]
     run, variant, body = kernel.compiled(block, own, shared_bytes, mode)
-    shadows = _shadows(body, arguments)
+    memory, shadows = _shadows(body, arguments)
 
     def blocks(first: int, last: int) -> None:
         found = np.zeros(5, np.int64)
@@ -101,25 +102,38 @@ def _run(
             raise _mistake(variant, arguments, grid, found.tolist())
 
     count = grid[0] * grid[1] * grid[2]
-    if mode is DIAGNOSED or count * block[0] * block[1] * block[2] <= SMALL:
-        blocks(0, count)
-    else:
-        pool.run(blocks, count)
+    try:
+        if mode is DIAGNOSED or count * block[0] * block[1] * block[2] <= SMALL:
+            blocks(0, count)
+        else:
+            pool.run(blocks, count)
+    finally:
+        _spare.append(memory)
 
 
-def _shadows(body: Any, arguments: tuple[Any, ...]) -> list[np.ndarray]:
+_spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs more than clearing it
+
+
+def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Shadow memory for the arrays that the kernel writes to; what is one array has one shadow."""
-    made: dict[Any, list[np.ndarray]] = {}
-    found: list[np.ndarray] = []
+    shapes: dict[Any, list[tuple[int, ...]]] = {}
+    order: list[Any] = []
     for name, argument in zip(body.form.parameters, arguments, strict=True):
         if name in body.shadowed:
             same = argument.__array_interface__["data"][0], argument.shape, argument.strides
             has_readers = body.intervals.meets_readers(name)
-            if same not in made:
-                sizes = argument.shape if has_readers else (1,) * argument.ndim
-                made[same] = [np.zeros(argument.shape, np.int64), np.zeros((*sizes, 4), np.int64)]
-            found += made[same]
-    return found
+            sizes = argument.shape if has_readers else (1,) * argument.ndim
+            shapes.setdefault(same, [argument.shape, sizes + tuple(map(int, body.readers))])
+            order.append(same)
+    needed = sum(prod(shape) for pair in shapes.values() for shape in pair)
+    memory = _spare.pop() if _spare else np.zeros(0, np.int64)
+    if memory.size < needed or memory.size > 4 * needed + SMALL:
+        memory = np.zeros(needed, np.int64)
+    else:
+        memory[:needed] = 0
+    parts = iter(np.split(memory[:needed], np.cumsum([prod(s) for p in shapes.values() for s in p])))
+    made = {same: [next(parts).reshape(shape) for shape in pair] for same, pair in shapes.items()}
+    return memory, [shadow for same in order for shadow in made[same]]
 
 
 def _mistake(
@@ -168,8 +182,10 @@ def _shape(body: Any, place: Any, arguments: tuple[Any, ...]) -> str:
     """The shape of an array, as the end of a clause; nothing for a view, whose shape changes."""
     array = body.form.arrays.get(place.array)
     if array is not None:
-        return f" its shape {array.shape}" if not array.is_dynamic else (
-            f" the {body.form.shared_bytes} bytes that the launch gives it"
+        return (
+            f" its shape {array.shape}"
+            if not array.is_dynamic
+            else (f" the {body.form.shared_bytes} bytes that the launch gives it")
         )
     if place.array in body.form.parameters:
         return f" its shape {arguments[body.form.parameters.index(place.array)].shape}"

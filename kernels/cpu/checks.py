@@ -17,6 +17,7 @@ over the threads stays SIMD code. If something was, a second run on the same inp
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numba
@@ -31,14 +32,16 @@ OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wro
 KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
+MANY, FAR = 1 << 11, 1 << 12  # in a reader's word, in place of the place
+READERS = 4
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
 NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
 CLOCK = WARPS + 32
 
 __all__ = [
-    *runtime.__all__, "CLOCK", "all_met", "atomic_at", "block_starts", "claim", "faulty", "is_fine", "read",
-    "read_alone", "some_met", "within", "write", "write_alone",
+    *runtime.__all__, "ATOMIC", "CLOCK", "all_met", "block_starts", "change", "faulty", "is_fine",
+    "read", "read_alone", "some_met", "within", "write", "write_alone",
 ]  # fmt: skip
 
 
@@ -192,13 +195,21 @@ def _word(clock, place, thread, atomic):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(forceinline=True)
+def _is_near(word, clock):  # type: ignore[no-untyped-def]
+    """Whether an access was made by this block."""
+    when = word >> TIME_SHIFT
+    return (when >= clock[FIRST]) & (when < clock[FIRST] + EPOCHS)
+
+
+@register_jitable(forceinline=True)
 def _unordered(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
     """Whether nothing orders an access after the one that left a word."""
-    when, other = word >> TIME_SHIFT, word & THREAD_BITS
-    here = when >= clock[FIRST]
-    here &= when < clock[FIRST] + EPOCHS
+    other, near = word & THREAD_BITS, _is_near(word, clock)
     since = clock[WARPS + thread // 32] if thread // 32 == other // 32 else clock[SINCE]
-    return (here & (other != thread) & (when >= since)) | (is_global & (word != 0) & (not here))
+    mine = other == thread
+    return (near & (not mine) & (word >> TIME_SHIFT >= since)) | (
+        is_global & (word != 0) & (not near)
+    )
 
 
 @register_jitable(forceinline=True)
@@ -224,20 +235,78 @@ def write_alone(array, writes, clock, fault, place, thread, is_global, index, va
     """Write to an array where nobody reads it before the next barrier."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, old = writes[at], array[at]
-    if not outside:
-        array[at] = value
-        writes[at] = _word(clock, place, thread, 0)
-    raced = _unordered(last, clock, thread, is_global)
-    if raced:
-        raced = not outside and array[at] != old
+    new = array.dtype.type(value)
+    array[at] = old if outside else new
+    writes[at] = last if outside else _word(clock, place, thread, 0)
+    raced = _unordered(last, clock, thread, is_global) & (new != old)
     kind = OUT if outside else WRITTEN if raced else 0
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
 
 
+# Where threads read and write in the same stretch, a run that only asks whether something is wrong
+# keeps one word for all readers of an element: the last one's, with a mark if there are others that
+# nothing orders, and a mark if any is of another block. It may suspect too much, never too little.
+
+
+@register_jitable(forceinline=True)
+def _may_clash(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
+    """Whether some reader of an element may clash with this access."""
+    many = word & MANY != 0
+    late = word >> TIME_SHIFT >= clock[SINCE]
+    near = _is_near(word, clock)
+    return _unordered(word, clock, thread, is_global) | (near & many & late) | (word & FAR != 0)
+
+
+@register_jitable(forceinline=True)
+def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, reader = writes[at], reads[at]
+    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
+    wrong = outside | unwritten | _unordered(last, clock, thread, is_global)
+    near = _is_near(reader, clock)
+    many = _may_clash(reader, clock, thread, is_global)
+    far = is_global & (((reader != 0) & (not near)) | (reader & FAR != 0))
+    word = _word(clock, 0, thread, 0) | (MANY if many else 0) | (FAR if far else 0)
+    reads[at] = reader if outside else word
+    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
+    return at
+
+
+@register_jitable(forceinline=True)
+def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, reader, old = writes[at], reads[at], array[at]
+    new = array.dtype.type(value)
+    array[at] = old if outside else new
+    writes[at] = last if outside else _word(clock, place, thread, 0)
+    raced = _unordered(last, clock, thread, is_global) | _may_clash(
+        reader, clock, thread, is_global
+    )
+    _note(fault, thread, place, OUT if outside | (raced & (new != old)) else 0, 0, 0)
+
+
+@register_jitable(forceinline=True)
+def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
+    """A write that is not compared with what was there: of a record's field, or an atomic."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, reader = writes[at], reads[_inside(index, reads.shape)]
+    unwritten = (not is_global) & (atomic != 0) & (last >> TIME_SHIFT < clock[FIRST])
+    both = (last & ATOMIC != 0) & (atomic != 0)
+    wrong = outside | unwritten | _may_clash(reader, clock, thread, is_global)
+    wrong |= _unordered(last, clock, thread, is_global) & (not both)
+    writes[at] = last if outside else _word(clock, place, thread, atomic)
+    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
+    return at
+
+
+# The run that tells what is wrong keeps four readers of an element.
+
+
 @register_jitable
-def _last_reader(reads, at, clock, thread, is_global):  # type: ignore[no-untyped-def]
+def _last_reader(reads, index, clock, thread, is_global):  # type: ignore[no-untyped-def]
     """A reader that nothing orders before this access; 0 if there is none."""
-    for i in range(4):
+    at = _inside(index, reads.shape)
+    for i in range(READERS):
         word = reads[at + (i,)]
         if word != 0 and _unordered(word, clock, thread, is_global):
             return word
@@ -258,8 +327,7 @@ def _remember_reader(reads, at, word):  # type: ignore[no-untyped-def]
 
 
 @register_jitable
-def read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
-    """Read an array that others may be writing."""
+def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, kind = writes[at], 0
     if outside:
@@ -275,59 +343,67 @@ def read(array, writes, reads, clock, fault, place, thread, is_global, index):  
 
 
 @register_jitable
-def write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
-    """Write to an array that others may be reading or writing."""
+def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    kind, last = OUT, writes[at]
+    kind, last, old = OUT, writes[at], array[at]
     if not outside:
-        kind, old = 0, array[at]
+        kind = 0
         array[at] = value
-        if _unordered(last, clock, thread, is_global) and array[at] != old:
+        reader = _last_reader(reads, index, clock, thread, is_global)
+        if array[at] != old and _unordered(last, clock, thread, is_global):
             kind = WRITTEN
-        else:
-            reader = _last_reader(reads, at, clock, thread, is_global)
-            if reader != 0 and array[at] != old:
-                kind, last = READ, reader
+        elif array[at] != old and reader != 0:
+            kind, last = READ, reader
         writes[at] = _word(clock, place, thread, 0)
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
 
 
 @register_jitable
-def claim(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
-    """Write to a part of an element: a field of a record."""
+def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, kind = writes[at], 0
-    reader = _last_reader(reads, at, clock, thread, is_global)
+    reader = _last_reader(reads, index, clock, thread, is_global)
+    both = last & ATOMIC != 0 and atomic != 0
     if outside:
         kind = OUT
-    elif _unordered(last, clock, thread, is_global):
+    elif atomic != 0 and not is_global and last >> TIME_SHIFT < clock[FIRST]:
+        kind = UNWRITTEN
+    elif not both and _unordered(last, clock, thread, is_global):
         kind = WRITTEN
     elif reader != 0:
         kind, last = READ, reader
-    else:
-        writes[at] = _word(clock, place, thread, 0)
+    if not outside:
+        writes[at] = _word(clock, place, thread, atomic)
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
     return at
 
 
-@register_jitable
-def atomic_at(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
-    """An atomic operation reads and writes; atomics do not race with each other."""
-    at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, kind = writes[at], 0
-    if outside:
-        kind = OUT
-    elif not is_global and last >> TIME_SHIFT < clock[FIRST]:
-        kind = UNWRITTEN
-    elif not last & ATOMIC and _unordered(last, clock, thread, is_global):
-        kind = WRITTEN
-    else:
-        reader = _last_reader(reads, at, clock, thread, is_global)
-        if reader != 0:
-            kind, last = READ, reader
-        writes[at] = _word(clock, place, thread, ATOMIC)
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
-    return at
+def _by_run(function: Any, suspects: Any, tells: Any) -> None:
+    """Let a function do one thing in the run that asks whether, and another in the one that tells."""
+
+    def choose(array, writes, reads, clock, fault, *others):  # type: ignore[no-untyped-def]
+        chosen = suspects if fault.ndim == 1 else tells
+        return chosen
+
+    choose.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    overload(function, jit_options={"forceinline": True})(choose)
+
+
+def read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+    """Read an array that others may be writing."""
+
+
+def write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+    """Write to an array that others may be reading or writing."""
+
+
+def change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
+    """Write to a field of a record, or (`atomic` is `ATOMIC`) let an atomic work on an element."""
+
+
+_by_run(read, _suspect_read, _tell_read)
+_by_run(write, _suspect_write, _tell_write)
+_by_run(change, _suspect_change, _tell_change)
 
 
 def is_fine(fault, thread):  # type: ignore[no-untyped-def]

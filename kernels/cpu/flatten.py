@@ -124,9 +124,7 @@ class _Flattener:
                 renamed[parameter] = ast.Name(own, ast.Load())
         locals_ = self.rename(callee, stored - set(given))
         renamed |= {old: ast.Name(new, ast.Load()) for old, new in locals_.items()}
-        renamed |= {
-            old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()
-        }
+        renamed |= {old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()}
         substitute = _Substitute(renamed)
         body = [substitute.visit(statement) for statement in body]
         inner = Source(
@@ -196,8 +194,8 @@ class _Scope:
                 return []
             case ast.AnnAssign(target=target, value=value):
                 return self.statement(_locate(ast.Assign([target], value), statement))
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call) if (
-                self.callee(call)
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call) if self.callee(
+                call
             ):
                 return self.call(call, target)
             case ast.Assign(targets=[target], value=value):

@@ -356,6 +356,7 @@ class Checked(Watched):
     """Writes code that asks whether there are mistakes: see `checks`."""
 
     fault = "({},), numba.int32"
+    readers: tuple[str, ...] = ()  # how many readers of an element are known
 
     def __init__(self, form: Canonical, uniformity: Uniformity, regions: Regions, *others: Any):
         super().__init__(form, uniformity, regions, *others)
@@ -370,7 +371,8 @@ class Checked(Watched):
         found = [types.Array(types.int64, 1, "C")]
         for name in self.shadowed:
             ndim = self.form.ndims[name]
-            found += [types.Array(types.int64, n, "C") for n in (ndim, ndim + 1)]
+            reads = ndim + len(self.readers)
+            found += [types.Array(types.int64, n, "C") for n in (ndim, reads)]
         return tuple(found)
 
     def is_shadowed(self, name: str) -> bool:
@@ -392,11 +394,15 @@ class Checked(Watched):
 
     def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
         rank = len(", ".join(sizes).split(","))
-        self.text.line(f"{name}__writes = numpy.zeros(({', '.join(sizes)},), numba.int64)")
-        reads = ", ".join([*(sizes if with_reads else ["1"] * rank), "4"])
-        self.text.line(f"{name}__reads = numpy.zeros(({reads}), numba.int64)")
+        reads = [*(sizes if with_reads else ["1"] * rank), *self.readers]
+        for what, shape in ("writes", sizes), ("reads", reads):
+            self.text.line(f"{name}__{what} = stack(({', '.join(shape)},), numba.int64)")
+            self.text.line(f"{name}__{what}[...] = 0")
 
     def write(self) -> None:
+        arrays = [p for p in self.form.parameters if self.form.ndims.get(p, 0) > 0]
+        for name in [*arrays, *self.parameters[1:]]:
+            self.text.line(f"{name} = borrow({name})")
         self.text.line("clock = stack((CLOCK,), numba.int64)")
         self.text.line(f"fault = stack({self.fault.format(self.threads)})")
         self.text.line("fault[:] = 0")
@@ -469,13 +475,14 @@ class Checked(Watched):
         return ast.parse(call).body
 
     def claim(self, node: ast.Subscript, name: str, index: str) -> str:
-        return self.call("claim", node, name, self.access(node, name, "write"), index)
+        return self.call("change", node, name, self.access(node, name, "write"), f"0, {index}")
 
     def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
-        return self.call("atomic_at", node, name, self.access(node, name, "atomic"), index)
+        place = self.access(node, name, "atomic")
+        return self.call("change", node, name, place, f"ATOMIC, {index}")
 
     def call(self, function: str, node: ast.Subscript, name: str, place: str, rest: str) -> str:
-        self.in_order = True
+        self.in_order |= not self.is_apart(node, name)
         is_global = self.arrays.space(name) == "global"
         shadows = f"{name}__writes, {name}__reads, clock, fault"
         return f"{function}({name}, {shadows}, {place}, {self.thread()}, {is_global}, {rest})"
@@ -523,6 +530,7 @@ class Diagnosed(Checked):
     """Writes code that tells what the first mistake is."""
 
     fault = "(3, {}), numba.int64"
+    readers = ("4",)
 
 
 class Traced(Watched):

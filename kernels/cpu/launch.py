@@ -22,7 +22,6 @@ from .uniformity import written_arrays
 from .warps import diverged
 
 
-
 class Compiled(NamedTuple):
     """A function that runs a range of blocks, and what it was made from."""
 
@@ -103,7 +102,10 @@ class CpuKernel:
         number, barrier, waits, misses = diverged(code)
         form = canonical(self.source, block, shared_bytes, instrumented=mode.instrumented)
         node = [n for s in form.body for n in ast.walk(s) if is_barrier(n)][barrier]
-        here, waiting, missing = place_of(number, grid), *(place_of(t, block) for t in (waits, misses))
+        here, waiting, missing = (
+            place_of(number, grid),
+            *(place_of(t, block) for t in (waits, misses)),
+        )
         return DivergentBarrier(
             f"in block {here}, thread {waiting} waits at cuda.syncthreads(), which thread {missing} "
             "never reaches. Every thread of a block must reach every barrier: move it out of the "

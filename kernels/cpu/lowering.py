@@ -158,7 +158,9 @@ def _variable_types(
     namespace: dict[str, Any] = {
         "_untyped_device": lambda fastmath: numba.njit(error_model="numpy")
     }
-    text = emit.typing_module(form, PLAIN.runtime, fastmath).replace("@device(", "@_untyped_device(")
+    text = emit.typing_module(form, PLAIN.runtime, fastmath).replace(
+        "@device(", "@_untyped_device("
+    )
     exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
     indices = (types.int64,) * 9
     try:

@@ -188,8 +188,9 @@ class Uniformity:
         """
         for statement in body:
             match statement:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) | ast.AugAssign(
-                    target=ast.Name(id=target), value=value
+                case (
+                    ast.Assign(targets=[ast.Name(id=target)], value=value)
+                    | ast.AugAssign(target=ast.Name(id=target), value=value)
                 ):
                     under = under_varying and not self._stays_in(known_to, target, value)
                     self._mark(target, under or self.is_varying(value))
