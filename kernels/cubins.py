@@ -110,37 +110,34 @@ def available() -> bool:
 
 def needs(specialisation: Specialisation, architecture: tuple[int, int]) -> Needs:
     """Compile a kernel for an architecture, and return what it needs there."""
-    max_registers = specialisation.kernel.options.get("max_registers")
-    return assembled(ptx(specialisation, architecture), architecture, max_registers)
+    text = ptx(specialisation, architecture)
+    log = _assemble(text, architecture, specialisation.kernel.options.get("max_registers"))
+    return Needs(
+        registers=max(_numbers(r"sed (\d+) registers", log)),
+        spills=sum(_numbers(r"(\d+) bytes spill", log)),
+        local=max(_numbers(r"(\d+) bytes (?:stack frame|lmem)", log)),
+        shared=sum(_numbers(r"^\.visible \.shared .*\[(\d+)\];", text)),
+        float64=float64_lines(text).total(),
+    )
 
 
-def ptx(specialisation: Specialisation, architecture: tuple[int, int]) -> str:
-    """Compile a kernel to PTX, with the lines of its source in it."""
+def ptx(
+    specialisation: Specialisation, architecture: tuple[int, int], lineinfo: bool = False
+) -> str:
+    """Compile a kernel to PTX, with the lines of its source in it if they are wanted."""
     _, kernel, types, _ = specialisation
     fastmath = bool(kernel.options.get("fastmath"))
     # Numba compiles device functions for the device that it finds: let it find one.
     device = SimpleNamespace(compute_capability=architecture)
     with patch("numba.cuda.dispatcher.get_current_device", return_value=device):
         text, _ = cuda.compile_ptx(
-            kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath, lineinfo=True
+            kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath, lineinfo=lineinfo
         )
     return text
 
 
-def assembled(ptx: str, architecture: tuple[int, int], max_registers: int | None) -> Needs:
-    """Assemble PTX for an architecture, and return what the kernel needs there."""
-    log = _assemble(ptx, architecture, max_registers)
-    return Needs(
-        registers=max(_numbers(r"sed (\d+) registers", log)),
-        spills=sum(_numbers(r"(\d+) bytes spill", log)),
-        local=max(_numbers(r"(\d+) bytes (?:stack frame|lmem)", log)),
-        shared=sum(_numbers(r"^\.visible \.shared .*\[(\d+)\];", ptx)),
-        float64=sum(float64_lines(ptx).values()),
-    )
-
-
 def float64_lines(ptx: str) -> Counter[tuple[str, int]]:
-    """Count the float64 instructions of each (file, line) of the source."""
+    """Count the float64 instructions of each (file, line); without lines all are at ("", 0)."""
     files = dict(re.findall(r'^\s*\.file\s+(\d+) "(.*?)"', ptx, re.MULTILINE))
     found = Counter[tuple[str, int]]()
     place = ("", 0)

@@ -18,6 +18,7 @@ _VERBS = {"read": "reading", "write": "writing", "atomic": "updating"}
 _FEW = 3  # sentences of a kind
 _WASTE = 1.5  # times the fewest transactions that are worth a sentence
 _AGAIN = 2.0  # times that an array is moved
+_MUCH = 0.1  # share of an array in all that is moved
 _DIVERGENT = 0.75  # share of lanes
 
 
@@ -72,12 +73,14 @@ def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
     for found in traffic:
         if found.site.space == "global":
             moved[found.site.array] += found.traffic.fewest * SECTOR
-    for array, size in needed(trace).items():
-        if moved[array] >= _AGAIN * size:
+    once = needed(trace)
+    much = sum(moved.values()) * _MUCH
+    for array in sorted(once, key=lambda name: once[name] - moved[name])[:_FEW]:
+        if moved[array] >= _AGAIN * once[array] and moved[array] >= much:
             yield (
                 f"{array!r} is asked for again: {bytes_text(moved[array])}, where each element "
-                f"once would be {bytes_text(size)}. A tile in shared memory, or a variable, can "
-                "hold what is needed again."
+                f"once would be {bytes_text(once[array])}. A tile in shared memory, or a variable, "
+                "can hold what is needed again."
             )
 
 

@@ -47,10 +47,10 @@ def _compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled:
     made = cubins.Specialisation(kernel.__name__, kernel, types, prod(launch.block))
     found, float64 = {}, Counter[tuple[str, int]]()
     for architecture in cubins.ARCHITECTURES:
-        ptx = cubins.ptx(made, architecture)
-        needs = cubins.assembled(ptx, architecture, kernel.options.get("max_registers"))
+        needs = cubins.needs(made, architecture)
         shared = needs.shared + launch.shared
         fits = occupancy(architecture, launch.block, needs.registers, shared)
         found[architecture] = needs, fits
-        float64 |= cubins.float64_lines(ptx)
+        if needs.float64 and not float64:
+            float64 = cubins.float64_lines(cubins.ptx(made, architecture, lineinfo=True))
     return Compiled(found, float64)

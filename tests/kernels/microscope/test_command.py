@@ -1,0 +1,68 @@
+"""`minitransformer inspect` as a user meets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from minitransformer import cli
+from tests.kernels.microscope import kernels
+
+FILE = kernels.__file__
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["inspect", "--no-compiled", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_an_example(capsys, tmp_path):
+    picture = tmp_path / "padded.png"
+    target = f"{FILE}:transpose_padded"
+    code, out, err = run(capsys, target, "--gpu", "h200", "--picture", str(picture))
+    assert (code, err) == (0, "")
+    assert "tile[y, x] = a[row + y, column + x]" in out
+    assert "roofline, H200: 67 TFLOP/s in float32, 4.8 TB/s" in out
+    assert out.endswith(f"\n{picture}\n")
+    assert picture.read_bytes().startswith(PNG)
+
+
+def test_a_launch(capsys):
+    launch = "--grid", "2,2", "--block", "32,32", "--arrays", "float32[64,64]", "float32[64,64]"
+    code, out, err = run(capsys, f"{FILE}:transpose_naive", *launch)
+    assert (code, err) == (0, "")
+    assert "writing 'out' moves 8 times the bytes" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hardmax"], "no target 'hardmax'; expected one of"),
+        (["nowhere.py:f"], "no file nowhere.py"),
+        ([FILE, "--grid", "1"], "arguments --grid and --block: give both, or neither"),
+        ([FILE, "--gpu", "H900"], "no GPU 'H900' is known here"),
+        ([FILE, "--picture", "x.png"], "--picture: name one of the kernels transpose_naive,"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, capsys):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("minitransformer inspect: error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_shape_that_makes_no_sense(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["inspect", "a.py:b", "--grid", "2x2", "--block", "32"])
+    assert "argument --grid: expected one to three sizes like 32,8, got '2x2'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_help_names_every_attention(capsys):
+    from minitransformer_kernels import cubins
+
+    with pytest.raises(SystemExit):
+        cli.main(["inspect", "--help"])
+    assert f"  {', '.join(cubins.HOSTS)}  " in capsys.readouterr().out
