@@ -1,0 +1,124 @@
+"""The checked mode finds every planted mistake, names it, and leaves right kernels alone."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import pytest
+
+import minitransformer_kernels as mk
+from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds
+
+from . import planted
+from .launches import Case
+from .oracle import Diverged, expected
+from .planted import FINE, PLANTED
+from .test_corpus import assert_same
+
+right = pytest.mark.parametrize("case", FINE.values(), ids=FINE)
+wrong = pytest.mark.parametrize("name", PLANTED)
+
+
+@cache
+def raised(name: str) -> Any:
+    """The error that the checked mode raises for a planted mistake."""
+    mistake = PLANTED[name]
+    with pytest.raises(mistake.error) as caught, mk.checked():
+        mistake.case.launch(*mistake.case.arguments())
+    return caught.value
+
+
+@wrong
+def test_mistake_is_found_and_named(name: str) -> None:
+    mistake, error = PLANTED[name], raised(name)
+    function = (mistake.inside or mistake.case.kernel).function
+    assert type(error) is mistake.error
+    assert error.kernel == name
+    assert error.file == inspect.getsourcefile(function)
+    if mistake.error is DataRace:
+        assert {error.line, error.other_line} == mistake.lines()
+        assert len(error.threads) == 2
+    else:
+        assert error.line in mistake.lines()
+        assert error.other_line is None
+    assert error.array in mistake.arrays if mistake.arrays else error.array is None
+    assert mistake.index in (None, error.index)
+    assert mistake.at in (None, error.block)
+    assert mistake.threads in (None, error.threads)
+
+
+@wrong
+def test_message_says_where_and_what(name: str) -> None:
+    error = raised(name)
+    start = f"{error.file}:{error.line}: kernel {error.kernel!r}: "
+    text = str(error)
+    assert text.startswith(start)
+    sentences = text.removeprefix(start).rstrip(".").split(". ")
+    assert 1 <= len(sentences) <= 2
+    for part in (error.array, error.index and list(error.index), error.other_line):
+        assert part is None or str(part) in text
+
+
+@right
+def test_nothing_is_found_in_a_right_kernel(case: Case) -> None:
+    wanted = expected(case.kernel, case.grid, case.block, case.arguments(), case.shared_bytes)
+    found = case.arguments()
+    with mk.checked():
+        case.launch(*found)
+    assert_same(found, wanted)
+    afterwards = case.arguments()
+    case.launch(*afterwards)
+    assert_same(afterwards, wanted)
+
+
+def test_checks_end_with_the_context_even_after_an_error() -> None:
+    case = PLANTED["flattened_with_the_number_of_rows"].case
+    with pytest.raises(DataRace), mk.checked():
+        case.launch(*case.arguments())
+    case.launch(*case.arguments())
+
+
+def test_checks_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PLANTED["flattened_with_the_number_of_rows"].case
+    monkeypatch.setenv("MINITRANSFORMER_CHECK", "1")
+    with pytest.raises(DataRace):
+        case.launch(*case.arguments())
+    with mk.checked(False):
+        case.launch(*case.arguments())
+    monkeypatch.setenv("MINITRANSFORMER_CHECK", "yes")
+    with pytest.raises(mk.KernelError, match="MINITRANSFORMER_CHECK must be 0 or 1, got 'yes'"):
+        case.launch(*case.arguments())
+
+
+# The catalogue itself -----------------------------------------------------------------------------
+
+
+def test_the_catalogue_says_how_many_mistakes_it_holds() -> None:
+    assert planted.__doc__ and planted.__doc__.startswith(f"{len(PLANTED)} mistakes ")
+
+
+@wrong
+def test_marks_stand_where_they_should(name: str) -> None:
+    mistake = PLANTED[name]
+    most = 2 if mistake.error in (DataRace, DivergentBarrier) else 1
+    assert 1 <= len(mistake.lines()) <= most
+
+
+SEEN_BY_THE_ORACLE = {DivergentBarrier: Diverged, OutOfBounds: IndexError}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, mistake in PLANTED.items()
+        if mistake.error in SEEN_BY_THE_ORACLE and min(mistake.index or (0,)) >= 0
+    ],
+)
+def test_the_oracle_finds_the_mistake_where_it_looks_for_its_kind(name: str) -> None:
+    mistake = PLANTED[name]
+    case = mistake.case
+    with pytest.raises(SEEN_BY_THE_ORACLE[mistake.error]):
+        expected(case.kernel, case.grid, case.block, case.arguments(), case.shared_bytes)
