@@ -354,7 +354,7 @@ class _Scope:
         callee = (
             self.function.device_functions.get(called.id) if isinstance(called, ast.Name) else None
         )
-        if callee is not None and (call.keywords or len(call.args) < len(callee.parameters)):
+        if callee is not None and (call.keywords or len(call.args) != len(callee.parameters)):
             call.args = list(_bind(self.function, callee, call).values())
             call.keywords = []
 

@@ -258,8 +258,9 @@ def member(module: str, name: str) -> tuple[str, str] | None:
     if module == "math":
         if name in MATH or isinstance(getattr(math, name, None), float):
             return None
-        meant = "cuda.cbrt" if name == "cbrt" else closest(name, MATH)
-        way_out = f"Did you mean {meant}(x)?" if meant else "Write its formula"
+        meant = closest(name, MATH)
+        way_out = f"Did you mean math.{meant}?" if meant else "Write its formula"
+        way_out = "Write cuda.cbrt(x)" if name == "cbrt" else way_out
         return f"kernels have no math.{name}", way_out
     value = getattr(np if module == "numpy" else numba, name, None)
     if isinstance(value, (np.ufunc, numba.types.Type, bool, int, float, complex)):

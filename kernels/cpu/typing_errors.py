@@ -40,7 +40,7 @@ def explained(form: Canonical, text: str, error: Exception) -> UnsupportedKernel
     """The error to raise for one of Numba's, about the module `text` that types were sought in."""
     statement = _origin(form, text, _line(error)) or form.source.tree
     what, way_out = _sentence(error)
-    written = linecache.getline(*place(statement)).strip()
+    written = linecache.getline(*place(statement)).partition("  #")[0].strip()
     return form.source.refuse(statement, f"in `{written}`, {what}", way_out)
 
 
