@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..cpu.trace_data import Site, Trace
+from ..cpu.trace_data import Trace
 from .roofline import needed
 from .units import bytes_text
-from .warps import SECTOR, WORD, SiteTraffic
+from .warps import SECTOR, WORD, SiteTraffic, Traffic
 
 if TYPE_CHECKING:
     from .report import Line
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _VERBS = {"read": "reading", "write": "writing", "atomic": "updating"}
 _FEW = 3  # sentences of a kind
 _WASTE = 1.5  # times the fewest transactions that are worth a sentence
-_AGAIN = 2.0  # times that an array is moved
+_AGAIN = 4.0  # times that an array is moved
 _MUCH = 0.1  # share of an array in all that is moved
 _DIVERGENT = 0.75  # share of lanes
 
@@ -25,44 +25,54 @@ _DIVERGENT = 0.75  # share of lanes
 def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[str]:
     """Return a sentence for each thing that makes a launch slower than it has to be."""
     return [
-        *map(_scattered, _wasteful(traffic, "global")),
-        *map(_conflict, _wasteful(traffic, "shared")),
+        *(_scattered(*found) for found in _wasteful(traffic, "global")),
+        *(_conflict(*found) for found in _wasteful(traffic, "shared")),
         *_moved_again(trace, traffic),
         *_divergent(lines),
     ]
 
 
-def _wasteful(traffic: Iterable[SiteTraffic], space: str) -> list[SiteTraffic]:
-    """Return the sites with the most transactions that need not be."""
-    found = [t for t in traffic if t.site.space == space and t.traffic.waste >= _WASTE]
-    found.sort(key=lambda t: t.traffic.fewest - t.traffic.transactions)
+def _wasteful(traffic: Iterable[SiteTraffic], space: str) -> list[tuple[str, SiteTraffic, Traffic]]:
+    """Return what is done where, an example, and its traffic, where most need not be.
+
+    What a line does to an array in the same pattern, reading and writing say, is one.
+    """
+    alike: dict[object, list[SiteTraffic]] = defaultdict(list)
+    for at in traffic:
+        if at.site.space == space and at.traffic.waste >= _WASTE:
+            alike[at.site.filename, at.site.line, at.site.array, at.stride].append(at)
+    found = []
+    for sites in alike.values():
+        verbs = " and ".join(dict.fromkeys(_VERBS[at.site.kind] for at in sites))
+        what = f"line {sites[0].site.line}: {verbs} {sites[0].site.array!r}"
+        found.append((what, sites[0], Traffic.total(at.traffic for at in sites)))
+    found.sort(key=lambda each: each[2].fewest - each[2].transactions)
     return found[:_FEW]
 
 
-def _scattered(found: SiteTraffic) -> str:
+def _scattered(what: str, found: SiteTraffic, traffic: Traffic) -> str:
     if found.stride is None:
         where = "the threads of a warp ask for scattered addresses"
     else:
         where = f"neighbouring threads ask for addresses {abs(found.stride)} bytes apart"
     return (
-        f"{_place(found.site)} moves {found.traffic.waste:.3g} times the bytes that it has to: "
+        f"{what} moves {traffic.waste:.3g} times the bytes that it has to: "
         f"{where}. Let neighbouring threads take neighbouring elements."
     )
 
 
-def _conflict(found: SiteTraffic) -> str:
-    site, ways = found.site, found.traffic.worst
-    if site.kind == "atomic":
+def _conflict(what: str, found: SiteTraffic, traffic: Traffic) -> str:
+    if found.site.kind == "atomic":
         return (
-            f"{_place(site)} makes lanes take turns: up to {ways} of a warp meet in one bank. "
+            f"{what} makes lanes take turns: up to {traffic.worst} of a warp meet in one bank. "
             "Let each thread or warp sum up first."
         )
-    text = f"{_place(site)} is a {ways}-way bank conflict"
+    text = f"{what} is a {traffic.worst}-way bank conflict"
     if found.stride is None:
         return f"{text}: threads of a warp want different words of one bank."
     text += f": neighbouring threads ask for words {abs(found.stride) // WORD} apart."
-    pitch = site.shape[-1]
-    if len(site.shape) > 1 and found.stride == pitch * site.itemsize:
+    pitch = found.site.shape[-1]
+    if len(found.site.shape) > 1 and found.stride == pitch * found.site.itemsize:
         text += f" Rows of {pitch + 1} elements instead of {pitch} would spread them."
     return text
 
@@ -93,7 +103,3 @@ def _divergent(lines: Iterable[Line]) -> Iterator[str]:
             f"line {line.number}: {line.share:.0%} of the lanes are active, the others of their "
             "warps wait. Let whole warps take the same branch."
         )
-
-
-def _place(site: Site) -> str:
-    return f"line {site.line}: {_VERBS[site.kind]} {site.array!r}"

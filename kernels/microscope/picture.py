@@ -5,9 +5,9 @@ against the fewest, wavefronts against one, lanes that wait against lanes that w
 heat serves all three, and the hottest colours the line.
 
 Right, what the first warp does at the place that wastes most global memory, and at the place with
-the worst bank conflict. A cell is an element, with the number of the lane that accesses it. Global
-memory: whatever is tinted is moved, whether it is used or not. Shared memory: the colour is the
-bank, so many lanes in one colour make a conflict.
+the worst bank conflict. A cell is an element, with the number of the lane that accesses it, or as
+"32×" how many lanes do. Global memory: whatever is tinted is moved, whether it is used or not.
+Shared memory: the colour is the bank, so many lanes in one colour make a conflict.
 
 Drawn with `matplotlib.figure.Figure` and no `pyplot`: no window, no global state, no display.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import colorsys
 import io
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from math import log2
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from .roofline import Roofline
 from .table import roofline_text
-from .units import rate_text
+from .units import rate_text, shape_text
 from .warps import BANKS, SECTOR, WORD, Requests, requests
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _COLUMNS = ("sectors", "wavefronts", "lanes")
 _COLUMN = 0.72  # inches
 _CELL = 0.158  # inches of an element
 _WINDOW = 34  # elements along each side, at most
-_PANEL = 7.0  # inches
+_PANEL = 6.4  # inches
 _GAP = 0.45  # inches between panels
 _NARROWEST = 6.5  # inches for the source and the notes
 _CHART = 2.9  # inches of the roofline
@@ -99,7 +100,10 @@ def draw(report: Report, array: str | None = None) -> bytes:
 def _shown(report: Report, array: str | None) -> list[Requests]:
     """Choose the accesses to draw: two of an array, or the worst of global and shared memory."""
     found = {made.site: made for made in requests(report.trace) if made.site.space != "local"}
-    worst = sorted(report.traffic, key=lambda at: (-at.traffic.waste, -at.traffic.transactions))
+    worst = sorted(
+        report.traffic,
+        key=lambda at: (-at.traffic.waste, at.stride == 0, -at.traffic.transactions),
+    )
     worst = [at for at in worst if at.site in found]
     if array is not None:
         chosen = [at for at in worst if at.site.array == array][:2]
@@ -125,7 +129,7 @@ def _title(figure: Figure, report: Report) -> None:
     trace = report.trace
     axes = _axes(figure, 0.15, 0.1, figure.get_size_inches()[0] - 0.3, 0.5)
     axes.text(0, 0.2, trace.kernel, fontsize=13, fontweight="bold", va="center")
-    grid, block = (" × ".join(map(str, shape)) for shape in (trace.grid, trace.block))
+    grid, block = shape_text(trace.grid), shape_text(trace.block)
     where = f"{os.path.basename(trace.filename)}:{trace.first_line}"
     axes.text(0, 0.43, f"{where}   grid {grid}, block {block}", color=_FAINT, va="center")
 
@@ -274,8 +278,7 @@ class _Panel:
             self._draw_banks(axes, origin[0], origin[1] + self.rows * _CELL + 0.62)
 
     def _headline(self) -> str:
-        site = self.site
-        shape = " × ".join(map(str, site.shape))
+        site, shape = self.site, " × ".join(map(str, self.site.shape))
         return f"line {site.line}: {site.kind} of {site.array}, {site.space}, {shape}"
 
     def _explanation(self) -> str:
@@ -302,21 +305,20 @@ class _Panel:
             axes.text(*place, self.left + column, ha="center", **ink)
 
     def _draw_cells(self, axes: Any, x: float, y: float) -> None:
-        lanes = dict(zip(zip(self.row, self.column, strict=True), self.lane, strict=True))
+        lanes = defaultdict(list)
+        for row, column, lane in zip(self.row, self.column, self.lane, strict=True):
+            lanes[row, column].append(lane)
         moved = set(self._address() // SECTOR)
         for row in range(self.top, self.top + self.rows):
             for column in range(self.left, self.left + self.columns):
-                lane = lanes.get((row, column))
-                place = x + (column - self.left) * _CELL, y + (row - self.top) * _CELL
-                color = self._color(row * self.pitch + column, lane is not None, moved)
-                axes.add_patch(
-                    Rectangle(
-                        place, _CELL, _CELL, facecolor=color, edgecolor="white", linewidth=0.5
-                    )
-                )
-                if lane is not None:
-                    middle = place[0] + _CELL / 2, place[1] + _CELL / 2
-                    axes.text(*middle, lane, fontsize=5.2, ha="center", va="center", color="white")
+                here = lanes[row, column]
+                color = self._color(row * self.pitch + column, bool(here), moved)
+                left, upper = x + (column - self.left) * _CELL, y + (row - self.top) * _CELL
+                look = {"facecolor": color, "edgecolor": "white", "linewidth": 0.5}
+                axes.add_patch(Rectangle((left, upper), _CELL, _CELL, **look))
+                text = f"{len(here)}×" if len(here) > 1 else "".join(map(str, here))
+                middle = left + _CELL / 2, upper + _CELL / 2
+                axes.text(*middle, text, fontsize=5.2, ha="center", va="center", color="white")
 
     def _color(self, element: int, taken: bool, moved: set[int]) -> Any:
         address = element * self.site.itemsize

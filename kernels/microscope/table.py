@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .compiled import Compiled
 from .roofline import Roofline
-from .units import bytes_text, count_text, plural, rate_text
+from .units import bytes_text, count_text, plural, rate_text, shape_text
 from .warps import Traffic
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def table(report: Report) -> str:
 
 def _title(report: Report) -> str:
     trace = report.trace
-    grid, block = (" x ".join(map(str, shape)) for shape in (trace.grid, trace.block))
+    grid, block = shape_text(trace.grid), shape_text(trace.block)
     where = f"{os.path.relpath(trace.filename)}:{trace.first_line}"
     return f"{trace.kernel}  ({where})  grid {grid}, block {block}"
 
@@ -101,10 +101,10 @@ def _under(found: Roofline, moved: int) -> str:
     text = f"{bytes_text(moved):>9}"
     if not found.flops:
         useful = found.gpu.bandwidth * 1e9 * (found.needed / moved if moved else 1)
-        return f"{text}, no arithmetic: memory-bound, {rate_text(useful, 'B/s')} of use at most"
+        return f"{text}, no arithmetic: memory-bound, at most {rate_text(useful, 'B/s')} of use"
     return (
         f"{text}, {found.intensity(moved):.3g} FLOP/B: {found.limit(moved)}-bound, "
-        f"{rate_text(found.bound(moved), 'FLOP/s')} at most"
+        f"at most {rate_text(found.bound(moved), 'FLOP/s')}"
     )
 
 

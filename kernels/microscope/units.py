@@ -42,6 +42,16 @@ def count_text(value: float) -> str:
     return f"{value:.3g}G"
 
 
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Write a shape, without the ones at its end.
+
+    >>> shape_text((32, 8, 1)), shape_text((1, 1, 1))
+    ('32 × 8', '1')
+    """
+    longest = max((i + 1 for i, size in enumerate(shape) if size != 1), default=1)
+    return " × ".join(map(str, shape[:longest]))
+
+
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun.
 

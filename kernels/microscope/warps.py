@@ -84,7 +84,7 @@ class SiteTraffic:
     Attributes:
         site: The place.
         traffic: What happened there.
-        stride: Bytes from a lane's address to the next lane's, if most neighbours agree, or None.
+        stride: Bytes from a lane's address to the next active lane's, if most agree, or None.
         used: Distinct bytes that were touched in the whole launch.
     """
 
@@ -135,8 +135,8 @@ class Requests:
         return self._traffic(none, none)
 
     def stride(self) -> int | None:
-        """Return how far the addresses of neighbouring lanes lie apart, mostly."""
-        neighbours = (np.diff(self.request) == 0) & (np.diff(self.lane) == 1)
+        """Return how far the addresses of lanes lie apart that are active next to each other."""
+        neighbours = np.diff(self.request) == 0
         steps, counts = np.unique(np.diff(self.address)[neighbours], return_counts=True)
         if not len(steps) or 2 * counts.max() < counts.sum():
             return None
