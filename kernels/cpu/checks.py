@@ -18,6 +18,7 @@ over the threads stays SIMD code. If something was, a second run on the same inp
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import numba
@@ -39,10 +40,9 @@ BLOCKS = 1 << 21
 NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
 CLOCK = WARPS + 32
 
-__all__ = [
-    *runtime.__all__, "ATOMIC", "CLOCK", "all_met", "block_starts", "change", "faulty", "is_fine",
-    "read", "read_alone", "some_met", "within", "write", "write_alone",
-]  # fmt: skip
+run__checks = sys.modules[__name__]  # what emitted code calls us: nobody else uses such a name
+
+__all__ = [*runtime.__all__, "run__checks"]
 
 
 # Indices ------------------------------------------------------------------------------------------
@@ -222,12 +222,31 @@ def within(array, fault, place, thread, index):  # type: ignore[no-untyped-def]
 
 @register_jitable(forceinline=True)
 def read_alone(array, writes, clock, fault, place, thread, index):  # type: ignore[no-untyped-def]
-    """Read shared or local memory, where nobody writes to it before the next barrier."""
+    """Read shared memory, where nobody writes to it before the next barrier."""
     at = _inside(index, array.shape)
     unwritten = writes[at] >> TIME_SHIFT < clock[FIRST]
     kind = OUT if _outside(index, array.shape) else UNWRITTEN if unwritten else 0
     _note(fault, thread, place, kind, _packed(index, array.shape), 0)
     return at
+
+
+@register_jitable(forceinline=True)
+def read_own(array, writes, clock, fault, place, thread, index):  # type: ignore[no-untyped-def]
+    """Read local memory, of which `writes` only says in which block it was written."""
+    at = _inside(index, array.shape)
+    unwritten = writes[at] != np.int32(clock[FIRST] // EPOCHS)
+    kind = OUT if _outside(index, array.shape) else UNWRITTEN if unwritten else 0
+    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    return at
+
+
+@register_jitable(forceinline=True)
+def write_own(array, writes, clock, fault, place, thread, index, value):  # type: ignore[no-untyped-def]
+    """Write to local memory."""
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    array[at] = array[at] if outside else array.dtype.type(value)
+    writes[at] = writes[at] if outside else np.int32(clock[FIRST] // EPOCHS)
+    _note(fault, thread, place, OUT if outside else 0, _packed(index, array.shape), 0)
 
 
 @register_jitable(forceinline=True)
@@ -286,6 +305,13 @@ def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global,
 
 
 @register_jitable(forceinline=True)
+def _still_counts(word, clock, is_global):  # type: ignore[no-untyped-def]
+    """Whether a plain write may yet clash with others, so that an atomic must not hide it."""
+    late = is_global | (word >> TIME_SHIFT >= clock[SINCE])
+    return (word & ATOMIC == 0) & _is_near(word, clock) & late
+
+
+@register_jitable(forceinline=True)
 def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
     """A write that is not compared with what was there: of a record's field, or an atomic."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
@@ -294,7 +320,8 @@ def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global
     both = (last & ATOMIC != 0) & (atomic != 0)
     wrong = outside | unwritten | _may_clash(reader, clock, thread, is_global)
     wrong |= _unordered(last, clock, thread, is_global) & (not both)
-    writes[at] = last if outside else _word(clock, place, thread, atomic)
+    kept = outside | ((atomic != 0) & _still_counts(last, clock, is_global))
+    writes[at] = last if kept else _word(clock, place, thread, atomic)
     _note(fault, thread, place, OUT if wrong else 0, 0, 0)
     return at
 
@@ -372,7 +399,7 @@ def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, a
         kind = WRITTEN
     elif reader != 0:
         kind, last = READ, reader
-    if not outside:
+    if not outside and not (atomic != 0 and _still_counts(writes[at], clock, is_global)):
         writes[at] = _word(clock, place, thread, atomic)
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
     return at
@@ -442,7 +469,7 @@ def _faulty_for(fault, found, block):  # type: ignore[no-untyped-def]
             ):
                 chosen = thread
         if chosen >= 0:
-            found[:3] = fault[:, chosen]
+            found[0], found[1], found[2] = fault[0, chosen], fault[1, chosen], fault[2, chosen]
             found[3], found[4] = block, chosen
         return chosen >= 0
 

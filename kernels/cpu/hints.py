@@ -56,6 +56,7 @@ CONSTRUCTS: dict[type[ast.AST], tuple[str, str]] = {
     ast.JoinedStr: ("an f-string", "Print text and numbers apart: print('x is', x[0])"),
     ast.Starred: ("an argument with `*`", "Write the arguments one by one"),
     ast.Match: ("`match`", "Write `if` and `elif`"),
+    ast.MatMult: ("`@`", "Add up the products of elements in a loop"),
 }
 
 # Python's own functions that kernels do not have.

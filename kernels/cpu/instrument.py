@@ -17,6 +17,7 @@ from numba.core import types
 
 from . import emit
 from .canonical import Array, Canonical
+from .checks import CLOCK
 from .pipeline import LANES
 from .regions import Barrier, Branch, Lanes, Loop, Meeting, Node, Regions, Scalar, Strip, all_lanes
 from .source import place as place_in_file
@@ -174,8 +175,10 @@ class Intervals:
         return bool(written & self.arrays.roots[name])
 
     def meets_readers(self, name: str) -> bool:
-        """Whether an array is read somewhere in an interval in which it is written."""
+        """Whether somebody may read an array while somebody else writes to it."""
         roots = self.arrays.roots[name]
+        if self.arrays.space(name) == "global":  # there is no barrier between blocks
+            return any(read & roots for read in self.read.values())
         return any(self.read.get(i, set()) & roots & self.written[i] for i in self.written)
 
 
@@ -363,7 +366,7 @@ class Checked(Watched):
         self.intervals = Intervals(regions, self.arrays)
         self.shadowed = [p for p in form.parameters if self.is_shadowed(p)]
         shadows = [f"{p}__{what}" for p in self.shadowed for what in ("writes", "reads")]
-        self.parameters = ("found", *shadows)
+        self.parameters = ("run__found", *shadows)
         self.in_order = False  # does the region being written depend on the order of its threads?
 
     def extra_types(self) -> tuple[types.Type, ...]:
@@ -390,6 +393,10 @@ class Checked(Watched):
             self.text.line(f"{array.name}__reads = {reads}[::{step}]")
             return
         sizes = [*map(str, array.shape), *lane]
+        if array.space == "local":
+            name = f"{array.name}__writes"
+            self.text.line(f"{name} = stack(({', '.join(sizes)},), numba.int32)\n{name}[...] = 0")
+            return
         self.shadow(array.name, sizes, with_reads=self.intervals.meets_readers(array.name))
 
     def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
@@ -400,12 +407,9 @@ class Checked(Watched):
             self.text.line(f"{name}__{what}[...] = 0")
 
     def write(self) -> None:
-        arrays = [p for p in self.form.parameters if self.form.ndims.get(p, 0) > 0]
-        for name in [*arrays, *self.parameters[1:]]:
-            self.text.line(f"{name} = borrow({name})")
-        self.text.line("clock = stack((CLOCK,), numba.int64)")
-        self.text.line(f"fault = stack({self.fault.format(self.threads)})")
-        self.text.line("fault[:] = 0")
+        self.text.line(f"run__clock = stack(({CLOCK},), numba.int64)")
+        self.text.line(f"run__fault = stack({self.fault.format(self.threads)})")
+        self.text.line("run__fault[:] = 0")
         super().write()
 
     @property
@@ -414,7 +418,7 @@ class Checked(Watched):
         return x * y * z
 
     def start(self) -> None:
-        self.text.line("block_starts(clock, block)")
+        self.text.line("run__checks.block_starts(run__clock, block)")
 
     def ran(self, region: Lanes, header: int) -> None:
         if self.in_order:
@@ -432,43 +436,49 @@ class Checked(Watched):
     def own_loop(self, loop: ast.For | ast.While) -> Any:
         super().own_loop(loop)
         if isinstance(loop, ast.While):  # a mistake may keep it going
-            fine = ast.parse(f"is_fine(fault, {self.thread()})", mode="eval").body
+            fine = ast.parse(f"run__checks.is_fine(run__fault, {self.thread()})", mode="eval").body
             loop.test = ast.BoolOp(ast.And(), [fine, loop.test])
         return loop
 
     def stop(self) -> None:
         """End the block if a thread has noted something."""
-        with self.text.block("if faulty(fault, found, block):"):
+        with self.text.block("if run__checks.faulty(run__fault, run__found, block):"):
             self.text.line("return -1")
 
     def barrier(self, node: Barrier) -> None:
         super().barrier(node)
         self.stop()
-        self.text.line("all_met(clock)")
+        self.text.line("run__checks.all_met(run__clock)")
 
     def meeting(self, mask: str | None) -> None:
         here = f", {self.slot_names[mask]}" if mask else ""
-        self.text.line(f"some_met(clock, {self.threads}{here})")
+        self.text.line(f"run__checks.some_met(run__clock, {self.threads}{here})")
 
     # Accesses
 
     def read(self, node: ast.Subscript, name: str, index: str) -> str:
         place, thread = self.access(node, name, "read"), self.thread()
         if not self.arrays.is_written(name):
-            return f"within({name}, fault, {place}, {thread}, {index})"
+            return f"run__checks.within({name}, run__fault, {place}, {thread}, {index})"
         space = self.arrays.space(name)
-        alone = space != "global" and self.region is not None
-        if alone and not (space == "shared" and self.intervals.is_written(self.region, name)):
-            return f"read_alone({name}, {name}__writes, clock, fault, {place}, {thread}, {index})"
+        given = f"{name}, {name}__writes, run__clock, run__fault, {place}, {thread}, {index}"
+        if space == "local":
+            return f"run__checks.read_own({given})"
+        quiet = self.region is not None and not self.intervals.is_written(self.region, name)
+        if space == "shared" and quiet:
+            return f"run__checks.read_alone({given})"
         return self.call("read", node, name, place, index)
 
     def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
         """The statement that stands for an assignment to an element."""
         place = self.access(node, name, "write")
-        if self.arrays.space(name) == "local" or not self.intervals.meets_readers(name):
+        if self.arrays.space(name) == "local":
+            call = (f"run__checks.write_own({name}, {name}__writes, run__clock, run__fault, {place}, {self.thread()}, "
+                    f"{index}, {value})")  # fmt: skip
+        elif not self.intervals.meets_readers(name):
             self.in_order |= not self.is_apart(node, name)
             is_global = self.arrays.space(name) == "global"
-            call = (f"write_alone({name}, {name}__writes, clock, fault, {place}, {self.thread()}, "
+            call = (f"run__checks.write_alone({name}, {name}__writes, run__clock, run__fault, {place}, {self.thread()}, "
                     f"{is_global}, {index}, {value})")  # fmt: skip
         else:
             call = self.call("write", node, name, place, f"{index}, {value}")
@@ -479,13 +489,13 @@ class Checked(Watched):
 
     def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
         place = self.access(node, name, "atomic")
-        return self.call("change", node, name, place, f"ATOMIC, {index}")
+        return self.call("change", node, name, place, f"run__checks.ATOMIC, {index}")
 
     def call(self, function: str, node: ast.Subscript, name: str, place: str, rest: str) -> str:
         self.in_order |= not self.is_apart(node, name)
         is_global = self.arrays.space(name) == "global"
-        shadows = f"{name}__writes, {name}__reads, clock, fault"
-        return f"{function}({name}, {shadows}, {place}, {self.thread()}, {is_global}, {rest})"
+        shadows = f"{name}__writes, {name}__reads, run__clock, run__fault"
+        return f"run__checks.{function}({name}, {shadows}, {place}, {self.thread()}, {is_global}, {rest})"
 
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """The shadow of a view is the same view of the shadow."""
@@ -540,12 +550,12 @@ class Traced(Watched):
     themselves mixes the number of its turn into it.
     """
 
-    parameters = ("log", "marks", "counts", "bases")
+    parameters = ("run__log", "run__marks", "run__counts", "run__bases")
     nobody = "-1"
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.steps = ["step"]
+        self.steps = ["run__step"]
 
     def extra_types(self) -> tuple[types.Type, ...]:
         """The types of the arguments besides the kernel's own."""
@@ -553,7 +563,7 @@ class Traced(Watched):
         return table, table, row, row
 
     def write(self) -> None:
-        self.text.line("step = 0")
+        self.text.line("run__step = 0")
         super().write()
 
     def declare(self, array: Array) -> None:
@@ -561,10 +571,10 @@ class Traced(Watched):
         if array.space == "shared":
             number = list(self.form.arrays).index(array.name)
             origin = ", ".join("0" for _ in array.shape)
-            self.text.line(f"bases[{number}] = address_of({array.name}, ({origin},))")
+            self.text.line(f"run__bases[{number}] = run__trace.address_of({array.name}, ({origin},))")
 
     def strip(self) -> None:
-        self.text.line("step += 1")
+        self.text.line("run__step += 1")
 
     def ran(self, region: Lanes, header: int) -> None:
         self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
@@ -574,31 +584,31 @@ class Traced(Watched):
 
     def read(self, node: ast.Subscript, name: str, index: str) -> str:
         place = self.access(node, name, "read")
-        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 
     def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
         place = self.access(node, name, "write")
-        call = f"trace_write({name}, log, counts, {place}, {self.here()}, {index}, {value})"
+        call = f"run__trace.trace_write({name}, run__log, run__counts, {place}, {self.here()}, {index}, {value})"
         return ast.parse(call).body
 
     def claim(self, node: ast.Subscript, name: str, index: str) -> str:
         place = self.access(node, name, "write")
-        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 
     def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
         place = self.access(node, name, "atomic")
-        return f"trace({name}, log, counts, {place}, {self.here()}, {index})"
+        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 
     def executed(self, mark: ast.Expr) -> ast.Expr:
         """The call that stands for the mark of a statement."""
         assert isinstance(mark.value, ast.Call)
         number = ast.unparse(mark.value.args[0])
-        call = f"execute(marks, counts, {number}, {self.here()})"
+        call = f"run__trace.execute(run__marks, run__counts, {number}, {self.here()})"
         return ast.Expr(ast.parse(call, mode="eval").body)
 
     def own_loop(self, loop: ast.For | ast.While) -> list[ast.stmt]:
         """A loop that each thread runs for itself, with a step for each turn."""
-        step = self.form.fresh("step")
+        step = self.form.fresh("run__step_")
         before = ast.parse(f"{step} = {self.steps[-1]} * 1000003").body
         self.steps.append(step)
         self.rewriter.generic_visit(loop)

@@ -23,7 +23,7 @@ from .pipeline import KernelCompiler
 from .warps import *  # noqa: F403
 
 __all__ = [
-    "borrow", "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
+    "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
     "stack", "u",
     *atomics.__all__, *bits.__all__, *warps.__all__,
 ]  # fmt: skip
@@ -42,7 +42,8 @@ FAST = {"contract", "reassoc", "nsz", "afn"}
 
 
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
-    return numba.njit(nogil=True, error_model="numpy", cache=True, **options)(function)
+    # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array.
+    return numba.njit(nogil=True, error_model="numpy", cache=True, _nrt=False, **options)(function)
 
 
 def kernel(*, fastmath: bool) -> Callable[..., Any]:
@@ -111,19 +112,6 @@ def reinterpret(typing_context, memory, dtype):  # type: ignore[no-untyped-def]
         return array._getvalue()
 
     return array_type(memory, dtype), generate
-
-
-@intrinsic
-def borrow(typing_context, array):  # type: ignore[no-untyped-def]
-    """The same array, without a part in who frees its memory: its uses need not be counted."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        own = make_array(array)(context, builder, arguments[0])
-        own.meminfo = ir.Constant(own.meminfo.type, None)
-        own.parent = ir.Constant(own.parent.type, None)
-        return own._getvalue()
-
-    return array(array), generate
 
 
 @intrinsic

@@ -164,8 +164,9 @@ def _refuse_constructs(source: Source, *, is_kernel: bool) -> None:
         )
     nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
     for node in nodes:
-        if type(node) in hints.CONSTRUCTS:
-            what, way_out = hints.CONSTRUCTS[type(node)]
+        construct = type(getattr(node, "op", node))
+        if construct in hints.CONSTRUCTS:
+            what, way_out = hints.CONSTRUCTS[construct]
             raise source.refuse(node, f"{what} cannot be part of a kernel", way_out)
         if isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)

@@ -246,7 +246,7 @@ _CAUSES = [
         (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
         (r"Cannot unify ([^\n]+) and ([^\n]+) for '([^']+)'", _two_types),
         (r"Variable '([\w.]+)' is not defined", _undefined),
-        (r"No type info available for ([^\n]+) as a callable", _called),
+        (r"Invalid use of ([^\n]+) with parameters [^\n]*\nNo type info available", _called),
         (r">>> (\w+)\(([^\n]*)\)", _signature),
     )
 ]
