@@ -161,6 +161,12 @@ class Launch:
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, "
                     "others are CuPy arrays; move it with cupy.asarray, or them with cupy.asnumpy"
                 )
+            if isinstance(argument, (list, dict, str)) or argument is None:
+                raise KernelError(
+                    f"kernel {self.kernel.__name__!r}: argument {name!r} is a "
+                    f"{type(argument).__name__}, others are CuPy arrays; convert it with "
+                    "cupy.asarray"
+                )
 
 
 def _numba_cuda() -> Any:

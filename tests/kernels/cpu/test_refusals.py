@@ -188,6 +188,12 @@ def matches(x):
             x[0] = 1
 
 
+@wrong("`@` cannot be part of a kernel. Add up the products of elements in a loop")
+@cuda.jit
+def matrix_product(x):
+    x[0] = x @ x  # here
+
+
 @wrong("an argument with `*` cannot be part of a kernel. Write the arguments one by one")
 @cuda.jit
 def starred(x):

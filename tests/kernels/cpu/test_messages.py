@@ -1,0 +1,498 @@
+"""Wrong types, arguments and launches are explained in a sentence or two, with the way out."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import float32, int32
+from numba.core.errors import NumbaError
+
+from minitransformer_kernels.cpu import KernelError
+from minitransformer_kernels.cuda import cuda
+
+from .wrong import Wrong, assert_readable, catalogue
+
+MATRIX = np.ones((3, 3), np.float32)
+PARTICLES = np.zeros(3, [("place", np.float32), ("speed", np.float32)])
+wrong, WRONG = catalogue()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_explained_with_file_and_line(case: Wrong) -> None:
+    text = case.text()
+    assert text.startswith(case.message)
+    assert_readable(text)
+
+
+# Indices
+
+
+@wrong("in `x[x[0]] = 1`, an index has the type float32. An index is a whole number: divide with")
+@cuda.jit
+def float_as_index(x):
+    x[x[0]] = 1  # here
+
+
+@wrong("in `x[i] = 1`, an index has the type float64. An index is a whole number: divide with `//`")
+@cuda.jit
+def quotient_as_index(x):
+    i = cuda.grid(1) / 2
+    x[i] = 1  # here
+
+
+@wrong("in `x[0] = x[0, 1]`, a 1-d array of float32 gets 2 indices. Give one index for each dimens")
+@cuda.jit
+def too_many_indices(x):
+    x[0] = x[0, 1]  # here
+
+
+@wrong("in `x[i] = 1`, a 1-d array of float32 gets 2 indices. Give one index for each dimension at")
+@cuda.jit
+def grid_of_two_dimensions(x):
+    i = cuda.grid(2)
+    x[i] = 1  # here
+
+
+@wrong("in `x[0] = 1`, a 0-d array of float64 gets an index. Pass an array of 1 dimension, or a nu",
+       np.array(3.0))  # fmt: skip
+@cuda.jit
+def index_of_a_single_number(x):
+    x[0] = 1  # here
+
+
+@wrong("in `a, b = x[0]`, a float32 gets an index, but has no elements. Only arrays and tuples hav")
+@cuda.jit
+def number_taken_apart(x):
+    a, b = x[0]  # here
+    x[0] = a + b
+
+
+@wrong("in `x[0] = pair[cuda.threadIdx.x]`, a tuple of different types, (float64, 1-d array of flo")
+@cuda.jit
+def tuple_of_two_types(x):
+    pair = (1.0, x)
+    x[0] = pair[cuda.threadIdx.x]  # here
+
+
+# What arrays and numbers have
+
+
+@wrong("in `n = x.sizes`, a 1-d array of float32 has no attribute 'sizes'. Did you mean 'size'?")
+@cuda.jit
+def misspelt_attribute(x):
+    n = x.sizes  # here
+    x[0] = n
+
+
+@wrong("in `x[0] = x.length()`, a 1-d array of float32 has no attribute 'length'. Kernels know sha")
+@cuda.jit
+def unknown_attribute(x):
+    x[0] = x.length()  # here
+
+
+@wrong("in `x.append(3)`, a 1-d array of float32 has no attribute 'append'. An array keeps its siz")
+@cuda.jit
+def appends(x):
+    x.append(3)  # here
+
+
+@wrong("in `x[0] = i.bit_length()`, an int64 has no attribute 'bit_length'. A number in a kernel i")
+@cuda.jit
+def attribute_of_a_number(x):
+    i = cuda.grid(1)
+    x[0] = i.bit_length()  # here
+
+
+@wrong("in `x[0].mass = 3`, a record has no field 'mass'. See the fields of its dtype", PARTICLES)
+@cuda.jit
+def unknown_field(x):
+    x[0].mass = 3  # here
+
+
+# Operators and functions
+
+
+@wrong("in `x[0] = x[0] ^ 3`, `^` is not defined for float32 and int64. Bits are those of whole nu")
+@cuda.jit
+def bits_of_a_float(x):
+    x[0] = x[0] ^ 3  # here
+
+
+@wrong("in `x[0] <<= 2`, `<<` is not defined for float32 and int64. Bits are those of whole number")
+@cuda.jit
+def shifts_a_float(x):
+    x[0] <<= 2  # here
+
+
+@wrong("in `if x[0] > None:`, `>` is not defined for float32 and None. Start from a number, such")
+@cuda.jit
+def compares_with_none(x):
+    if x[0] > None:  # here
+        x[0] = 1
+
+
+@wrong("in `if x:`, a condition has the type 1-d array of float32. A condition is one number or")
+@cuda.jit
+def array_as_condition(x):
+    if x:  # here
+        x[0] = 1
+
+
+@wrong("`x + x` computes with whole arrays. A thread computes with elements: write it for x[i], in")
+@cuda.jit
+def sum_of_arrays(x):
+    y = x + x  # here
+    x[0] = y[0]
+
+
+@wrong("`x[0] * x[1]` computes with whole arrays. A thread computes with elements", MATRIX)
+@cuda.jit
+def product_of_rows(x):
+    y = x[0] * x[1]  # here
+    x[0, 0] = y[0]
+
+
+@wrong("`np.exp(x)` computes with whole arrays. A thread computes with elements")
+@cuda.jit
+def function_of_an_array(x):
+    y = np.exp(x)  # here
+    x[0] = y[0]
+
+
+@wrong("`x.copy()` computes with whole arrays. A thread computes with elements")
+@cuda.jit
+def copy_of_an_array(x):
+    y = x.copy()  # here
+    x[0] = y[0]
+
+
+@wrong("`x += 1` computes with whole arrays. A thread computes with elements")
+@cuda.jit
+def adds_to_an_array(x):
+    x += 1  # here
+
+
+@wrong("in `x[0] = math.sqrt(x)`, `sqrt` gets (1-d array of float32). Call it with one element at")
+@cuda.jit
+def root_of_an_array(x):
+    x[0] = math.sqrt(x)  # here
+
+
+@wrong("in `x[0] = len(x[0])`, `len` cannot take (float32). Check how many arguments it has, and t")
+@cuda.jit
+def length_of_a_number(x):
+    x[0] = len(x[0])  # here
+
+
+@wrong("in `x[0] = n(2)`, an int64 is called like a function. Use [ ] for an index; functions are")
+@cuda.jit
+def calls_a_number(x):
+    n = 3
+    x[0] = n(2)  # here
+
+
+@wrong("in `x[0] = x(0)`, a 1-d array of float32 is called like a function. Use [ ] for an index")
+@cuda.jit
+def calls_an_array(x):
+    x[0] = x(0)  # here
+
+
+@wrong('in `print(x[0], end="")`, print gets a keyword. Pass what to print, and nothing else')
+@cuda.jit
+def prints_without_a_line(x):
+    print(x[0], end="")  # here
+
+
+@wrong("in `cuda.atomic.add(x, x[0], 1)`, cuda.atomic.add takes 1 whole numbers as index here, got")
+@cuda.jit
+def atomic_at_a_float(x):
+    cuda.atomic.add(x, x[0], 1)  # here
+
+
+@wrong("in `cuda.atomic.and_(x, 0, 1)`, cuda.atomic.and_ on float32 elements: CUDA has it for int3")
+@cuda.jit
+def atomic_bits_of_floats(x):
+    cuda.atomic.and_(x, 0, 1)  # here
+
+
+@wrong("in `x[0] = cuda.popc(x[0])`, cuda.popc takes whole numbers, got float32. Convert what it")
+@cuda.jit
+def counts_bits_of_a_float(x):
+    x[0] = cuda.popc(x[0])  # here
+
+
+# What is stored
+
+
+@wrong("in `x[0] = (1, 2)`, one element of a 1-d array of float32 is set to a whole (int64, int64)")
+@cuda.jit
+def stores_a_tuple(x):
+    x[0] = (1, 2)  # here
+
+
+@wrong("in `x[0] = x`, one element of a 1-d array of float32 is set to a whole 1-d array of float3")
+@cuda.jit
+def stores_an_array(x):
+    x[0] = x  # here
+
+
+@wrong("in `x[0] = 1j`, a complex128 is stored in a 1-d array of float32, which it does not fit.")
+@cuda.jit
+def stores_a_complex_number(x):
+    x[0] = 1j  # here
+
+
+# Variables
+
+
+@wrong("in `sizes = (1, 2) if x[0] > 0 else (1, 2, 3)`, the variable")
+@cuda.jit
+def tuples_of_two_lengths(x):
+    sizes = (1, 2) if x[0] > 0 else (1, 2, 3)  # here
+    x[0] = sizes[0]
+
+
+@wrong("the variable 'best' is sometimes None, sometimes float32. Start from a number instead of N")
+@cuda.jit
+def none_or_a_number(x):
+    best = None  # here
+    for i in range(8):
+        if best is None or x[i] > best:
+            best = x[i]
+    x[0] = best
+
+
+@wrong("in `x[0] = total`, the variable 'total' is used before it has a value. Assign to it first")
+@cuda.jit
+def used_before_assignment(x):
+    x[0] = total  # noqa: F821 # here
+    total = 3  # noqa: F841
+
+
+# Where
+
+
+@cuda.jit(device=True)
+def innermost(v):
+    """Wrong in its second line."""
+    w = v
+    return w.real.size  # here
+
+
+@cuda.jit(device=True)
+def outer(v):
+    """Call the wrong one."""
+    return innermost(v) + 1
+
+
+@wrong("in `return w.real.size`, a float32 has no attribute 'size'. A number in a kernel is only",
+       inside=innermost)  # fmt: skip
+@cuda.jit
+def wrong_in_a_device_function(x):
+    y = half(x[1])
+    x[0] = outer(x[0]) + y
+
+
+@cuda.jit(device=True)
+def half(v):
+    """Nothing is wrong here."""
+    return v / float32(2)
+
+
+@wrong("in `x[i] = 1.5 if i < 3 else x.wrong`, a 1-d array of float32 has no attribute 'wrong'.")
+@cuda.jit
+def deep_inside(x):
+    tile = cuda.shared.array(8, float32)
+    own = cuda.local.array(3, int32)
+    for k in range(3):
+        own[k] = k
+        if k == cuda.threadIdx.x:
+            tile[k] = own[k]
+        elif k == 2:
+            cuda.syncwarp()
+            while tile[k] < 3:
+                tile[k] += 1
+        else:
+            i = cuda.grid(1)
+            x[i] = 1.5 if i < 3 else x.wrong  # here
+    cuda.syncthreads()
+
+
+def test_the_whole_error_is_behind_it() -> None:
+    with pytest.raises(KernelError) as refusal:
+        float_as_index[1, 1](np.ones(3))
+    assert isinstance(refusal.value.__cause__, NumbaError)
+
+
+# Arguments
+
+
+@cuda.jit
+def adds(x, n):
+    """x[0] += n."""
+    x[0] += n
+
+
+def said(call: Callable[..., None], *arguments: Any, **keywords: Any) -> str:
+    """What a call says that is refused."""
+    with pytest.raises(KernelError) as refusal:
+        call(*arguments, **keywords)
+    text = str(refusal.value)
+    assert_readable(text)
+    return text
+
+
+def of_library(library: str, name: str) -> Any:
+    """An object of a class of another library, which need not be installed."""
+    return type(name, (), {"__module__": f"{library}.deep.inside"})()
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ([1.0], "a list; expected a NumPy array or a number. Convert it with numpy.array(x, dty"),
+        ((1, 2), "a tuple; expected a NumPy array or a number. Pass its items one by one"),
+        ({}, "a dict; expected a NumPy array or a number. Pass what is in it one by one"),
+        ("a", "a str; expected a NumPy array or a number. Kernels compute with numbers"),
+        (None, "None; expected a NumPy array or a number. Pass a number, or an array of size 0"),
+        (np.float32, "a type; expected a NumPy array or a number. Kernels take dtypes from outsi"),
+        (math.sqrt, "a builtin_function_or_method; expected a NumPy array or a number. Kernels"),
+        (adds, "a Kernel; expected a NumPy array or a number. A kernel cannot launch another"),
+        (half, "a DeviceFunction; expected a NumPy array or a number. Kernels take device"),
+        (range(3), "a range; expected a NumPy array or a number. Convert it with numpy.asarray"),
+        (of_library("torch", "Tensor"), "a torch.Tensor; expected a NumPy array or a number. "
+                                        "Pass x.detach().numpy(), which shares its memory"),
+        (of_library("pandas", "Series"), "a pandas.Series; expected a NumPy array or a number. "
+                                         "Pass x.to_numpy()"),
+        (np.array([None]), "of dtype object; on the CPU kernels compute with bool, whole numbers"),
+        (np.array(["a"]), "of dtype str32; on the CPU kernels compute with bool"),
+        (np.ones(2, np.float16), "of dtype float16; on the CPU kernels compute with bool"),
+        (np.ones(2, np.longdouble), "of dtype float128; on the CPU kernels compute with bool"),
+        (np.float16(2), "of dtype float16; on the CPU kernels compute with bool"),
+        (np.ones(2, ">f8"), "of dtype '>f8', which is the byte order of other machines. Convert"),
+        (np.zeros(2, [("shape", "f4")]), "an array of records with a field 'shape', the name of "
+                                         "what every array has. Rename the field"),
+        (np.zeros(2, [("ndim", "f4"), ("size", "f4")]), "an array of records with a field 'ndim'"),
+    ],
+)  # fmt: skip
+def test_argument_is_named(argument: Any, message: str) -> None:
+    start = "kernel 'adds': argument 'x' is "
+    assert said(adds[1, 1], argument, 1).startswith(start + message)
+
+
+def test_integer_that_no_type_holds() -> None:
+    assert said(adds[1, 1], np.ones(1), 2**70).startswith(
+        "kernel 'adds': argument 'n' is of a type that kernels cannot use (Int value is too large"
+    )
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.ones(1, dtype)
+        for dtype in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "c8", "c16")
+    ]
+    + [np.ones(5)[::-2], np.ones((3, 1), order="F")[:, 0]],
+    ids=lambda x: f"{x.dtype}-{x.strides[0]}",
+)
+@pytest.mark.parametrize("n", [2, True, np.int8(2), np.uint64(2), np.bool_(True)], ids=repr)
+def test_numbers_of_all_kinds_are_accepted(x: np.ndarray, n: Any) -> None:
+    x = x.copy() if x.flags.c_contiguous else x[:]
+    x[0] = 1
+    adds[1, 1](x, n)
+    assert x[0] == 1 + int(n)
+
+
+def test_complex_number_is_accepted() -> None:
+    x = np.ones(1, complex)
+    adds[1, 1](x, 2j)
+    assert x[0] == 1 + 2j
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "kernel 'adds' takes 2 arguments (x, n), got 0; give x, n as well"),
+        ((1,), "kernel 'adds' takes 2 arguments (x, n), got 1; give n as well"),
+        ((1, 2, 3), "kernel 'adds' takes 2 arguments (x, n), got 3; leave out the last"),
+    ],
+)
+def test_missing_arguments_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    assert said(adds[1, 1], *arguments) == message
+
+
+def test_arguments_by_keyword() -> None:
+    assert said(adds[1, 1], np.ones(1), n=3) == (
+        "kernel 'adds' gets its arguments by position; leave out `n=`"
+    )
+
+
+def test_cupy_array_beside_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy: Any = ModuleType("cupy")
+    cupy.ndarray = type("ndarray", (), {})
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    text = said(adds[1, 1], cupy.ndarray(), [1])
+    assert text == (
+        "kernel 'adds': argument 'n' is a list, others are CuPy arrays; convert it with "
+        "cupy.asarray"
+    )
+
+
+# Launches
+
+
+@pytest.mark.parametrize("keywords", [{}, {"n": 3}])
+def test_forgotten_configuration(keywords: dict[str, int]) -> None:
+    assert said(adds, np.ones(1), **keywords) == (
+        "kernel 'adds' was called without a launch configuration; write adds[blocks, threads](...)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [
+        (4, "kernel 'adds' needs [blocks, threads], got [4]; write adds[blocks, threads](...)"),
+        ((2.5, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got 2.5; "
+                   "divide with `//`: (n + 255) // 256"),
+        ((1, (4, 2.0)), "kernel 'adds': threads must be one to three whole numbers from 1 up, got "
+                        "(4, 2.0); divide with `//`: (n + 255) // 256"),
+        ((0, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got 0"),
+        ((True, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got True"),
+        (([1, 2], 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got "
+                      "[1, 2]"),
+        ((1, 2048), "kernel 'adds': 2048 threads a block; a GPU allows 1024 in all and 64 along z."
+                    " Use more, smaller blocks"),
+        (((1, 2**16), 4), "kernel 'adds': (1, 65536) blocks; a GPU allows 65535 along y and z. Put"
+                          " the longest axis first, or let each thread do more"),
+        ((1, 4, 1024), "kernel 'adds': the stream is 1024; bytes of shared memory come fourth: "
+                       "adds[blocks, threads, 0, 1024](...)"),
+        ((1, 4, 0, 1.5), "kernel 'adds': the bytes of dynamic shared memory must be a whole number"
+                         " from 0 up, got 1.5"),
+        ((1, 4, 0, -1), "kernel 'adds': the bytes of dynamic shared memory must be a whole number"
+                        " from 0 up, got -1"),
+    ],
+)  # fmt: skip
+def test_configuration(configuration: Any, message: str) -> None:
+    assert said(adds.__getitem__, configuration) == message
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    x = np.ones(1)
+    adds[np.int32(1), (np.int64(1), np.uint8(1)), 0, np.int16(0)](x, 1)
+    assert x[0] == 2
+
+
+def test_messages_name_the_line_of_a_kernel_in_a_function() -> None:
+    @cuda.jit
+    def within(x):
+        x[0] = x.wrong
+
+    line = inspect.getsourcelines(within.function)[1] + 2
+    assert said(within[1, 1], np.ones(1)).startswith(f"{__file__}:{line}: kernel 'within': in `x")
