@@ -1,4 +1,4 @@
-"""80 mistakes that people make in kernels, each beside the kernel as it should be.
+"""84 mistakes that people make in kernels, each beside the kernel as it should be.
 
 A kernel of `FINE` is right, and the checked mode has nothing to say about it. Each kernel of
 `PLANTED` is a copy of one with a single mistake. A comment `# here` marks the line that the error
@@ -248,6 +248,58 @@ def rolled_with_room_for_the_first_row(a, out):
     line[y, x] = a[row, x]  # here
     cuda.syncthreads()
     out[row, x] = line[y, (x + 1) % 8]
+
+
+# Views and slices ---------------------------------------------------------------------------------
+
+
+@FINE.launched(3, 8, floats(24, 5), zeros(24))
+@cuda.jit
+def row_sums(a, out):
+    """The sum of each row."""
+    row = a[cuda.grid(1)]
+    total = float32(0)
+    for k in range(row.size):
+        total += row[k]
+    out[cuda.grid(1)] = total
+
+
+@planted(row_sums, OutOfBounds, "row", "a", at=(0, 0, 0), threads=((0, 0, 0),))
+@cuda.jit
+def row_sums_with_one_too_many(a, out):
+    row = a[cuda.grid(1)]
+    total = float32(0)
+    for k in range(row.size + 1):
+        total += row[k]  # here
+    out[cuda.grid(1)] = total
+
+
+@planted(row_sums, OutOfBounds, "a", index=(24,), at=(3, 0, 0), threads=((0, 0, 0),), grid=4)
+@cuda.jit
+def row_sums_below_the_last_row(a, out):
+    row = a[cuda.grid(1)]  # here
+    total = float32(0)
+    for k in range(row.size):
+        total += row[k]
+    if cuda.grid(1) < out.size:
+        out[cuda.grid(1)] = total
+
+
+@FINE.launched(2, 16, floats(32, 3), zeros(32, 3))
+@cuda.jit
+def squared(a, out):
+    """Each number times itself, row by row."""
+    given, wanted = a[cuda.grid(1)], out[cuda.grid(1)]
+    for k in range(3):
+        wanted[k] = given[k] * given[k]
+
+
+@planted(squared, DataRace, "wanted", "out")
+@cuda.jit
+def squared_into_half_of_the_rows(a, out):
+    given, wanted = a[cuda.grid(1)], out[cuda.grid(1) // 2]
+    for k in range(3):
+        wanted[k] = given[k] * given[k]  # here
 
 
 # Tiles in shared memory ---------------------------------------------------------------------------
@@ -1423,6 +1475,22 @@ def momenta(bodies, out):
 def momenta_without_guard(bodies, out):
     i = cuda.grid(1)
     out[i] = bodies[i].mass * bodies[i].speed  # here
+
+
+@FINE.launched(2, 32, particles(50), zeros(50))
+@cuda.jit
+def energies(bodies, out):
+    """Mass times the square of speed."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = bodies[i]["mass"] * bodies[i]["speed"] ** 2
+
+
+@planted(energies, OutOfBounds, "bodies", index=(50,), at=(1, 0, 0), threads=((18, 0, 0),))
+@cuda.jit
+def energies_without_guard(bodies, out):
+    i = cuda.grid(1)
+    out[i] = bodies[i]["mass"] * bodies[i]["speed"] ** 2  # here
 
 
 @FINE.launched(2, 32, particles(64), floats(64))
