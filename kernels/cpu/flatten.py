@@ -209,7 +209,8 @@ class _Scope:
                 value = ast.BinOp(_loaded(old), op, self.expression(value))
                 return [ast.Assign([target], value)]
             case ast.Expr(value=ast.Call() as call) if self.callee(call):
-                return self.call(call, self.flattener.fresh(f"{_text(call.func)}_result"))
+                unused = self.flattener.fresh(f"{_text(call.func)}_result")
+                return self.call(call, unused, used=False)
             case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
                 statement.value = self.expression(value)
             case ast.If(test=test, body=body, orelse=orelse):
@@ -282,10 +283,16 @@ class _Scope:
         self.before.append(ast.Assign([ast.Name(kept, ast.Store())], value))
         return ast.Name(kept, ast.Load())
 
-    def call(self, call: ast.Call, result: str) -> list[ast.stmt]:
+    def call(self, call: ast.Call, result: str, *, used: bool = True) -> list[ast.stmt]:
         """A device function's body in place of its call."""
         callee = self.callee(call)
         assert callee is not None
+        if used and not _gives_a_value(callee.tree):
+            raise self.function.refuse(
+                call,
+                f"{callee.name!r} returns nothing, but its value is used",
+                "End it with `return` and a value, or call it on a line of its own",
+            )
         self.operands(call, ["args", "keywords"])
         return self.flattener.expand(callee, call, self.function, result)
 
@@ -447,6 +454,12 @@ def _without_assignments(body: list[ast.stmt], variable: str) -> list[ast.stmt]:
 
 def _contains_return(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.Return) for inner in ast.walk(node))
+
+
+def _gives_a_value(function: ast.FunctionDef) -> bool:
+    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return any(r.value and not (isinstance(r.value, ast.Constant) and r.value.value is None)
+               for r in returns)  # fmt: skip
 
 
 def _always_returns(body: list[ast.stmt]) -> bool:

@@ -182,6 +182,8 @@ def undefined(name: str, known: Iterable[str]) -> str:
         return f"Write {CUDA[name]}"
     if name.endswith("f") and name[:-1] in ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh"):
         return f"In Python it is written math.{name[:-1]}, which takes float32 too"
+    if name in MATH:
+        return f"Write math.{name}, after `import math`"
     meant = closest(name, known)
     if meant:
         return f"Did you mean {meant!r}?"
@@ -261,7 +263,13 @@ def member(module: str, name: str) -> tuple[str, str] | None:
             return None
         meant = closest(name, MATH)
         way_out = f"Did you mean math.{meant}?" if meant else "Write its formula"
-        way_out = "Write cuda.cbrt(x)" if name == "cbrt" else way_out
+        elsewhere = {
+            "cbrt": "cuda.cbrt(x)",
+            "max": "max(a, b)",
+            "min": "min(a, b)",
+            "abs": "abs(x)",
+        }
+        way_out = f"Write {elsewhere[name]}" if name in elsewhere else way_out
         return f"kernels have no math.{name}", way_out
     value = getattr(np if module == "numpy" else numba, name, None)
     if isinstance(value, (np.ufunc, numba.types.Type, bool, int, float, complex)):
@@ -272,7 +280,7 @@ def member(module: str, name: str) -> tuple[str, str] | None:
         return f"kernels have no numba.{name}", "They use Numba's dtypes, such as numba.float32"
     if value is None:
         known = [n for n in dir(np) if isinstance(getattr(np, n), np.ufunc)]
-        meant = closest(name, known)
+        meant = closest(name, [*known, "float32", "float64", "int32", "int64"])
         way_out = f"Did you mean numpy.{meant}?" if meant else "Write its formula"
         return f"NumPy has no {name!r}", way_out
     return f"kernels have no numpy.{name}", NUMPY.get(name, _LOOP)

@@ -73,6 +73,11 @@ class Arrays:
                   for r in self.roots[name]}  # fmt: skip
         return spaces.pop() if len(spaces) == 1 else "global"
 
+    def ndim(self, name: str) -> int:
+        """How many indices lead to an element."""
+        array = self.form.arrays.get(name)
+        return len(array.shape) if array else self.form.ndims.get(name, 0)
+
     def is_written(self, name: str) -> bool:
         """Whether the kernel writes to an array, or to what shares a view with it."""
         written = self.uniformity.written | set(self.form.arrays)
@@ -238,6 +243,10 @@ class Watched(emit.Body):
         """The call that stands for the index of an element that is read."""
         raise NotImplementedError
 
+    def row(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of a row, of which nothing is read yet."""
+        return index
+
     def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
         """The statements that stand for an assignment to an element."""
         raise NotImplementedError
@@ -276,7 +285,7 @@ class Watcher(emit.Rewriter):
         self.body = body
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        if isinstance(node.value, ast.Subscript) and not _is_field(node.value):
+        if isinstance(node.value, ast.Subscript) and not (_is_field(node.value) or _is_field(node)):
             inner, outer = indices_of(node.value), indices_of(node)
             if not any(isinstance(i, ast.Slice) for i in inner + outer):  # a[i][j] as a[i, j]
                 joined = ast.Tuple([*inner, *outer], ast.Load())
@@ -286,8 +295,9 @@ class Watcher(emit.Rewriter):
         sliced = any(isinstance(i, ast.Slice) for i in indices_of(node))
         if name is None or _is_field(node) or sliced or isinstance(node.ctx, ast.Store):
             return self.generic_visit(node)
-        place = copy.copy(node)
-        call = self.body.read(place, name, self.index(node))
+        place, index = copy.copy(node), self.index(node)
+        is_row = len(indices_of(node)) < self.body.arrays.ndim(name)
+        call = (self.body.row if is_row else self.body.read)(place, name, index)
         node.slice = ast.parse(call, mode="eval").body
         return node
 
@@ -455,6 +465,10 @@ class Checked(Watched):
         self.text.line(f"run__checks.some_met(run__clock, {self.threads}{here})")
 
     # Accesses
+
+    def row(self, node: ast.Subscript, name: str, index: str) -> str:
+        place = self.access(node, name, "read")
+        return f"run__checks.within({name}, run__fault, {place}, {self.thread()}, {index})"
 
     def read(self, node: ast.Subscript, name: str, index: str) -> str:
         place, thread = self.access(node, name, "read"), self.thread()

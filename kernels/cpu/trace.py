@@ -56,12 +56,12 @@ def record(
     log = log.copy()
     log[:, 4] -= origins[log[:, 0]] if len(log) else 0
     threads = block[0] * block[1] * block[2]
-    function = compiled.function
+    lines, first_line = inspect.getsourcelines(compiled.function)
     return Trace(
-        kernel=function.__name__,
+        kernel=compiled.function.__name__,
         filename=body.form.source.filename,
-        first_line=body.form.source.first_line,
-        source=inspect.getsource(function),
+        first_line=first_line,
+        source="".join(lines),
         grid=grid,
         block=block,
         sites=tuple(_site(body, p, own) for p in body.places),
@@ -141,6 +141,8 @@ def _work(node: ast.AST, body: Any) -> int:
             return int(_is_float(target, body))
         case ast.Call(func=ast.Name(id="fma")):
             return 2
+        case ast.Call(func=ast.Name(id=called)) if called in body.form.source.values:
+            return 0  # a dtype: a conversion
         case ast.Call(func=function) if _is_float(node, body):
             called = function.attr if isinstance(function, ast.Attribute) else _name(function)
             plain = called in FUNCTIONS_WITHOUT_WORK or called.startswith(("warp_", "block_"))

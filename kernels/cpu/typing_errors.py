@@ -29,6 +29,7 @@ OPERATORS = {
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "contains": "in",
     "neg": "-", "pos": "+", "invert": "~", "not_": "not",
 }  # fmt: skip
+ONE = "one element, with an index for each dimension"
 BITWISE = {"<<", ">>", "&", "|", "^", "~"}
 ATTRIBUTES = ("shape", "size", "ndim", "dtype", "strides", "T", "real", "imag")
 NEW_ARRAY = {"copy", "astype", "flatten", "repeat", "nonzero", "argsort", "sort", "cumsum", "dot"}
@@ -56,6 +57,9 @@ def uncompiled(source: Source, kinds: Iterable[types.Type], error: Exception) ->
 def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> UnsupportedKernel:
     """The error to raise for a variable that a thread would have to keep, but cannot."""
     statement = next(_assignments(form.body, variable), form.source.tree)
+    if variable in form.sent:
+        what = f"what a thread shows to others is {_a(readable(str(kind)))}"
+        return form.source.refuse(statement, what, f"Pass {ONE}")
     if isinstance(kind, types.Optional):  # type: ignore[attr-defined]
         what = f"the variable {variable!r} is sometimes None, sometimes {readable(str(kind.type))}"
         return form.source.refuse(statement, what, "Start from a number instead of None")
@@ -149,7 +153,7 @@ def _indices(array: str, count: str) -> Sentence:
 
 def _own(message: str) -> Sentence:
     """An error that this package raised while Numba was asking it for types."""
-    return message, "Convert what it is given, or use an array of another dtype"
+    return readable(message), "Convert what it is given, or use an array of another dtype"
 
 
 def _signature(name: str, arguments: str) -> Sentence:
@@ -164,30 +168,38 @@ def _signature(name: str, arguments: str) -> Sentence:
         return _operator(OPERATORS[name], kinds)
     if name == "bool":
         what = f"a condition has the type {kinds[0]}"
-        return what, "A condition is one number or comparison: x[i] > 0, not a whole array"
+        return what, f"A condition is about a number: {ONE}"
     given = ", ".join(kinds)
     if any("array" in kind for kind in kinds):
-        return f"`{name}` gets ({given})", "Call it with one element at a time: x[i]"
+        return f"`{name}` gets ({given})", f"Call it for {ONE}"
+    if any("tuple" in kind for kind in kinds):
+        return f"`{name}` gets ({given})", "Take one item of the tuple: x.shape[0]"
     return f"`{name}` cannot take ({given})", "Check how many arguments it has, and their types"
 
 
 def _store(array: str, index: str, value: str) -> Sentence:
     if "array" not in array:
         return f"an element of a {array} is assigned to", "Only elements of arrays can be"
-    if "array" in value or value.startswith("("):
+    if value == "None":
+        what = f"None is stored in a {array}"
+        return what, "Store a number; a device function gives one with `return`"
+    if "array" in value or "tuple" in value:
         what = f"one element of a {array} is set to a whole {value}"
-        return what, "Store one number at a time: x[i] = y[i]"
+        return what, f"Store {ONE}"
     what = f"{_a(value)} is stored in a {array}, which it does not fit"
     return what, "Convert it first, or use an array of another dtype"
 
 
 def _load(thing: str, index: str) -> Sentence:
-    if thing.startswith("("):
-        what = f"a tuple of different types, {thing}, gets an index that varies"
+    if "tuple" in thing:
+        what = f"a {thing}, of different types, gets an index that varies"
         return what, "Use a constant index, or items of one type"
+    if "dtype" in thing:
+        return f"a {thing} gets an index", "Convert numbers with ( ): float32(x[i])"
     if thing.startswith("range"):
         return "a range gets an index", "Write range(start, stop, step)"
-    return f"{_a(thing)} gets an index, but has no elements", "Only arrays and tuples have"
+    what = f"{_a(thing)} gets an index, or is taken apart, but it is one number"
+    return what, "Arrays and tuples have items; cuda.grid(2) is a tuple of two"
 
 
 def _operator(symbol: str, kinds: list[str]) -> Sentence:
@@ -197,7 +209,9 @@ def _operator(symbol: str, kinds: list[str]) -> Sentence:
     if any("None" in kind for kind in kinds):
         return what, "Start from a number, such as -math.inf or 0, instead of None"
     if any("array" in kind for kind in kinds):
-        return what, "Write it for one element: x[i]"
+        return what, f"Write it for {ONE}"
+    if any("tuple" in kind for kind in kinds):
+        return what, "Take one item of the tuple: x.shape[0]"
     if symbol in BITWISE:
         return what, "Bits are those of whole numbers: convert with int32(...) first"
     return what, "Convert one of them first, with float32(...) or int32(...)"
@@ -213,14 +227,27 @@ def _attribute(name: str, kind: str) -> Sentence:
         return what, "An array keeps its size: count in a variable, and write x[count]"
     if "array" in kind:
         return what, f"Kernels know {', '.join(ATTRIBUTES[:5])} of an array, and its elements"
-    return what, "A number in a kernel is only that: use functions of `math`, and operators"
+    if "tuple" in kind:
+        return what, "Take its items by their places: p[0], p[1]"
+    return what, "Convert a number with int32(...) or float32(...), compute with `math`"
 
 
 def _two_types(one: str, other: str, variable: str) -> Sentence:
     name = variable.split(".")[0]
-    return f"the variable {name!r} is sometimes {readable(other)}, sometimes {readable(one)}", (
-        "A variable has one type: use two names, or convert"
+    which = "a value" if name.startswith("$") else f"the variable {name!r}"
+    return f"{which} is sometimes {readable(other)}, sometimes {readable(one)}", (
+        "It must have one type: use two names, or convert"
     )
+
+
+def _two_results(one: str, other: str) -> Sentence:
+    what = f"a device function returns sometimes {readable(one)}, sometimes {readable(other)}"
+    return what, "It must return one type: convert"
+
+
+def _out_of_range() -> Sentence:
+    what = "a tuple has fewer items than the index asks for"
+    return what, "An array of one dimension has x.shape[0] only, one of two has x.shape[1] as well"
 
 
 def _undefined(name: str) -> Sentence:
@@ -229,7 +256,7 @@ def _undefined(name: str) -> Sentence:
 
 def _called(kind: str) -> Sentence:
     what = f"{_a(readable(kind))} is called like a function"
-    return what, "Use [ ] for an index; functions are those with @cuda.jit(device=True)"
+    return what, "Leave out ( ) if it is a value, or write [ ] for an index"
 
 
 def _keywords() -> Sentence:
@@ -244,6 +271,8 @@ _CAUSES = [
         (r"cannot index (\w* ?array\([^\n]*\)) with (\d+) indices", _indices),
         (r"print\(\) function implementation does not support keyword", _keywords),
         (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
+        (r"Can't unify return type from the following types: ([^\n]+), ([^\n]+)", _two_results),
+        (r"tuple index out of range", _out_of_range),
         (r"Cannot unify ([^\n]+) and ([^\n]+) for '([^']+)'", _two_types),
         (r"Variable '([\w.]+)' is not defined", _undefined),
         (r"Invalid use of ([^\n]+) with parameters [^\n]*\nNo type info available", _called),
@@ -264,7 +293,7 @@ def _a(kind: str) -> str:
 
 
 def _tuple(found: re.Match[str]) -> str:
-    return "(" + ", ".join([found[1]] * int(found[2])) + ")"
+    return f"tuple ({', '.join([found[1]] * int(found[2]))})"
 
 
 _PLAIN = [
@@ -279,7 +308,8 @@ _PLAIN = [
          r"\2-d array of \1"),
         (r"OptionalType\((\w+)\)", r"\1 or None"),
         (r"UniTuple\((.+?) x (\d+)\)", _tuple),
-        (r"Tuple\(", "("),
+        (r"Tuple\(", "tuple ("),
+        (r"class\((\w+)\)", r"dtype \1"),
         (r"type\(CPUDispatcher\(.*\)\)", "device function"),
         (r"(?:Module|Function|BoundFunction)\(<?(.*?)>?\)", r"\1"),
         (r"range_\w+", "range"),
@@ -324,19 +354,24 @@ def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
             case ast.Compare(left=left, ops=[op, *_], comparators=others):
                 whole = any(map(is_array, [left, *others]))
                 whole = whole and not isinstance(op, ast.Is | ast.IsNot)
+            case ast.Call(func=ast.Name(id="print"), args=arguments):
+                whole = any(map(is_array, arguments))
             case ast.Call(func=ast.Attribute(value=value, attr=method), args=arguments):
                 whole = is_array(value) and method in NEW_ARRAY
                 is_numpy = isinstance(value, ast.Name) and (
                     form.source.constants.get(value.id) == "numpy"
                 )
                 whole = whole or (is_numpy and any(map(is_array, arguments)))
+            case ast.Attribute(value=value, attr=attribute, ctx=ast.Store()) if is_array(value):
+                form.refuse(node, f"the {attribute} of an array is assigned to",
+                            "Reshape it before the launch")  # fmt: skip
             case _:
                 continue
         if whole:
             form.refuse(
                 node,
-                f"`{ast.unparse(node)}` computes with whole arrays",
-                "A thread computes with elements: write it for x[i], in a loop if need be",
+                f"`{ast.unparse(node)}` works on whole arrays",
+                f"Write it for {ONE}, and a loop around it if need be",
             )
 
 
