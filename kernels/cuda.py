@@ -54,6 +54,13 @@ class DeviceFunction:
         """Call it as the Python function that it is."""
         return self.function(*arguments)
 
+    def __getitem__(self, configuration: Any) -> Any:
+        """Refuse a launch."""
+        raise KernelError(
+            f"{self.function.__name__!r} is a device function, which kernels call; to launch it, "
+            "decorate it with @cuda.jit alone"
+        )
+
     @cached_property
     def on_gpu(self) -> Any:
         """Numba's device function."""

@@ -67,14 +67,14 @@ def index_of_a_single_number(x):
     x[0] = 1  # here
 
 
-@wrong("in `a, b = x[0]`, a float32 gets an index, but has no elements. Only arrays and tuples hav")
+@wrong("in `a, b = x[0]`, a float32 gets an index, or is taken apart, but it is one number. Arr")
 @cuda.jit
 def number_taken_apart(x):
     a, b = x[0]  # here
     x[0] = a + b
 
 
-@wrong("in `x[0] = pair[cuda.threadIdx.x]`, a tuple of different types, (float64, 1-d array of flo")
+@wrong("in `x[0] = pair[cuda.threadIdx.x]`, a tuple (float64, 1-d array of float32), of different")
 @cuda.jit
 def tuple_of_two_types(x):
     pair = (1.0, x)
@@ -103,7 +103,7 @@ def appends(x):
     x.append(3)  # here
 
 
-@wrong("in `x[0] = i.bit_length()`, an int64 has no attribute 'bit_length'. A number in a kernel i")
+@wrong("in `x[0] = i.bit_length()`, an int64 has no attribute 'bit_length'. Convert a number with")
 @cuda.jit
 def attribute_of_a_number(x):
     i = cuda.grid(1)
@@ -138,48 +138,48 @@ def compares_with_none(x):
         x[0] = 1
 
 
-@wrong("in `if x:`, a condition has the type 1-d array of float32. A condition is one number or")
+@wrong("in `if x:`, a condition has the type 1-d array of float32. A condition is about a num")
 @cuda.jit
 def array_as_condition(x):
     if x:  # here
         x[0] = 1
 
 
-@wrong("`x + x` computes with whole arrays. A thread computes with elements: write it for x[i], in")
+@wrong("`x + x` works on whole arrays. Write it for one element, with an index for each dimension")
 @cuda.jit
 def sum_of_arrays(x):
     y = x + x  # here
     x[0] = y[0]
 
 
-@wrong("`x[0] * x[1]` computes with whole arrays. A thread computes with elements", MATRIX)
+@wrong("`x[0] * x[1]` works on whole arrays. Write it for one element, with an index", MATRIX)
 @cuda.jit
 def product_of_rows(x):
     y = x[0] * x[1]  # here
     x[0, 0] = y[0]
 
 
-@wrong("`np.exp(x)` computes with whole arrays. A thread computes with elements")
+@wrong("`np.exp(x)` works on whole arrays. Write it for one element, with an index")
 @cuda.jit
 def function_of_an_array(x):
     y = np.exp(x)  # here
     x[0] = y[0]
 
 
-@wrong("`x.copy()` computes with whole arrays. A thread computes with elements")
+@wrong("`x.copy()` works on whole arrays. Write it for one element, with an index")
 @cuda.jit
 def copy_of_an_array(x):
     y = x.copy()  # here
     x[0] = y[0]
 
 
-@wrong("`x += 1` computes with whole arrays. A thread computes with elements")
+@wrong("`x += 1` works on whole arrays. Write it for one element, with an index")
 @cuda.jit
 def adds_to_an_array(x):
     x += 1  # here
 
 
-@wrong("in `x[0] = math.sqrt(x)`, `sqrt` gets (1-d array of float32). Call it with one element at")
+@wrong("in `x[0] = math.sqrt(x)`, `sqrt` gets (1-d array of float32). Call it for one element, wi")
 @cuda.jit
 def root_of_an_array(x):
     x[0] = math.sqrt(x)  # here
@@ -191,14 +191,14 @@ def length_of_a_number(x):
     x[0] = len(x[0])  # here
 
 
-@wrong("in `x[0] = n(2)`, an int64 is called like a function. Use [ ] for an index; functions are")
+@wrong("in `x[0] = n(2)`, an int64 is called like a function. Leave out ( ) if it is a value, or")
 @cuda.jit
 def calls_a_number(x):
     n = 3
     x[0] = n(2)  # here
 
 
-@wrong("in `x[0] = x(0)`, a 1-d array of float32 is called like a function. Use [ ] for an index")
+@wrong("in `x[0] = x(0)`, a 1-d array of float32 is called like a function. Leave out ( ) if i")
 @cuda.jit
 def calls_an_array(x):
     x[0] = x(0)  # here
@@ -228,10 +228,70 @@ def counts_bits_of_a_float(x):
     x[0] = cuda.popc(x[0])  # here
 
 
+@wrong("`print('x is', x)` works on whole arrays. Write it for one element, with an index for each")
+@cuda.jit
+def prints_an_array(x):
+    print("x is", x)  # here
+
+
+@wrong("in `if i < x.shape:`, `<` is not defined for int64 and tuple (int64). Take one item of the")
+@cuda.jit
+def compares_with_a_shape(x):
+    i = cuda.grid(1)
+    if i < x.shape:  # here
+        x[i] = 1
+
+
+@wrong("in `for i in range(x.shape):`, `range` gets (tuple (int64, int64)). Take one item of the",
+       MATRIX)  # fmt: skip
+@cuda.jit
+def range_of_a_shape(x):
+    for i in range(x.shape):  # here
+        x[i, 0] = 1
+
+
+@wrong(
+    "in `n, m = x.shape`, a tuple has fewer items than the index asks for. An array of one dimen"
+)
+@cuda.jit
+def two_sizes_of_a_vector(x):
+    n, m = x.shape  # here
+    x[0] = n + m
+
+
+@wrong("in `for i in range(x.size()):`, an int64 is called like a function. Leave out ( ) if it is")
+@cuda.jit
+def calls_the_size(x):
+    for i in range(x.size()):  # here
+        x[i] = 1
+
+
+@wrong(
+    "in `x[0] = float32[x[1]]`, a dtype float32 gets an index. Convert numbers with ( ): float32"
+)
+@cuda.jit
+def conversion_with_brackets(x):
+    x[0] = float32[x[1]]  # here
+
+
+@wrong("in `cuda.atomic.add(total, 0, x[0])`, cuda.atomic.add works on an element of an array, got")
+@cuda.jit
+def atomic_on_a_number(x):
+    total = 0.0
+    cuda.atomic.add(total, 0, x[0])  # here
+    x[0] = total
+
+
+@wrong("what a thread shows to others is a 1-d array of float32. Pass one element, with an index")
+@cuda.jit
+def shuffles_an_array(x):
+    x[0] = cuda.shfl_down_sync(0xFFFFFFFF, x, 1)  # here
+
+
 # What is stored
 
 
-@wrong("in `x[0] = (1, 2)`, one element of a 1-d array of float32 is set to a whole (int64, int64)")
+@wrong("in `x[0] = (1, 2)`, one element of a 1-d array of float32 is set to a whole tuple (int64,")
 @cuda.jit
 def stores_a_tuple(x):
     x[0] = (1, 2)  # here
@@ -249,14 +309,30 @@ def stores_a_complex_number(x):
     x[0] = 1j  # here
 
 
+@wrong(
+    "in `x[0] = None`, None is stored in a 1-d array of float32. Store a number; a device functi"
+)
+@cuda.jit
+def stores_none(x):
+    x[0] = None  # here
+
+
+@wrong("the shape of an array is assigned to. Reshape it before the launch")
+@cuda.jit
+def sets_a_shape(x):
+    x.shape = (2, 4)  # here
+
+
 # Variables
 
 
-@wrong("in `sizes = (1, 2) if x[0] > 0 else (1, 2, 3)`, the variable")
+@wrong("in `x[0] = sizes[0]`, the variable 'sizes' is sometimes tuple (int64, int64")
 @cuda.jit
 def tuples_of_two_lengths(x):
-    sizes = (1, 2) if x[0] > 0 else (1, 2, 3)  # here
-    x[0] = sizes[0]
+    sizes = (1, 2)
+    if x[0] > 0:
+        sizes = (1, 2, 3)
+    x[0] = sizes[0]  # here
 
 
 @wrong("the variable 'best' is sometimes None, sometimes float32. Start from a number instead of N")
@@ -276,6 +352,38 @@ def used_before_assignment(x):
     total = 3  # noqa: F841
 
 
+@wrong("in `y = 1 if x[0] > 0 else (1, 2)`, a value is sometimes int64, sometimes tuple (int64, in")
+@cuda.jit
+def number_or_tuple(x):
+    y = 1 if x[0] > 0 else (1, 2)  # here
+    x[0] = y[0]
+
+
+@wrong(
+    "in `x[1] = 3`, the variable 'x' is sometimes int64, sometimes 1-d array of float32. It must"
+)
+@cuda.jit
+def array_or_number(x):
+    if x[0] > 0:
+        x = 0
+    x[1] = 3  # here
+
+
+@cuda.jit(device=True)
+def one_or_two(v):
+    """Return a number or a tuple."""
+    if v > 0:
+        return v, v
+    return v  # here
+
+
+@wrong("in `return v`, a device function returns sometimes tuple (float32, float32), someti",
+       inside=one_or_two)  # fmt: skip
+@cuda.jit
+def results_of_two_types(x):
+    x[0] = one_or_two(x[1])[0]
+
+
 # Where
 
 
@@ -292,7 +400,7 @@ def outer(v):
     return innermost(v) + 1
 
 
-@wrong("in `return w.real.size`, a float32 has no attribute 'size'. A number in a kernel is only",
+@wrong("in `return w.real.size`, a float32 has no attribute 'size'. Convert a number with int32",
        inside=innermost)  # fmt: skip
 @cuda.jit
 def wrong_in_a_device_function(x):
@@ -446,6 +554,13 @@ def test_cupy_array_beside_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Launches
+
+
+def test_device_function_is_not_launched() -> None:
+    assert said(half.__getitem__, (1, 8)) == (
+        "'half' is a device function, which kernels call; to launch it, decorate it with @cuda.jit "
+        "alone"
+    )
 
 
 @pytest.mark.parametrize("keywords", [{}, {"n": 3}])

@@ -456,6 +456,36 @@ def unknown_keyword(x):
     x[0] = half(w=x[0])  # here
 
 
+@cuda.jit(device=True)
+def waits():
+    """Wait, and return nothing."""
+    cuda.syncthreads()
+
+
+@wrong("'waits' returns nothing, but its value is used. End it with `return` and a value, or call")
+@cuda.jit
+def value_of_nothing(x):
+    x[0] = waits()  # here
+
+
+@wrong("the name 'exp' is not defined. Write math.exp, after `import math`")
+@cuda.jit
+def without_math(x):
+    x[0] = exp(x[0])  # type: ignore[name-defined] # noqa: F821 # here
+
+
+@wrong("kernels have no math.max. Write max(a, b)")
+@cuda.jit
+def largest_of_math(x):
+    x[0] = math.max(x[0], x[1])  # type: ignore[attr-defined] # here
+
+
+@wrong("NumPy has no 'float'. Did you mean numpy.float64?")
+@cuda.jit
+def old_dtype(x):
+    x[0] = np.float(x[0])  # here
+
+
 # CUDA
 
 
@@ -557,6 +587,20 @@ def unheard_of(x):
     cuda.quantum(x)  # here
 
 
+@wrong("`cuda` alone is no value. Write what of it is wanted: cuda.threadIdx.x")
+@cuda.jit
+def alias_of_cuda(x):
+    c = cuda  # here
+    x[c.threadIdx.x] = 1
+
+
+@wrong("`cuda.threadIdx.x` is assigned to. What CUDA gives cannot be changed: use a variable")
+@cuda.jit
+def assigns_the_index(x):
+    cuda.threadIdx.x = 3  # here
+    x[cuda.threadIdx.x] = 1
+
+
 @wrong("cuda.atomic.mul is not an atomic operation. There are add, and_, cas,")
 @cuda.jit
 def atomic_product(x):
@@ -656,6 +700,15 @@ def local_array_as_a_whole(x):
     own = cuda.local.array(3, float32)
     other = own  # here
     x[0] = other[0]
+
+
+@wrong("the name of local array 'own' is used for something else. Use two names, or write to its")
+@cuda.jit
+def local_array_replaced(x):
+    own = cuda.local.array(3, float32)
+    own[0] = x[0]
+    own = x[1]  # here
+    x[0] = own
 
 
 @wrong("`own[1:3]` is a slice of a local array. Write a loop over its elements")
