@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..cpu.trace_data import Trace
+from ..cpu.trace_data import Site, Trace
 from .roofline import needed
 from .units import bytes_text
 from .warps import SECTOR, WORD, SiteTraffic, Traffic
@@ -25,14 +26,16 @@ _DIVERGENT = 0.75  # share of lanes
 def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[str]:
     """Return a sentence for each thing that makes a launch slower than it has to be."""
     return [
-        *(_scattered(*found) for found in _wasteful(traffic, "global")),
-        *(_conflict(*found) for found in _wasteful(traffic, "shared")),
+        *(_scattered(*found) for found in _wasteful(traffic, "global", trace.filename)),
+        *(_conflict(*found) for found in _wasteful(traffic, "shared", trace.filename)),
         *_moved_again(trace, traffic),
-        *_divergent(lines),
+        *_divergent(lines, trace.filename),
     ]
 
 
-def _wasteful(traffic: Iterable[SiteTraffic], space: str) -> list[tuple[str, SiteTraffic, Traffic]]:
+def _wasteful(
+    traffic: Iterable[SiteTraffic], space: str, own: str
+) -> list[tuple[str, SiteTraffic, Traffic]]:
     """Return what is done where, an example, and its traffic, where most need not be.
 
     What a line does to an array in the same pattern, reading and writing say, is one.
@@ -44,7 +47,7 @@ def _wasteful(traffic: Iterable[SiteTraffic], space: str) -> list[tuple[str, Sit
     found = []
     for sites in alike.values():
         verbs = " and ".join(dict.fromkeys(_VERBS[at.site.kind] for at in sites))
-        what = f"line {sites[0].site.line}: {verbs} {sites[0].site.array!r}"
+        what = f"{_place(sites[0].site, own)}: {verbs} {sites[0].site.array!r}"
         found.append((what, sites[0], Traffic.total(at.traffic for at in sites)))
     found.sort(key=lambda each: each[2].fewest - each[2].transactions)
     return found[:_FEW]
@@ -94,12 +97,18 @@ def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
             )
 
 
-def _divergent(lines: Iterable[Line]) -> Iterator[str]:
+def _divergent(lines: Iterable[Line], own: str) -> Iterator[str]:
     """Name the lines at which most lanes wait."""
     found = [line for line in lines if line.share < _DIVERGENT]
     found.sort(key=lambda line: line.active - line.lanes)
     for line in found[:_FEW]:
         yield (
-            f"line {line.number}: {line.share:.0%} of the lanes are active, the others of their "
+            f"{_place(line, own)}: {line.share:.0%} of the lanes are active, the others of their "
             "warps wait. Let whole warps take the same branch."
         )
+
+
+def _place(at: Site | Line, own: str) -> str:
+    """Name a line, with its file if that is not the kernel's own."""
+    number = at.line if isinstance(at, Site) else at.number
+    return f"line {number}" if at.filename == own else f"{os.path.basename(at.filename)}:{number}"

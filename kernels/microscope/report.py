@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import dedent
 
 from ..cpu.trace_data import Trace
 from . import warps
@@ -25,7 +26,7 @@ class Line:
     Attributes:
         filename: Its file.
         number: In that file, from 1.
-        text: As it is written, without the end of the line.
+        text: As it is written, without the indentation of the whole kernel.
         sites: The accesses that are written there.
         flops: Floating-point operations of all threads.
         active: Lanes that executed its statements, over all warps and times.
@@ -77,7 +78,7 @@ class Report:
         trace = self.trace
         own = {
             (trace.filename, number): text
-            for number, text in enumerate(trace.source.splitlines(), trace.first_line)
+            for number, text in enumerate(dedent(trace.source).splitlines(), trace.first_line)
         }
         sites = defaultdict(list)
         for found in self.traffic:

@@ -99,8 +99,10 @@ def roofline_text(found: Roofline) -> list[str]:
 
 def _under(found: Roofline, moved: int) -> str:
     text = f"{bytes_text(moved):>9}"
+    if not moved:
+        return f"{text}: compute-bound, at most {rate_text(found.peak, 'FLOP/s')}"
     if not found.flops:
-        useful = found.gpu.bandwidth * 1e9 * (found.needed / moved if moved else 1)
+        useful = found.gpu.bandwidth * 1e9 * found.needed / moved
         return f"{text}, no arithmetic: memory-bound, at most {rate_text(useful, 'B/s')} of use"
     return (
         f"{text}, {found.intensity(moved):.3g} FLOP/B: {found.limit(moved)}-bound, "

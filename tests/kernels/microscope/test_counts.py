@@ -263,3 +263,24 @@ def test_gpus_are_found_by_any_spelling():
 def test_float64_runs_at_the_architecture_s_rate():
     assert gpus.find("H100").peak(8) == pytest.approx(33.5e12)
     assert gpus.find("RTX 4090").peak(8) == pytest.approx(82.6e12 / 64)
+
+
+# -- Odd launches ----------------------------------------------------------------------------------
+
+ODD = {
+    "nothing at all": ([], []),
+    "no memory": ([], [Run(lambda x, y: True, flops=3)]),
+    "no thread comes here": ([Access(lambda x, y: None)], [Run(lambda x, y: False)]),
+    "only local memory": ([Access(lambda x, y: x, (32,), "local")], []),
+    "backwards from the end": ([Access(lambda x, y: (63, 63 - x))], []),
+    "three dimensions": ([Access(lambda x, y: (1, x % 4, x), (4, 4, 64), "shared")], []),
+    "one element": ([Access(lambda x, y: (0, 0), (1, 1))], []),
+    "a scattered gather": ([Access(lambda x, y: x * x * 997 % 65521, (65521,))], []),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_launches_have_a_table_and_a_picture(name):
+    found = report(*ODD[name])
+    assert "roofline, H100" in str(found)
+    assert found.picture().startswith(b"\x89PNG")

@@ -47,7 +47,7 @@ def by_hand(
         for thread, x, y in threads
         if run.active(x, y)
     ]
-    count = max(len(accesses), len(runs))
+    count = max(1, len(accesses), len(runs))
     return Trace(
         kernel="kernel",
         filename=FILE,
