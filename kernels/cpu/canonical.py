@@ -292,11 +292,11 @@ class _Items(_Transformer):
         return ast.Tuple([name(item) for item in self.items[node.id]], ast.Load())
 
 
-def at_once(form: Canonical, targets: list[ast.expr], values: list[ast.expr]) -> list[ast.stmt]:
+def at_once(form: Canonical, targets: list[ast.expr], values: list[ast.expr]) -> list[ast.Assign]:
     """Several assignments of which none sees what another did: `a, b = b, a`."""
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
-    before: list[ast.stmt] = []
+    before: list[ast.Assign] = []
     if len(names) != len(targets) or read & set(names):
         kept = [form.fresh("item") for _ in values]
         before = [
@@ -362,9 +362,8 @@ class _Rewriter(_Transformer):
                 case ["activemask"]:
                     value = ast.Call(name("warp_active"), [self.form.linear, self.threads()], [])
                     return [self.meet("meet"), ast.Assign([target], value)]
-        if isinstance(target, ast.Tuple):
-            return self.split(target, node)
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        return self.split(target, node) if isinstance(target, ast.Tuple) else node
 
     def meet(self, what: str) -> ast.stmt:
         return ast.Expr(ast.Call(name(what), [], []))
@@ -457,21 +456,29 @@ class _Rewriter(_Transformer):
         return tuple(map(int, sizes))
 
     def split(self, target: ast.Tuple, node: ast.Assign) -> list[ast.stmt]:
-        value = self.visit(node.value)
-        count = len(target.elts)
+        """One assignment for each item of a tuple; the value has been visited."""
+        value, count, before = node.value, len(target.elts), []
         if isinstance(value, ast.Tuple):
             if len(value.elts) != count:
                 self.form.refuse(node, f"{len(value.elts)} values for {count} names",
                                  "Give as many names as values")  # fmt: skip
             values = value.elts
-        elif isinstance(value, ast.Name | ast.Attribute):
-            values = [ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(count)]
         else:
-            kept = self.form.fresh("items")
-            values = [ast.Subscript(name(kept), ast.Constant(i), ast.Load()) for i in range(count)]
-            before = ast.Assign([ast.Name(kept, ast.Store())], value)
-            return [before, *at_once(self.form, list(map(self.visit, target.elts)), values)]
-        return at_once(self.form, list(map(self.visit, target.elts)), values)
+            if not isinstance(value, ast.Name | ast.Attribute):
+                kept = self.form.fresh("items")
+                before = [ast.Assign([ast.Name(kept, ast.Store())], value)]
+                value = name(kept)
+            values = [ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(count)]
+        parts = [*before, *at_once(self.form, target.elts, values)]
+        return [
+            new
+            for part in parts
+            for new in (
+                self.split(part.targets[0], part)
+                if isinstance(part.targets[0], ast.Tuple)
+                else [part]
+            )
+        ]
 
     def grid(self, what: str, axis: str) -> ast.expr:
         if what == "gridsize":
