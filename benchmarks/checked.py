@@ -5,6 +5,7 @@ many numbers; attention gets N=2, H=4, L=256, E=M=64. Outputs are the same to th
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,17 +45,18 @@ def watched(run: Callable[[], Any]) -> Callable[[], Any]:
 def cases() -> dict[str, Callable[[], Any]]:
     """Return what is measured, by name."""
     found: dict[str, Callable[[], Any]] = {
-        name: lambda launch=launch, arguments=arguments: launch(*arguments)
+        name: partial(launch, *arguments)
         for name, (launch, arguments) in textbook.launches(SIZE).items()
     }
     generator = np.random.default_rng(0)
     *inputs, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
-    saved = softmax.forward(*inputs)
-    found["softmax attention, forward"] = lambda: softmax.forward(*inputs)
-    found["softmax attention, backward"] = lambda: softmax.backward(grad, *inputs, *saved)
-    found["linear attention, forward"] = lambda: linear.forward(*inputs)
-    found["causal linear attention, forward"] = lambda: recurrent.forward(*inputs)
-    return found
+    saved = *inputs, *softmax.forward(*inputs)
+    return found | {
+        "softmax attention, forward": partial(softmax.forward, *inputs),
+        "softmax attention, backward": partial(softmax.backward, grad, *saved),
+        "linear attention, forward": partial(linear.forward, *inputs),
+        "causal linear attention, forward": partial(recurrent.forward, *inputs),
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ first, and i, k, j, which walks along rows. The peer of the sum is `numpy.sum`, 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numba
@@ -20,7 +21,7 @@ Array = Any
 
 
 @numba.njit(parallel=True, fastmath=True)
-def row_by_column(a, b, c):
+def row_by_column(a, b, c):  # type: ignore[no-untyped-def]
     """Make each element of c = a b at once."""
     for i in numba.prange(a.shape[0]):
         for j in range(b.shape[1]):
@@ -31,7 +32,7 @@ def row_by_column(a, b, c):
 
 
 @numba.njit(parallel=True, fastmath=True)
-def row_by_row(a, b, c):
+def row_by_row(a, b, c):  # type: ignore[no-untyped-def]
     """Make each row of c = a b as a sum of rows of b."""
     for i in numba.prange(a.shape[0]):
         c[i] = 0
@@ -52,9 +53,9 @@ def products(a: Array, b: Array) -> Iterator[harness.Row]:
     blocks = -(-SIZE // textbook.TILE)
     kernel = textbook.matmul[(blocks, blocks), (textbook.TILE, textbook.TILE)]
     contestants: harness.Contestants = {
-        harness.OURS: lambda: filled(kernel, a, b),
-        "triple loop, i j k": lambda: filled(row_by_column, a, b),
-        "triple loop, i k j": lambda: filled(row_by_row, a, b),
+        harness.OURS: partial(filled, kernel, a, b),
+        "triple loop, i j k": partial(filled, row_by_column, a, b),
+        "triple loop, i k j": partial(filled, row_by_row, a, b),
     }
     truth = a.astype(np.float64) @ b.astype(np.float64)
     for row in checked_race(f"tiled matrix product, {SIZE} x {SIZE}", contestants, truth):
@@ -77,7 +78,7 @@ def sums(x: Array) -> Iterator[harness.Row]:
     ):
         launch = kernel[blocks, textbook.THREADS]
         contestants: harness.Contestants = {
-            harness.OURS: lambda launch=launch: total(launch, x),
+            harness.OURS: partial(total, launch, x),
             "numpy.sum": x.sum,
         }
         case = f"sum of {x.size:,} numbers by warp shuffles, {how}"

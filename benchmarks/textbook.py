@@ -26,7 +26,7 @@ BLOCKS = 64  # of a launch whose threads loop over the grid
 
 
 @cuda.jit(fastmath=True)
-def matmul(a, b, c):
+def matmul(a, b, c):  # type: ignore[no-untyped-def]
     """Multiply: c (n, m) = a (n, k) times b (k, m), all float32."""
     a_tile = cuda.shared.array((TILE, TILE), float32)
     b_tile = cuda.shared.array((TILE, TILE), float32)
@@ -49,7 +49,7 @@ def matmul(a, b, c):
 
 
 @cuda.jit(device=True)
-def warp_sum(value):
+def warp_sum(value):  # type: ignore[no-untyped-def]
     """The sum over a warp, for its first lane."""
     offset = WARP // 2
     while offset > 0:
@@ -59,7 +59,7 @@ def warp_sum(value):
 
 
 @cuda.jit(device=True)
-def block_sum(value):
+def block_sum(value):  # type: ignore[no-untyped-def]
     """The sum over a block, for its first thread."""
     sums = cuda.shared.array(WARPS, float32)
     warp, lane = cuda.threadIdx.x // WARP, cuda.laneid
@@ -74,7 +74,7 @@ def block_sum(value):
 
 
 @cuda.jit(fastmath=True)
-def reduce_strided(x, out):
+def reduce_strided(x, out):  # type: ignore[no-untyped-def]
     """Add the sum of x to out[0]; any number of blocks will do."""
     total = float32(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
@@ -85,7 +85,7 @@ def reduce_strided(x, out):
 
 
 @cuda.jit(fastmath=True)
-def reduce_once(x, out):
+def reduce_once(x, out):  # type: ignore[no-untyped-def]
     """Add the sum of x to out[0]; each thread takes one element."""
     i = cuda.grid(1)
     total = block_sum(x[i] if i < x.size else float32(0))
@@ -94,7 +94,7 @@ def reduce_once(x, out):
 
 
 @cuda.jit
-def histogram(x, counts):
+def histogram(x, counts):  # type: ignore[no-untyped-def]
     """Add to counts[b] how often b is in x (uint8)."""
     own = cuda.shared.array(BINS, int32)
     t = cuda.threadIdx.x
@@ -107,7 +107,7 @@ def histogram(x, counts):
 
 
 @cuda.jit(fastmath=True)
-def blur(x, out):
+def blur(x, out):  # type: ignore[no-untyped-def]
     """Make each inner point of out the mean of that point of x and its four neighbours."""
     tile = cuda.shared.array((TILE + 2, TILE + 2), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y

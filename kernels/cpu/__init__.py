@@ -4,13 +4,17 @@ The method is that of MCUDA (Stratton et al. 2008) and of pocl's work-group func
 et al. 2015), on Python source. Its steps, one module each:
 
     source      read the kernel's text and the constants that it refers to
+    flatten     make one function of it, with one effect a statement
     canonical   bring it into a canonical form
     uniformity  find what is the same for all threads of a block
-    regions     cut at barriers and at loops that all threads share; find what lives across
+    regions     cut where threads wait, and at loops that all share; find what lives across
     ahead       ask for memory before it is needed
     emit        write it down as Python, each region a loop over the threads
     pipeline    compile that with Numba, the loops over the threads marked as parallel
     pool        share the blocks out among CPU threads
+
+Two more ways to write it down watch each access (`instrument`): one looks for mistakes (`checks`),
+one writes everything down (`tracing`). README.md is a lesson about all this.
 
 Nothing here knows of attention: the package could be lifted out as it is.
 """

@@ -2,6 +2,8 @@
 
     compiled = smooth.on_cpu.compiled((64, 1, 1), arguments, 0)
     Path("regions.svg").write_text(drawing(compiled.variant))
+
+A drawing is text and rectangles, so it is the same on every machine and needs no library.
 """
 
 from __future__ import annotations

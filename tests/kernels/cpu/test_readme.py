@@ -1,30 +1,113 @@
-"""The page about the lowering shows what is really emitted."""
+"""The page about the lowering shows what is really emitted.
+
+    python -m tests.kernels.cpu.test_readme
+
+draws its picture again.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import tempfile
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from minitransformer_kernels.cpu import DivergentBarrier, picture
 
 PAGE = Path(__file__).parents[3] / "kernels" / "cpu" / "README.md"
+PICTURE = PAGE.with_name("regions.svg")
 IMPORTS = "from numba import float32\nfrom minitransformer_kernels.cuda import cuda\n\n"
+# Kernels, each followed by what is emitted for it, or the part that the page talks about.
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+KERNELS, EMITTED = BLOCKS[::2], BLOCKS[1::2]
 
 
-def test_emitted_source_on_the_page(tmp_path: Path) -> None:
-    kernel_text, emitted = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    file = tmp_path / "page.py"
-    file.write_text(IMPORTS + kernel_text)
+def page(folder: Path) -> Any:
+    """The kernels on the page, as imported from a file."""
+    file = folder / "page.py"
+    file.write_text(IMPORTS + "\n\n".join(KERNELS))
     specification: Any = importlib.util.spec_from_file_location("page", file)
-    page = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(page)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
-    x, out = np.random.default_rng(0).random((2, 64), np.float32), np.zeros((2, 64), np.float32)
-    page.smooth[2, 64](x.ravel(), out.ravel(), 3)
 
-    assert page.smooth.cpu_source().endswith(emitted)
+def numbers() -> Any:
+    """Two blocks of 64."""
+    return np.random.default_rng(0).random(128, np.float32)
+
+
+def drawing(kernel: Any) -> str:
+    """The picture of the page's first kernel."""
+    arguments = numbers(), numbers(), 3
+    return picture.drawing(kernel.on_cpu.compiled((64, 1, 1), arguments, 0).variant)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return page(tmp_path_factory.mktemp("page"))
+
+
+def test_smooth(kernels: Any) -> None:
+    x, out = numbers(), np.zeros(128, np.float32)
+    kernels.smooth[2, 64](x, out, 3)
+    assert kernels.smooth.cpu_source().endswith(EMITTED[0])
+    wanted = x.reshape(2, 64)
     for _ in range(3):
-        x = (x + x[:, ::-1]) / np.float32(2)
-    np.testing.assert_allclose(out, x)
+        wanted = (wanted + wanted[:, ::-1]) / np.float32(2)
+    np.testing.assert_allclose(out.reshape(2, 64), wanted)
+
+
+def test_total(kernels: Any) -> None:
+    x, out = numbers(), np.zeros(1, np.float32)
+    kernels.total[2, 64](x, out)
+    source = kernels.total.cpu_source()
+    assert EMITTED[1] in source
+    (taken,) = re.findall(r"`(kept = .*?)`", PAGE.read_text())
+    assert taken in source.partition(EMITTED[1])[2]
+    np.testing.assert_allclose(out, [x.sum()], rtol=1e-6)
+
+
+def test_climb(kernels: Any) -> None:
+    x, steps = np.repeat(np.float32([1, 60, 200]), 2), np.zeros(6, np.int64)
+    kernels.climb[1, 6](x, steps)
+    assert EMITTED[2] in kernels.climb.cpu_source()
+    assert steps.tolist() == [7, 7, 1, 1, 0, 0]
+
+
+def test_neighbours(kernels: Any) -> None:
+    marks, out = np.arange(1, 65), np.zeros(64)
+    kernels.neighbours[1, 64](marks, out)
+    assert EMITTED[3] in kernels.neighbours.cpu_source()
+    assert out.reshape(32, 2).tolist() == marks.reshape(32, 2)[:, ::-1].tolist()
+    marks[5] = 0
+    with pytest.raises(DivergentBarrier, match=r"thread \(5, 0, 0\) never reaches"):
+        kernels.neighbours[1, 64](marks, out)
+
+
+def test_picture_on_the_page(kernels: Any) -> None:
+    assert f"]({PICTURE.name})" in PAGE.read_text()
+    assert drawing(kernels.smooth) == PICTURE.read_text()
+
+
+def test_each_region_has_a_colour(kernels: Any) -> None:
+    texts = [unescape(text) for text in re.findall(r"<text .*?>(.*?)</text>", PICTURE.read_text())]
+    for line in (KERNELS[0] + EMITTED[0]).splitlines():
+        assert line in texts
+    for tint in picture.TINTS[:4]:  # the kernel's four regions
+        assert PICTURE.read_text().count(tint) > picture.THREADS
+
+
+def test_every_module_is_on_the_page() -> None:
+    modules = {path.stem for path in PAGE.parent.glob("*.py")} - {"__init__"}
+    assert modules - set(re.findall(r"`(\w+)`", PAGE.read_text())) <= {"trace_data"}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        PICTURE.write_text(drawing(page(Path(folder)).smooth))
