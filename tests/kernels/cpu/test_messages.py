@@ -491,6 +491,7 @@ def of_library(library: str, name: str) -> Any:
     ],
 )  # fmt: skip
 def test_argument_is_named(argument: Any, message: str) -> None:
+    adds[1, 1](np.ones(1), 1)  # what was right before does not make it right
     start = "kernel 'adds': argument 'x' is "
     assert said(adds[1, 1], argument, 1).startswith(start + message)
 
