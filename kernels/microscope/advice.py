@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..cpu.trace_data import Site, Trace
@@ -98,13 +99,15 @@ def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
 
 
 def _divergent(lines: Iterable[Line], own: str) -> Iterator[str]:
-    """Name the lines at which most lanes wait."""
-    found = [line for line in lines if line.share < _DIVERGENT]
-    found.sort(key=lambda line: line.active - line.lanes)
-    for line in found[:_FEW]:
+    """Name the lines at which most lanes wait; neighbours that share a fate are named once."""
+    runs = [list(run) for _, run in groupby(lines, lambda line: (line.filename, line.share))]
+    runs = [run for run in runs if run[0].share < _DIVERGENT]
+    runs.sort(key=lambda run: sum(line.active - line.lanes for line in run))
+    for run in runs[:_FEW]:
+        where = _place(run[0], own) + (f" to {run[-1].number}" if len(run) > 1 else "")
         yield (
-            f"{_place(line, own)}: {line.share:.0%} of the lanes are active, the others of their "
-            "warps wait. Let whole warps take the same branch."
+            f"{where}: {run[0].share:.0%} of the lanes are active, the others of their warps "
+            "wait. Let whole warps take the same branch."
         )
 
 

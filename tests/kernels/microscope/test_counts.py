@@ -223,6 +223,10 @@ def test_advice_on_what_is_asked_for_again():
 def test_advice_on_divergence():
     (text,) = report(runs=[Run(lambda x, y: x % 4 == 0), Run(lambda x, y: True)]).advice
     assert text.startswith("line 1: 25% of the lanes")
+    few, most, every = (Run(lambda x, y, n=n: x < n) for n in (4, 30, 32))
+    texts = report(runs=[every, few, few, most, few, every, few, few, few]).advice
+    places = [text.partition(":")[0] for text in texts]
+    assert places == ["line 7 to 9", "line 2 to 3", "line 5"]
 
 
 def test_good_access_needs_no_advice():
