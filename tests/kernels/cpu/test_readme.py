@@ -74,7 +74,7 @@ def test_total(kernels: Any) -> None:
 
 
 def test_climb(kernels: Any) -> None:
-    x, steps = np.repeat(np.float32([1, 60, 200]), 2), np.zeros(6, np.int64)
+    x, steps = np.repeat(np.array([1, 60, 200], np.float32), 2), np.zeros(6, np.int64)
     kernels.climb[1, 6](x, steps)
     assert EMITTED[2] in kernels.climb.cpu_source()
     assert steps.tolist() == [7, 7, 1, 1, 0, 0]
