@@ -159,10 +159,11 @@ class Intervals:
         """The arrays that statements read, and those that they write, by their roots."""
         reads: set[str] = set()
         writes: set[str] = set()
+        own = own_reads(body)
         for node in (inner for statement in body for inner in ast.walk(statement)):
             if isinstance(node, ast.Subscript) and not is_shape(node):
                 name = self.arrays.of(node)
-                if name:
+                if name and id(node) not in own:
                     stored = isinstance(node.ctx, ast.Store)
                     (writes if stored else reads).update(self.arrays.roots[name])
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -170,8 +171,6 @@ class Intervals:
             elif is_atomic(node):
                 assert isinstance(node, ast.Call)
                 writes |= self.arrays.roots.get(base_name(node.args[0]) or "", set())
-            elif isinstance(node, ast.AugAssign):
-                reads |= self.arrays.roots.get(base_name(node.target) or "", set())
         return reads, writes
 
     def is_written(self, region: Lanes, name: str) -> bool:
@@ -185,6 +184,21 @@ class Intervals:
         if self.arrays.space(name) == "global":  # there is no barrier between blocks
             return any(read & roots for read in self.read.values())
         return any(self.read.get(i, set()) & roots & self.written[i] for i in self.written)
+
+
+def own_reads(body: list[ast.stmt]) -> set[int]:
+    """The reads of an element that the same statement writes to (the nodes' ids).
+
+    They clash with nothing that the write would not clash with.
+    """
+    return {
+        id(node)
+        for statement in body for assignment in ast.walk(statement)
+        if isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], ast.Subscript)
+        for node in ast.walk(assignment.value)
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node) == ast.unparse(assignment.targets[0])
+    }  # fmt: skip
 
 
 def _statements(nodes: list[Node]) -> list[ast.AST]:
@@ -239,8 +253,9 @@ class Watched(emit.Body):
     def read_ahead(self, body: list[ast.stmt]) -> None:
         pass
 
-    def read(self, node: ast.Subscript, name: str, index: str) -> str:
-        """The call that stands for the index of an element that is read."""
+    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
+        """The call that stands for the index of an element that is read; `own` reads are those of
+        an element that the same statement writes to."""
         raise NotImplementedError
 
     def row(self, node: ast.Subscript, name: str, index: str) -> str:
@@ -283,6 +298,7 @@ class Watcher(emit.Rewriter):
     def __init__(self, body: Any, *others: Any) -> None:
         super().__init__(body.form, *others)
         self.body = body
+        self.own: set[int] = set()
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Subscript) and not (_is_field(node.value) or _is_field(node)):
@@ -296,8 +312,10 @@ class Watcher(emit.Rewriter):
         if name is None or _is_field(node) or sliced or isinstance(node.ctx, ast.Store):
             return self.generic_visit(node)
         place, index = copy.copy(node), self.index(node)
-        is_row = len(indices_of(node)) < self.body.arrays.ndim(name)
-        call = (self.body.row if is_row else self.body.read)(place, name, index)
+        if len(indices_of(node)) < self.body.arrays.ndim(name):
+            call = self.body.row(place, name, index)
+        else:
+            call = self.body.read(place, name, index, id(node) in self.own)
         node.slice = ast.parse(call, mode="eval").body
         return node
 
@@ -321,6 +339,7 @@ class Watcher(emit.Rewriter):
         target = node.targets[0]
         if isinstance(target, ast.Subscript) and (name := self.body.arrays.of(target)):
             if not any(isinstance(i, ast.Slice) for i in indices_of(target)):
+                self.own |= own_reads([node])
                 value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
                 return self.body.put(target, name, self.index(target), value)
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Subscript):
@@ -470,16 +489,16 @@ class Checked(Watched):
         place = self.access(node, name, "read")
         return f"run__checks.within({name}, run__fault, {place}, {self.thread()}, {index})"
 
-    def read(self, node: ast.Subscript, name: str, index: str) -> str:
+    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
         place, thread = self.access(node, name, "read"), self.thread()
-        if not self.arrays.is_written(name):
+        if not self.arrays.is_written(name) or (own and self.arrays.space(name) == "global"):
             return f"run__checks.within({name}, run__fault, {place}, {thread}, {index})"
         space = self.arrays.space(name)
         given = f"{name}, {name}__writes, run__clock, run__fault, {place}, {thread}, {index}"
         if space == "local":
             return f"run__checks.read_own({given})"
         quiet = self.region is not None and not self.intervals.is_written(self.region, name)
-        if space == "shared" and quiet:
+        if space == "shared" and (quiet or own):
             return f"run__checks.read_alone({given})"
         return self.call("read", node, name, place, index)
 
@@ -596,7 +615,7 @@ class Traced(Watched):
     def here(self) -> str:
         return f"block, {self.thread()}, {self.steps[-1]}"
 
-    def read(self, node: ast.Subscript, name: str, index: str) -> str:
+    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
         place = self.access(node, name, "read")
         return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 

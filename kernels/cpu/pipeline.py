@@ -53,7 +53,7 @@ class _KernelLower(Lower):
         accesses = _Distinct(self.module, is_loop=False)
         for block in self.function.blocks:
             for instruction in block.instructions:
-                if instruction.opname in ("load", "store"):
+                if instruction.opname in ("load", "store", "call"):  # a call: what is inlined for it
                     instruction.set_metadata("llvm.access.group", accesses)
         for branch in branches:
             branch.set_metadata("llvm.loop", self._lane_loop(accesses))
