@@ -374,14 +374,23 @@ def one_or_two(v):
     """Return a number or a tuple."""
     if v > 0:
         return v, v
-    return v  # here
+    return v
 
 
-@wrong("in `return v`, a device function returns sometimes tuple (float32, float32), someti",
-       inside=one_or_two)  # fmt: skip
-@cuda.jit
-def results_of_two_types(x):
-    x[0] = one_or_two(x[1])[0]
+def test_results_of_two_types() -> None:
+    """Either `return` may be the one that is named."""
+
+    @cuda.jit
+    def takes_the_first(x):
+        x[0] = one_or_two(x[1])[0]
+
+    lines, first = inspect.getsourcelines(one_or_two.function)
+    returns = [first + number for number, line in enumerate(lines) if "return v" in line]
+    text = said(takes_the_first[1, 1], np.ones(2, np.float32))
+    assert any(text.startswith(f"{__file__}:{line}: ") for line in returns)
+    assert "a device function returns sometimes " in text
+    assert "sometimes tuple (float32, float32)" in text
+    assert text.endswith("sometimes float32. It must return one type: convert")
 
 
 # Where
