@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import cubins
+from ..cpu import KernelError
 from ..cuda import Kernel
 from . import Report, inspect, watch
 
@@ -48,7 +49,12 @@ def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Report]:
                 f"{path} has no function example() that launches its kernels; write one, or give "
                 "a kernel's name, a grid, a block and its arguments"
             )
-        return watch(module.example, name, **options)
+        try:
+            return watch(module.example, name, **options)
+        except (KernelError, ValueError):
+            raise
+        except Exception as error:
+            raise ValueError(f"{path}: example() ended in {_described(error)}") from error
     attention, _, kernel = target.partition(".")
     if attention not in cubins.HOSTS:
         names = ", ".join(cubins.HOSTS)
@@ -172,5 +178,9 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{path} cannot be imported: {_described(error)}") from error
     return module
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -269,6 +269,13 @@ def test_a_file_that_fails(tmp_path):
         targets.reports(str(path))
 
 
+def test_an_example_that_fails(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text("def example():\n    return 1 / 0\n")
+    with pytest.raises(ValueError, match=r"fails.py: example\(\) ended in ZeroDivisionError: div"):
+        targets.reports(str(path))
+
+
 def test_a_launch_needs_a_kernel():
     with pytest.raises(ValueError, match=r"kernels.py has no kernel 'TILE'; its kernels: transp"):
         targets.launched(f"{FILE}:TILE", (1,), (1,), [])
