@@ -130,6 +130,7 @@ class _Flattener:
         inner = Source(
             callee.name, callee.filename, callee.first_line, tree,
             device_functions=self.flat.device_functions, cuda_names=self.flat.cuda_names,
+            role=callee.role,
         )  # fmt: skip
         inner.tree.body = body
         body = self.without_returns(self.body(body, inner), result)

@@ -54,6 +54,7 @@ class Source:
     )  # new name -> the name it was renamed from
     values: dict[str, Any] = field(default_factory=dict)  # the constants themselves
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # NumPy arrays from outside
+    role: str = "kernel"  # or device function
 
     def where(self, node: ast.AST) -> str:
         """`file:line` of a node, for error messages."""
@@ -61,7 +62,9 @@ class Source:
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> UnsupportedKernel:
         """The error for a construct that cannot be compiled for the CPU."""
-        return UnsupportedKernel(f"{self.where(node)}: kernel {self.name!r}: {what}. {way_out}")
+        return UnsupportedKernel(
+            f"{self.where(node)}: {self.role} {self.name!r}: {what}. {way_out}"
+        )
 
     def original(self, name: str) -> str:
         """A name as the kernel's author wrote it."""
@@ -99,6 +102,7 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
     source = Source(function.__name__, filename, first_line, tree)
+    source.role = "device function" if callers else "kernel"
     _refuse_constructs(source, is_kernel=not callers)
     source.originals = _rename_reserved(tree)
     for name, value, node in _outside_names(function, source):
