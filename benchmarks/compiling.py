@@ -76,11 +76,12 @@ def of_textbooks() -> None:
 
 def corpus() -> None:
     """Launch every kernel of the lowering's tests."""
-    from tests.kernels.cpu import adversaries
-    from tests.kernels.cpu import corpus as written
+    from tests.kernels.cpu import adversaries, classics, warps
+    from tests.kernels.cpu import corpus as everyday
 
-    for case in (written.CASES | adversaries.CASES).values():
-        case.launch(*case.arguments())
+    for module in everyday, classics, warps, adversaries:
+        for case in module.CASES.values():
+            case.launch(*case.arguments())
 
 
 COLLECTIONS = {"package": package, "textbook": of_textbooks, "corpus": corpus}

@@ -59,7 +59,7 @@ def _takes_part(here, members, thread):  # type: ignore[no-untyped-def]
 def _take(sent, here, thread, lane):  # type: ignore[no-untyped-def]
     """The value of another lane of the same warp."""
     at = thread - thread % WARP + lane
-    given = 0 <= lane and lane < WARP and at < sent.size
+    given = lane >= 0 and lane < WARP and at < sent.size
     if here is not None:
         given = given and here[at]
     return sent[np.uintp(at if given else thread)]
@@ -78,19 +78,19 @@ def warp_from(sent, members, other, thread, here=None):  # type: ignore[no-untyp
 @_for_kernels(_own)
 def warp_up(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
     """`shfl_up_sync`: the value of the lane `other` places below."""
-    return _take(sent, here, thread, thread % WARP - other)
+    return _take(sent, here, thread, thread % WARP - other % WARP)
 
 
 @_for_kernels(_own)
 def warp_down(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
     """`shfl_down_sync`: the value of the lane `other` places above."""
-    return _take(sent, here, thread, thread % WARP + other)
+    return _take(sent, here, thread, thread % WARP + other % WARP)
 
 
 @_for_kernels(_own)
 def warp_xor(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
     """`shfl_xor_sync`: the value of the lane whose number differs in the bits of `other`."""
-    return _take(sent, here, thread, thread % WARP ^ other)
+    return _take(sent, here, thread, thread % WARP ^ other % WARP)
 
 
 # Votes --------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def block_or(sent, here=None):  # type: ignore[no-untyped-def]
 @numba.njit
 def block_parts(here):  # type: ignore[no-untyped-def]
     """Whether some threads are here, and some are not."""
-    for thread in range(here.size):
+    for thread in range(here.size):  # noqa: SIM110
         if here[thread] != here[0]:
             return True
     return False
