@@ -13,8 +13,8 @@ arrays: two or three blocks show what a thousand would. The modules:
     compiled    registers, spills, occupancy, stray float64
     advice      what to look at, in sentences
     report      all this together, line by line
-    table       as text
-    picture     as a picture
+    table       as text, with numbers by `units`
+    picture     as a picture, with memory by `panels` on `paper`
     targets     which kernel and which launch a command line means
 """
 

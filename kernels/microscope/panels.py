@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from .paper import CELL, COLD, FAINT, canvas
+from .units import plural
 from .warps import BANKS, SECTOR, WORD, Requests
 
 _WINDOW = 34  # elements along each side, at most
@@ -25,16 +26,17 @@ _WINDOW = 34  # elements along each side, at most
 class Panel:
     """The first request of a site, over the elements of its array."""
 
+    width = 6.0  # inches
+
     def __init__(self, made: Requests) -> None:
         first = made.request == 0
-        self.made, self.site = made, made.site
-        self.lane, address = made.lane[first], made.address[first]
+        self.site = made.site
+        self.made = Requests(made.site, made.request[first], made.lane[first], made.address[first])
         self.pitch = _pitch(made)
-        self.row, self.column = np.divmod(address // self.site.itemsize, self.pitch)
+        element = self.made.address // self.site.itemsize
+        self.row, self.column = np.divmod(element, self.pitch)
         self.top, self.rows = _window(self.row, 8, self._last_row())
         self.left, self.columns = _window(self.column, 32, self.pitch)
-
-    width = 6.0  # inches
 
     @property
     def _shared(self) -> bool:
@@ -61,16 +63,13 @@ class Panel:
         return f"line {site.line}: {site.kind} of {site.array}, {site.space}, {shape}"
 
     def _explanation(self) -> str:
-        one = Requests(self.site, np.zeros_like(self.lane), self.lane, self._address())
         if self._shared:
-            ways = one.wavefronts().worst
+            ways = self.made.wavefronts().worst
             conflict = "no bank conflict" if ways == 1 else f"a {ways}-way bank conflict"
-            return f"the first warp, cells coloured by their bank: {conflict}"
-        cost = one.sectors()
-        return f"the first warp moves {cost.transactions} sectors; {cost.fewest} would do"
-
-    def _address(self) -> NDArray[np.int64]:
-        return self.made.address[self.made.request == 0]
+            return f"the first warp that comes here, cells coloured by their bank: {conflict}"
+        cost = self.made.sectors()
+        moved = plural(cost.transactions, "sector")
+        return f"the first warp that comes here moves {moved}; {cost.fewest} would do"
 
     def _last_row(self) -> int:
         return max(int(np.prod(self.site.shape)) // self.pitch, int(self.row.max()) + 1)
@@ -85,9 +84,9 @@ class Panel:
 
     def _draw_cells(self, axes: Any, x: float, y: float) -> None:
         lanes = defaultdict(list)
-        for row, column, lane in zip(self.row, self.column, self.lane, strict=True):
+        for row, column, lane in zip(self.row, self.column, self.made.lane, strict=True):
             lanes[row, column].append(lane)
-        moved = set(self._address() // SECTOR)
+        moved = set(self.made.address // SECTOR)
         for row in range(self.top, self.top + self.rows):
             for column in range(self.left, self.left + self.columns):
                 here = lanes[row, column]
@@ -109,7 +108,7 @@ class Panel:
 
     def _draw_banks(self, axes: Any, x: float, y: float) -> None:
         """Draw how many words each bank has to serve."""
-        wanted = np.bincount(np.unique(self._address() // WORD) % BANKS, minlength=BANKS)
+        wanted = np.bincount(np.unique(self.made.address // WORD) % BANKS, minlength=BANKS)
         ink = {"fontsize": 5.2, "ha": "center", "va": "center"}
         for bank, count in enumerate(wanted):
             left, middle = x + bank * CELL, x + (bank + 0.5) * CELL

@@ -4,7 +4,7 @@ Left, each line of the kernel with what it costs, as times of what it would have
 against the fewest, wavefronts against one, lanes that wait against lanes that work. One scale of
 heat serves all three, and the hottest colours the line.
 
-Right, what the first warp does at the place that wastes most global memory, and at the place with
+Right, what a warp does at the place that wastes most global memory, and at the place with
 the worst bank conflict. Below, in whichever column is shorter, the roofline and the advice.
 
 Drawn with `matplotlib.figure.Figure` and no `pyplot`: no window, no global state, no display.
