@@ -75,7 +75,7 @@ def record(
 
 def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with memory of their own, but laid out, and shared among them, as it was."""
-    spans = [np.lib.array_utils.byte_bounds(a) for a in arguments if isinstance(a, np.ndarray)]
+    spans = [_span(a) for a in arguments if isinstance(a, np.ndarray)]
     memory: list[tuple[int, int, np.ndarray]] = []
     for low, high in sorted(spans):
         if memory and low < memory[-1][1]:
@@ -83,16 +83,26 @@ def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         memory.append((low, high, np.empty(high - low, np.uint8)))
 
     def copy(argument: Any) -> Any:
-        if not isinstance(argument, np.ndarray):
+        if not isinstance(argument, np.ndarray) or argument.size == 0:
             return argument
         address = argument.__array_interface__["data"][0]
-        low, _, own = next(part for part in memory if part[0] <= address <= part[1])
+        low, _, own = next(part for part in memory if part[0] <= address < part[1])
         strides = argument.strides
         new = np.ndarray(argument.shape, argument.dtype, own, address - low, strides)
         new[...] = argument
         return new
 
     return tuple(map(copy, arguments))
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """The first and the last address of an array's memory, the last exclusive."""
+    if array.size == 0:
+        return 0, 0
+    first = array.__array_interface__["data"][0]
+    ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    low, high = (sum(choose(0, end) for end in ends) for choose in (min, max))
+    return first + low, first + high + array.itemsize
 
 
 def _arrays(body: Any, arguments: tuple[Any, ...]) -> dict[str, np.ndarray]:
