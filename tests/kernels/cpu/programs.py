@@ -17,14 +17,18 @@ What makes each of them valid:
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
+GRID = 3
 BLOCKS = ((1, 1, 1), (7, 1, 1), (4, 3, 1), (1, 5, 1), (2, 3, 2), (40, 1, 1), (8, 6, 1), (64, 1, 1))
 
 HEADER = """\
@@ -43,11 +47,18 @@ def mix(a, b):
 
 
 @cuda.jit(device=True)
-def fold(v, n, step=0.5):
+def fold(v, n):
     total = v
     for k in range(n % 4):
-        total = (total + k) * step
+        total = (total + k) * 0.5
     return total
+
+
+@cuda.jit(device=True)
+def halved(v, times=1, step=0.5):
+    for k in range(times % 3):
+        v = v * step
+    return v
 
 
 @cuda.jit(device=True)
@@ -130,6 +141,8 @@ outi[g] += 100000 * int64(w0 % 64) + 10000000 * int64(q0 % 64)
 ARRAYS = "x, table, same, uniform, out, outi, tally, reals, words, tile, tilei, pool, flag, local"
 NUMBERS = "t, tx, ty, block, g, v0, v1, v2, f0, f1, w0, q0, e0, s0, s1, a, b"
 
+NUMBERS_OF_FILES = itertools.count()
+
 ATOMICS = ("add", "add", "max", "min", "or_", "xor")  # by their element of `pool` and `tally`
 
 
@@ -152,6 +165,7 @@ class Program:
     depth: int = 1
     statements: int = 0
     names: int = 0
+    simulated: bool = False  # only what Numba's simulator knows: no warps, no arguments by name
     uniform: bool = True  # do all threads arrive here together?
     mask: str | None = "FULL"  # the lanes of the warp that arrive here together, where known
     departed: bool = False  # have some threads returned?
@@ -248,8 +262,8 @@ class Program:
                 f"min({left}, {right})",
                 f"({left} if {self.test(0)} else {right})",
                 f"fold({left}, {self.integer(0)})",
-                f"fold({left}, step=0.25, n={self.integer(0)})",
                 f"float32({left}) * float32(0.5)",
+                *([] if self.simulated else [f"halved({left})", f"halved(step=0.25, v={left})"]),
             )
         )
 
@@ -329,7 +343,10 @@ class Program:
             kinds.append(self.assign_shared)
             if not self.in_exchange:
                 kinds += [self.exchange, self.exchange, self.agree]
-        kinds += [self.warp_assign, self.warp_assign] if self.mask else [self.count_lanes]
+        if self.mask:
+            kinds += [self.warp_assign, self.warp_assign]
+        elif not self.simulated:
+            kinds.append(self.count_lanes)
         if self.statements < 18 and self.depth < 6:
             kinds += [self.if_varying, self.if_uniform, self.for_uniform, self.for_uniform,
                       self.for_varying, self.trips, self.while_loop]  # fmt: skip
@@ -654,15 +671,17 @@ class Program:
 
     def may_wait(self, who: str) -> bool:
         """Whether threads may wait here for the block, for the lanes of the mask, or for nobody."""
-        return {"block": self.together, "warp": self.mask is not None, "thread": True}[who]
+        lanes = self.mask is not None
+        block = self.together and (lanes or self.simulated)
+        return {"block": block, "warp": lanes, "thread": True}[who]
 
 
-def device_function(draw: Any, name: str, who: str) -> str:
+def device_function(draw: Any, name: str, who: str, simulated: bool) -> str:
     """A device function that waits for the block, for a warp's lanes, or for nobody."""
     result = "int64(v0 + v1 + w0 % 7), float64(f0 + f1 + e0)"
-    program = Program(draw, result=result, statements=10)
+    program = Program(draw, result=result, statements=10, simulated=simulated)
     program.uniform = who == "block"
-    program.mask = None if who == "thread" else "mask"
+    program.mask = None if who == "thread" or simulated else "mask"
     program.body(4)
     program.line(f"return {result}")
     header = f"@cuda.jit(device=True)\ndef {name}({ARRAYS}, {NUMBERS}, mask):"
@@ -670,14 +689,16 @@ def device_function(draw: Any, name: str, who: str) -> str:
 
 
 @st.composite
-def programs(draw: Any) -> Random:
-    """A kernel, and its launch."""
+def programs(draw: Any, *, simulated: bool = False) -> Random:
+    """A kernel, and its launch; a `simulated` one holds only what Numba's simulator knows."""
     block = draw(st.sampled_from(BLOCKS))
     threads, dynamic = int(np.prod(block)), draw(st.sampled_from([False, True]))
-    callers = draw(st.lists(st.sampled_from(["block", "warp", "thread"]), max_size=2))
+    waiting = ["block", "thread"] if simulated else ["block", "warp", "thread"]
+    callers = draw(st.lists(st.sampled_from(waiting), max_size=2))
     functions = {f"part{number}": who for number, who in enumerate(callers)}
-    helpers = [device_function(draw, name, who) for name, who in functions.items()]
-    program = Program(draw, functions=functions)
+    helpers = [device_function(draw, name, who, simulated) for name, who in functions.items()]
+    program = Program(draw, functions=functions, simulated=simulated)
+    program.mask = None if simulated else "FULL"
     if draw(st.sampled_from([False, False, True])):  # no exchange may follow
         program.departed, program.mask = True, None
         program.line("if g >= 2 * THREADS - 1:\n    return")
@@ -708,3 +729,14 @@ def arguments(block: tuple[int, int, int], grid: int) -> tuple[Any, ...]:
     tally, reals, words = np.arange(6), np.zeros(1, np.float32), np.zeros(1, np.uint32)
     out, outi = np.zeros(count), np.zeros(count, np.int64)
     return x, table, same, uniform, out, outi, tally, reals, words, 2, 3
+
+
+def kernel_of(text: str, folder: Path) -> Any:
+    """The kernel of a module with this text, from a file, where its source can be found again."""
+    path = folder / f"program_{next(NUMBERS_OF_FILES)}.py"
+    path.write_text(text)
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module.program

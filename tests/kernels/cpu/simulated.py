@@ -1,25 +1,42 @@
-"""Run kernels of the corpus under Numba's own simulator, and save what their arguments became.
+"""Run kernels under Numba's own simulator, and save what their arguments became.
 
 NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.cpu.simulated results.npz NAME ...
+
+A name is that of a case of the corpus, or of a JSON file of random programs.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import adversaries, classics, corpus
+from .launches import Case
+from .programs import GRID, arguments, kernel_of
 
 CASES = corpus.CASES | classics.CASES | adversaries.CASES
+
+
+def cases(name: str) -> Iterator[tuple[str, Case]]:
+    """The cases that a name stands for, with the names of their results."""
+    if not name.endswith(".json"):
+        yield name, CASES[name]
+        return
+    for number, (text, block, shared_bytes) in enumerate(json.loads(Path(name).read_text())):
+        kernel = kernel_of(text, Path(name).parent)
+        makers = arguments(tuple(block), GRID)
+        yield str(number), Case(kernel, GRID, tuple(block), makers, shared_bytes)
 
 
 def main(file: str, *names: str) -> None:
     """Save the arguments of each case as `name/position`."""
     results: dict[str, Any] = {}
-    for name in names:
-        case = CASES[name]
+    for name, case in (found for given in names for found in cases(given)):
         arguments = case.arguments()
         case.kernel.on_gpu[case.grid, case.block, 0, case.shared_bytes](*arguments)
         results |= {f"{name}/{i}": argument for i, argument in enumerate(arguments)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +13,54 @@ import numpy as np
 from hypothesis import Phase, given, settings
 
 from .oracle import expected
-from .programs import Random, arguments, programs
+from .programs import GRID, Random, arguments, kernel_of, programs
 
-GRID = 3
+ROOT = Path(__file__).parents[3]
 # Each step of shrinking compiles a kernel: a failing one is reduced by hand.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
-numbers = itertools.count()
 
 
-def kernel_of(text: str, folder: Path) -> Any:
-    """The kernel of a module with this text, from a file, where its source can be found again."""
-    path = folder / f"program_{next(numbers)}.py"
-    path.write_text(text)
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module.program
+def expected_of(program: Random, folder: Path) -> tuple[Any, ...]:
+    """What the arguments of a program should become."""
+    given_ = arguments(program.block, GRID)
+    return expected(
+        kernel_of(program.text, folder), GRID, program.block, given_, program.shared_bytes
+    )
+
+
+def assert_equal(found: Any, wanted: Any) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @settings(max_examples=settings().max_examples * 5 // 2, phases=PHASES)
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
-    text, block, shared_bytes = program
-    kernel = kernel_of(text, tmp_path_factory.getbasetemp())
-    wanted = expected(kernel, GRID, block, arguments(block, GRID), shared_bytes)
-    found = arguments(block, GRID)
-    kernel[GRID, block, 0, shared_bytes](*found)
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    folder = tmp_path_factory.getbasetemp()
+    wanted = expected_of(program, folder)
+    found = arguments(program.block, GRID)
+    kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
+    assert_equal(found, wanted)
+
+
+def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
+    drawn: list[Random] = []
+
+    @settings(max_examples=settings().max_examples, phases=PHASES, database=None)
+    @given(programs(simulated=True))
+    def draw(program: Random) -> None:
+        drawn.append(program)
+
+    draw()
+    texts, results = tmp_path / "programs.json", tmp_path / "simulated.npz"
+    texts.write_text(json.dumps(drawn))
+    subprocess.run(
+        [sys.executable, "-m", "tests.kernels.cpu.simulated", str(results), str(texts)],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"},
+        check=True,
+    )
+    found = np.load(results)
+    for number, program in enumerate(drawn):
+        wanted = expected_of(program, tmp_path)
+        assert_equal([found[f"{number}/{i}"] for i in range(len(wanted))], wanted)
