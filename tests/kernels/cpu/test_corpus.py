@@ -33,7 +33,6 @@ SIMULATED = (
     "five_point_stencil-(2,3)-(8,6)",
     "blelloch_scan-1-8",
     "counted_at_barriers-3-20",
-    "jacobi-2-12",
     "moving_particles-3-7",
     "every_atomic-3-11",
     "jumps-2-10",
