@@ -505,3 +505,62 @@ def tiles_through_a_table(x, table, y, out, n):
         cuda.syncthreads()
         out[t] += 100 * tile[3 - t]
         cuda.syncthreads()
+
+
+# Masks, and warp operations under them ------------------------------------------------------------
+
+
+@launched(3, 6, doubles(18), doubles(18), 11)
+@cuda.jit
+def masks_within_masks(x, out, n):
+    """The mask of a branch, made from that of the threads that are left."""
+    i = cuda.grid(1)
+    if i >= n:
+        return
+    value = x[i]
+    if cuda.laneid >= 2:
+        value = x[i] + 1
+    else:
+        value += cuda.popc(cuda.activemask())
+    for _ in range(1):
+        value += cuda.popc(cuda.activemask())
+    out[i] = value
+
+
+@launched(3, 4, doubles(12), counts(12), 9)
+@cuda.jit
+def trips_of_those_that_are_left(out, lanes, n):
+    """Shared-out work after a return, and a warp operation behind it."""
+    i = cuda.grid(1)
+    if i >= 7:
+        return
+    for j in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        out[i] += j
+    lanes[i] = cuda.popc(cuda.activemask())
+
+
+@launched(1, 6, counts(6))
+@cuda.jit
+def tuples_in_tuples(out):
+    """A name in a tuple in a tuple is assigned, and by some threads only."""
+    t = cuda.threadIdx.x
+    a, b, c = t, 3, 0.5
+    if t % 2 == 1:
+        (b, a), c = (11, b), 1.5
+    cuda.syncthreads()
+    out[t] = b + 100 * a + int64(10000 * c)
+
+
+@launched(1, (4, 3), counts(12), 1)
+@launched(2, (4, 3), counts(12), 0)
+@cuda.jit
+def rows_of_a_warp(out, skip):
+    """The rows of a block are one warp: none leaves the turn before all have been counted."""
+    t = cuda.threadIdx.x + 4 * cuda.threadIdx.y
+    turns = t % 2 + 1
+    while turns > 0:
+        turns -= 1
+        out[t] = cuda.popc(cuda.activemask())
+        if skip > 0:
+            continue
+        out[t] += 100 * cuda.popc(cuda.activemask())
