@@ -1,4 +1,4 @@
-"""Step 6, reading ahead: ask for the memory that the next turn of a loop will move into shared arrays.
+"""Step 6, reading ahead: ask for the memory that the next turn of a loop will need.
 
 A GPU hides the time that memory takes by running other warps meanwhile. A CPU thread that runs a
 block has nothing else to do: it would wait at the beginning of each tile. So where a region copies
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from .canonical import Canonical
 from .regions import Regions, reads
@@ -34,9 +34,9 @@ def next_turn(
         if isinstance(statement, ast.Assign) and base_name(statement.targets[0]) in shared:
             for load in _loads(statement.value, only_read):
                 indices = load.slice.elts if isinstance(load.slice, ast.Tuple) else [load.slice]
-                expanded = [_expanded(index, regions.recomputed) for index in indices]
-                if _along_a_row(expanded, uniformity.varying):
-                    found += _later(load, expanded, loops)
+                places = [expanded(index, regions.recomputed) for index in indices]
+                if _along_a_row(places, uniformity.varying):
+                    found += _later(load, places, loops)
     return list(dict.fromkeys(found))
 
 
@@ -49,16 +49,16 @@ def _loads(value: ast.expr, arrays: set[str]) -> Iterator[ast.Subscript]:
             yield node
 
 
-def _expanded(index: ast.expr, definitions: dict[str, ast.expr]) -> ast.expr:
-    """An index in terms of loop variables, thread and block only."""
+def expanded(index: ast.expr, definitions: Mapping[str, ast.expr]) -> ast.expr:
+    """An expression with names replaced by their definitions: as far as that goes."""
 
     class Expand(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
             value = definitions.get(node.id)
             return node if value is None else self.visit(copy.deepcopy(value))
 
-    expanded: ast.expr = Expand().visit(copy.deepcopy(index))
-    return expanded
+    result: ast.expr = Expand().visit(copy.deepcopy(index))
+    return result
 
 
 def _along_a_row(indices: list[ast.expr], varying: set[str]) -> bool:

@@ -21,7 +21,7 @@ what it wants from what the others left. So is a barrier that counts:
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn
@@ -69,6 +69,7 @@ class Array:
 
     @property
     def is_dynamic(self) -> bool:
+        """Whether the launch decides how long the array is."""
         return self.shape == (0,)
 
 
@@ -115,6 +116,18 @@ class Canonical:
 def name(identifier: str) -> ast.Name:
     """A name being read."""
     return ast.Name(identifier, ast.Load())
+
+
+def whole(identifier: str) -> ast.Name:
+    """What all threads keep under a name, handed to those who look at other threads."""
+    node = name(identifier)
+    node.whole = True  # type: ignore[attr-defined]
+    return node
+
+
+def is_whole(node: ast.AST) -> bool:
+    """Whether a name stands for what all threads keep under it."""
+    return getattr(node, "whole", False)
 
 
 def parse(text: str) -> ast.expr:
@@ -218,6 +231,7 @@ class _Sizes(ast.NodeTransformer):
         return ast.copy_location(parse(repr(sizes[node.attr])), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """An atomic, or any other call."""
         match node:
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]) if name in self.arrays:
                 return ast.copy_location(ast.Constant(self.arrays[name].shape[0]), node)
@@ -268,6 +282,7 @@ class _Items(_Transformer):
         self.items = items
 
     def visit_Assign(self, node: ast.Assign) -> Any:
+        """An element, a field or a view that is assigned."""
         match node:
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.Tuple(elts=values)) if (
                 target in self.items
@@ -278,6 +293,7 @@ class _Items(_Transformer):
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """An element that is read."""
         match node:
             case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=int(i))) if (
                 variable in self.items
@@ -292,7 +308,9 @@ class _Items(_Transformer):
         return ast.Tuple([name(item) for item in self.items[node.id]], ast.Load())
 
 
-def at_once(form: Canonical, targets: list[ast.expr], values: list[ast.expr]) -> list[ast.Assign]:
+def at_once(
+    form: Canonical, targets: Sequence[ast.expr], values: Sequence[ast.expr]
+) -> list[ast.Assign]:
     """Several assignments of which none sees what another did: `a, b = b, a`."""
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
@@ -315,6 +333,7 @@ class _Rewriter(_Transformer):
         return cuda_path(node, self.cuda)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
+        """A mark, or a call for its effect."""
         if isinstance(node.value, ast.Constant):
             return None
         if isinstance(node.value, ast.Call):
@@ -334,6 +353,7 @@ class _Rewriter(_Transformer):
         return self.with_body(node)
 
     def visit_For(self, node: ast.For) -> ast.AST:
+        """A loop that each thread runs for itself."""
         if not isinstance(node.target, ast.Name) or _called(node.iter) != "range":
             self.form.refuse(
                 node, f"a loop over `{ast.unparse(node.iter)}` cannot be part of a kernel",
@@ -342,6 +362,7 @@ class _Rewriter(_Transformer):
         return self.with_body(node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
+        """A loop that each thread runs for itself."""
         return self.with_body(node)
 
     def with_body(self, node: ast.If | ast.For | ast.While) -> ast.AST:
@@ -350,6 +371,7 @@ class _Rewriter(_Transformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
+        """An element, a field or a view that is assigned."""
         target = node.targets[0]
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
             match self.cuda_path(node.value.func):
@@ -369,6 +391,7 @@ class _Rewriter(_Transformer):
         return ast.Expr(ast.Call(name(what), [], []))
 
     def threads(self) -> ast.expr:
+        """The number of threads of a block."""
         return parse("BLOCK_X * BLOCK_Y * BLOCK_Z")
 
     def send(self, value: ast.expr) -> ast.Assign:
@@ -389,17 +412,18 @@ class _Rewriter(_Transformer):
         self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
         members, value, *lane = call.args
         send = self.send(value)
-        arguments = [name(send.targets[0].id), self.visit(members), *map(self.visit, lane)]  # type: ignore[attr-defined]
+        arguments = [whole(send.targets[0].id), self.visit(members), *map(self.visit, lane)]  # type: ignore[attr-defined]
         taken = ast.Call(name(operation), [*arguments, self.form.linear], [])
         return [send, self.meet("meet"), ast.Assign([target], taken)]
 
     def block_vote(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
         self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
         send = self.send(call.args[0])
-        taken = ast.Call(name(operation), [name(send.targets[0].id)], [])  # type: ignore[attr-defined]
+        taken = ast.Call(name(operation), [whole(send.targets[0].id)], [])  # type: ignore[attr-defined]
         return [send, self.meet("barrier"), ast.Assign([target], taken)]
 
     def declare(self, target: str, space: str, call: ast.Call) -> None:
+        """An array, and what goes with it."""
         arguments = dict(zip(("shape", "dtype"), call.args, strict=False))
         arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
         if set(arguments) != {"shape", "dtype"}:
@@ -523,6 +547,7 @@ class _Rewriter(_Transformer):
         self.form.refuse(node, *hints.cuda(path))
 
     def visit_Call(self, node: ast.Call) -> Any:
+        """An atomic, or any other call."""
         match self.cuda_path(node.func):
             case []:
                 return self.generic_visit(node)
@@ -552,7 +577,8 @@ class _Rewriter(_Transformer):
 
     def place(self, what: str, node: ast.Call) -> ast.expr:
         """`cuda.grid(n)`: a number, or a tuple of n."""
-        count = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        first = node.args[0] if node.args else None
+        count: Any = first.value if isinstance(first, ast.Constant) else None
         if count not in (1, 2, 3):
             self.form.refuse(
                 node, f"`{ast.unparse(node)}` does not say how many dimensions with a constant",
@@ -562,6 +588,7 @@ class _Rewriter(_Transformer):
         return places[0] if count == 1 else ast.Tuple(places, ast.Load())
 
     def atomic(self, function: str, node: ast.Call) -> ast.expr:
+        """The call that stands for the index of an element that an atomic works on."""
         array = node.args[0] if node.args else None
         if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
             self.form.refuse(node, f"an atomic operation on local array {array.id!r} is of no use",

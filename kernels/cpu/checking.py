@@ -131,7 +131,9 @@ def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np
         memory = np.zeros(needed, np.int64)
     else:
         memory[:needed] = 0
-    parts = iter(np.split(memory[:needed], np.cumsum([prod(s) for p in shapes.values() for s in p])))
+    parts = iter(
+        np.split(memory[:needed], np.cumsum([prod(s) for p in shapes.values() for s in p]))
+    )
     made = {same: [next(parts).reshape(shape) for shape in pair] for same, pair in shapes.items()}
     return memory, [shadow for same in order for shadow in made[same]]
 
@@ -154,9 +156,9 @@ def _mistake(
                    "or make the array larger")  # fmt: skip
         return OutOfBounds(message, *given, (accessing,), array, index)
     if kind == checks.UNWRITTEN:
-        nobody = "no thread of the block" if place.space == "shared" else "the thread never"
-        message = (f"in block {block}, {access}, which {nobody} has written. What is there on a GPU "
-                   "is left over from something else: write to it first")  # fmt: skip
+        nobody = "no thread of the block has" if place.space == "shared" else "it has not"
+        message = (f"in block {block}, {access}, which {nobody} written. What is there on a GPU is "
+                   "left over from something else: write to it first")  # fmt: skip
         return UninitializedRead(message, *given, (accessing,), array, index)
     earlier = body.places[other >> checks.PLACE_SHIFT & checks.PLACES - 1]
     partner = place_of(other & checks.THREAD_BITS, variant.block)
@@ -168,11 +170,11 @@ def _mistake(
     message = (f"in block {block}, thread {accessing} {DOES[later.kind]} {later.space} array "
                f"{array!r} at {list(index)}, which thread {partner}")  # fmt: skip
     if home == number % checks.BLOCKS:
-        message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing says who comes "
-                    "first. Put cuda.syncthreads() between the two, or use cuda.atomic")  # fmt: skip
+        message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing orders the two. "
+                    "Put cuda.syncthreads() between them, or use cuda.atomic")  # fmt: skip
     else:
-        message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}; blocks "
-                    "run in any order. Let each block write to elements of its own, use "
+        message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}, and "
+                    "blocks run in any order. Let each block write to elements of its own, use "
                     "cuda.atomic, or launch a second kernel for what comes after")  # fmt: skip
     given = body.form.source.name, later.filename, later.line, block
     return DataRace(message, *given, (partner, accessing), array, index, earlier.line)

@@ -1,16 +1,17 @@
 """What instrumented code calls at each access in the checked mode.
 
-Beside each array that a kernel writes to stands *shadow memory*: for each element one word that says
-who wrote it last, and, where threads also read it, four words for the last who read it. A word is
+Beside each array that a kernel writes to stands *shadow memory*: for each element one word that
+says who wrote it last, and, where threads also read it, one or four words for the last who read it.
+A word is
 
     when << 23 | where << 11 | atomic << 10 | thread
 
 `when` counts: each block has a range of its own (`EPOCHS` numbers), and within a block each barrier
-and each meeting of a warp moves it on. So two words tell whether a barrier lies between two accesses.
-Zero means never. `where` is the number of the place in the kernel.
+and each meeting of a warp moves it on. So two words tell whether a barrier lies between two
+accesses. Zero means never. `where` is the number of the place in the kernel.
 
-What is wrong is noted for the thread in `fault`, and nothing stops: an index out of bounds is moved to
-the nearest element, where the access does no harm. A first run only notes whether something is
+What is wrong is noted for the thread in `fault`, and nothing stops: an index out of bounds is moved
+to the nearest element, where the access does no harm. A first run only notes whether something is
 wrong, in one number for each thread; the functions that run most have no branches, so that a loop
 over the threads stays SIMD code. If something was, a second run on the same input notes what.
 """
@@ -23,7 +24,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
 from numba.extending import overload, register_jitable
 
 from . import runtime
@@ -51,23 +51,23 @@ __all__ = [*runtime.__all__, "run__checks"]
 def _by_dimensions(functions: dict[int, Any]) -> Any:
     """A function of a tuple of indices and a shape, chosen by the number of indices."""
 
-    def function(index, shape):  # type: ignore[no-untyped-def]
+    def function(index, shape):
         raise NotImplementedError
 
     @overload(function, jit_options={"forceinline": True})
-    def _(index, shape):  # type: ignore[no-untyped-def]
+    def _(index, shape):
         return functions[len(index)]
 
     return function
 
 
 @register_jitable(forceinline=True)
-def _out(i, n):  # type: ignore[no-untyped-def]
+def _out(i, n):
     return (i < 0) | (i >= n)
 
 
 @register_jitable(forceinline=True)
-def _clip(i, n):  # type: ignore[no-untyped-def]
+def _clip(i, n):
     return np.uintp(min(max(np.int64(i), 0), n - 1))
 
 
@@ -104,7 +104,7 @@ _inside = _by_dimensions({
 
 
 @register_jitable(forceinline=True)
-def _low(i, bits):  # type: ignore[no-untyped-def]
+def _low(i, bits):
     return np.int64(i) & ((1 << bits) - 1)
 
 
@@ -140,13 +140,13 @@ def unpacked(packed: int, count: int) -> tuple[int, ...]:
 
 
 @register_jitable
-def block_starts(clock, block):  # type: ignore[no-untyped-def]
+def block_starts(clock, block):
     """Set the clock to the beginning of a block's range."""
     clock[:] = (block % BLOCKS + 1) * EPOCHS
 
 
 @register_jitable
-def all_met(clock):  # type: ignore[no-untyped-def]
+def all_met(clock):
     """All threads of the block have met at a barrier."""
     if clock[NOW] < clock[FIRST] + EPOCHS - 2:
         clock[NOW] += 1
@@ -158,7 +158,7 @@ def all_met(clock):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def some_met(clock, threads, here=None):  # type: ignore[no-untyped-def]
+def some_met(clock, threads, here=None):
     """The threads of each warp that are here have met."""
     if clock[NOW] < clock[FIRST] + EPOCHS - 2:
         clock[NOW] += 1
@@ -170,17 +170,17 @@ def some_met(clock, threads, here=None):  # type: ignore[no-untyped-def]
 # Accesses -----------------------------------------------------------------------------------------
 
 
-def _note(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+def _note(fault, thread, place, kind, packed, other):
     """Note what is wrong: only that something is, or, in two dimensions, what was first."""
     raise NotImplementedError
 
 
 @overload(_note, jit_options={"forceinline": True})
-def _note_for(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
-    def whether(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+def _note_for(fault, thread, place, kind, packed, other):
+    def whether(fault, thread, place, kind, packed, other):
         fault[thread] |= kind
 
-    def what(fault, thread, place, kind, packed, other):  # type: ignore[no-untyped-def]
+    def what(fault, thread, place, kind, packed, other):
         if kind != 0 and fault[0, thread] == 0:
             fault[0, thread] = place * KINDS + kind
             fault[1, thread] = packed
@@ -190,19 +190,19 @@ def _note_for(fault, thread, place, kind, packed, other):  # type: ignore[no-unt
 
 
 @register_jitable(forceinline=True)
-def _word(clock, place, thread, atomic):  # type: ignore[no-untyped-def]
+def _word(clock, place, thread, atomic):
     return clock[NOW] << TIME_SHIFT | place << PLACE_SHIFT | atomic | thread
 
 
 @register_jitable(forceinline=True)
-def _is_near(word, clock):  # type: ignore[no-untyped-def]
+def _is_near(word, clock):
     """Whether an access was made by this block."""
     when = word >> TIME_SHIFT
     return (when >= clock[FIRST]) & (when < clock[FIRST] + EPOCHS)
 
 
 @register_jitable(forceinline=True)
-def _unordered(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
+def _unordered(word, clock, thread, is_global):
     """Whether nothing orders an access after the one that left a word."""
     other, near = word & THREAD_BITS, _is_near(word, clock)
     since = clock[WARPS + thread // 32] if thread // 32 == other // 32 else clock[SINCE]
@@ -213,7 +213,7 @@ def _unordered(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(forceinline=True)
-def within(array, fault, place, thread, index):  # type: ignore[no-untyped-def]
+def within(array, fault, place, thread, index):
     """Read an array that the kernel never writes: where is the nearest element?"""
     kind = OUT if _outside(index, array.shape) else 0
     _note(fault, thread, place, kind, _packed(index, array.shape), 0)
@@ -221,7 +221,7 @@ def within(array, fault, place, thread, index):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(forceinline=True)
-def read_alone(array, writes, clock, fault, place, thread, index):  # type: ignore[no-untyped-def]
+def read_alone(array, writes, clock, fault, place, thread, index):
     """Read shared memory, where nobody writes to it before the next barrier."""
     at = _inside(index, array.shape)
     unwritten = writes[at] >> TIME_SHIFT < clock[FIRST]
@@ -231,7 +231,7 @@ def read_alone(array, writes, clock, fault, place, thread, index):  # type: igno
 
 
 @register_jitable(forceinline=True)
-def read_own(array, writes, clock, fault, place, thread, index):  # type: ignore[no-untyped-def]
+def read_own(array, writes, clock, fault, place, thread, index):
     """Read local memory, of which `writes` only says in which block it was written."""
     at = _inside(index, array.shape)
     unwritten = writes[at] != np.int32(clock[FIRST] // EPOCHS)
@@ -241,7 +241,7 @@ def read_own(array, writes, clock, fault, place, thread, index):  # type: ignore
 
 
 @register_jitable(forceinline=True)
-def write_own(array, writes, clock, fault, place, thread, index, value):  # type: ignore[no-untyped-def]
+def write_own(array, writes, clock, fault, place, thread, index, value):
     """Write to local memory."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     array[at] = array[at] if outside else array.dtype.type(value)
@@ -250,7 +250,7 @@ def write_own(array, writes, clock, fault, place, thread, index, value):  # type
 
 
 @register_jitable(forceinline=True)
-def write_alone(array, writes, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+def write_alone(array, writes, clock, fault, place, thread, is_global, index, value):
     """Write to an array where nobody reads it before the next barrier."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, old = writes[at], array[at]
@@ -268,7 +268,7 @@ def write_alone(array, writes, clock, fault, place, thread, is_global, index, va
 
 
 @register_jitable(forceinline=True)
-def _may_clash(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
+def _may_clash(word, clock, thread, is_global):
     """Whether some reader of an element may clash with this access."""
     many = word & MANY != 0
     late = word >> TIME_SHIFT >= clock[SINCE]
@@ -277,7 +277,7 @@ def _may_clash(word, clock, thread, is_global):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(forceinline=True)
-def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, index):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, reader = writes[at], reads[at]
     unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
@@ -292,7 +292,7 @@ def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, 
 
 
 @register_jitable(forceinline=True)
-def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, reader, old = writes[at], reads[at], array[at]
     new = array.dtype.type(value)
@@ -305,14 +305,14 @@ def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global,
 
 
 @register_jitable(forceinline=True)
-def _still_counts(word, clock, is_global):  # type: ignore[no-untyped-def]
+def _still_counts(word, clock, is_global):
     """Whether a plain write may yet clash with others, so that an atomic must not hide it."""
     late = is_global | (word >> TIME_SHIFT >= clock[SINCE])
     return (word & ATOMIC == 0) & _is_near(word, clock) & late
 
 
 @register_jitable(forceinline=True)
-def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
+def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
     """A write that is not compared with what was there: of a record's field, or an atomic."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, reader = writes[at], reads[_inside(index, reads.shape)]
@@ -330,31 +330,31 @@ def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global
 
 
 @register_jitable
-def _last_reader(reads, index, clock, thread, is_global):  # type: ignore[no-untyped-def]
+def _last_reader(reads, index, clock, thread, is_global):
     """A reader that nothing orders before this access; 0 if there is none."""
     at = _inside(index, reads.shape)
     for i in range(READERS):
-        word = reads[at + (i,)]
+        word = reads[(*at, i)]
         if word != 0 and _unordered(word, clock, thread, is_global):
             return word
     return np.int64(0)
 
 
 @register_jitable
-def _remember_reader(reads, at, word):  # type: ignore[no-untyped-def]
+def _remember_reader(reads, at, word):
     """Keep the last reader, and the last ones of another lane, another warp and another block."""
-    last = reads[at + (0,)]
+    last = reads[(*at, 0)]
     if (last >> TIME_SHIFT) // EPOCHS != (word >> TIME_SHIFT) // EPOCHS:
-        reads[at + (3,)] = last
+        reads[(*at, 3)] = last
     elif (last & THREAD_BITS) // 32 != (word & THREAD_BITS) // 32:
-        reads[at + (2,)] = last
+        reads[(*at, 2)] = last
     elif last & THREAD_BITS != word & THREAD_BITS:
-        reads[at + (1,)] = last
-    reads[at + (0,)] = word
+        reads[(*at, 1)] = last
+    reads[(*at, 0)] = word
 
 
 @register_jitable
-def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, index):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, kind = writes[at], 0
     if outside:
@@ -370,7 +370,7 @@ def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, ind
 
 
 @register_jitable
-def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     kind, last, old = OUT, writes[at], array[at]
     if not outside:
@@ -386,7 +386,7 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
 
 
 @register_jitable
-def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
+def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, kind = writes[at], 0
     reader = _last_reader(reads, index, clock, thread, is_global)
@@ -406,9 +406,9 @@ def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, a
 
 
 def _by_run(function: Any, suspects: Any, tells: Any) -> None:
-    """Let a function do one thing in the run that asks whether, and another in the one that tells."""
+    """Let a function do one thing in the run that asks, and another in the run that tells."""
 
-    def choose(array, writes, reads, clock, fault, *others):  # type: ignore[no-untyped-def]
+    def choose(array, writes, reads, clock, fault, *others):
         chosen = suspects if fault.ndim == 1 else tells
         return chosen
 
@@ -416,15 +416,15 @@ def _by_run(function: Any, suspects: Any, tells: Any) -> None:
     overload(function, jit_options={"forceinline": True})(choose)
 
 
-def read(array, writes, reads, clock, fault, place, thread, is_global, index):  # type: ignore[no-untyped-def]
+def read(array, writes, reads, clock, fault, place, thread, is_global, index):
     """Read an array that others may be writing."""
 
 
-def write(array, writes, reads, clock, fault, place, thread, is_global, index, value):  # type: ignore[no-untyped-def]
+def write(array, writes, reads, clock, fault, place, thread, is_global, index, value):
     """Write to an array that others may be reading or writing."""
 
 
-def change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):  # type: ignore[no-untyped-def]
+def change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
     """Write to a field of a record, or (`atomic` is `ATOMIC`) let an atomic work on an element."""
 
 
@@ -433,32 +433,32 @@ _by_run(write, _suspect_write, _tell_write)
 _by_run(change, _suspect_change, _tell_change)
 
 
-def is_fine(fault, thread):  # type: ignore[no-untyped-def]
+def is_fine(fault, thread):
     """Whether a thread has noted nothing."""
     raise NotImplementedError
 
 
 @overload(is_fine, jit_options={"forceinline": True})
-def _is_fine_for(fault, thread):  # type: ignore[no-untyped-def]
+def _is_fine_for(fault, thread):
     if fault.ndim == 1:
         return lambda fault, thread: fault[thread] == 0
     return lambda fault, thread: fault[0, thread] == 0
 
 
-def faulty(fault, found, block):  # type: ignore[no-untyped-def]
+def faulty(fault, found, block):
     """Whether a thread has noted something; the first one's note goes to `found`."""
     raise NotImplementedError
 
 
 @overload(faulty)
-def _faulty_for(fault, found, block):  # type: ignore[no-untyped-def]
-    def whether(fault, found, block):  # type: ignore[no-untyped-def]
+def _faulty_for(fault, found, block):
+    def whether(fault, found, block):
         noted = np.int32(0)
         for thread in range(fault.size):
             noted |= fault[thread]
         return noted != 0
 
-    def what(fault, found, block):  # type: ignore[no-untyped-def]
+    def what(fault, found, block):
         chosen = -1
         for thread in range(fault.shape[1]):
             if fault[0, thread] == 0:

@@ -12,12 +12,12 @@ import copy
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, Array, Canonical, Shape3, is_barrier, is_meeting
+from .canonical import AXES, WARP, Array, Canonical, Shape3, is_barrier, is_meeting, is_whole, name
 from .pipeline import LANES
 from .regions import (
     Barrier,
@@ -30,15 +30,15 @@ from .regions import (
     Scalar,
     Strip,
     exposed,
-    looks_at_others,
     needs,
     reads,
     writes,
 )
 from .source import Source, dtype_text
-from .uniformity import THREADS, Uniformity, base_name
+from .uniformity import THREADS, Uniformity, base_name, reads_memory, sum_of
 
 INDENT = "    "
+LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
 
 
 class Text:
@@ -165,6 +165,13 @@ def write_module(body: Body, runtime: str, fastmath: bool) -> None:
         body.write()
 
 
+class Prefix(NamedTuple):
+    """A condition that the first threads of a row pass, and no others."""
+
+    conditions: list[ast.expr]  # that all of the row must pass besides
+    ends: list[ast.expr]  # the smallest is the number of threads
+
+
 class Body:
     """Writes the regions of a kernel as the body of a function."""
 
@@ -197,7 +204,11 @@ class Body:
             self.declare(array)
         for slot, array_name in self.slot_names.items():
             kind = dtype_text(self.types[slot])
-            self.text.line(f"{array_name} = stack({self.slot_shape(slot)}, {kind})")
+            count = prod(self.form.block)
+            shape, part = self.slot_shape(slot), ""
+            if slot in self.form.sent:  # with a warp to spare on either side
+                shape, part = str(count + 2 * WARP), f"[{WARP}:{count + WARP}]"
+            self.text.line(f"{array_name} = stack({shape}, {kind}){part}")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")
             self.text.line("block_y = block // grid_x % grid_y")
@@ -210,13 +221,13 @@ class Body:
         """What a block begins with."""
 
     def slot_shape(self, slot: str) -> str:
-        if slot in self.form.sent:
-            return str(prod(self.form.block))
+        """The shape of the array that keeps a slot."""
         if slot in self.regions.row_slots:
             return f"BLOCK_{self.row_axis.upper()}"
         return f"({self.lane_shape},)"
 
     def declare(self, array: Array) -> None:
+        """An array, and what goes with it."""
         if array.is_dynamic:
             if not any(line.lstrip().startswith("dynamic_bytes =") for line in self.text.lines):
                 shape = f"({self.form.shared_bytes},)"
@@ -229,6 +240,7 @@ class Body:
         )
 
     def nodes(self, nodes: list[Node]) -> None:
+        """Write a tree down; at its end, ask what was noted."""
         for node in nodes:
             match node:
                 case Scalar(statement):
@@ -248,7 +260,7 @@ class Body:
                         self.compound("else:", orelse)
                 case Barrier():
                     self.barrier(node)
-                case Meeting(mask):
+                case Meeting(mask, in_text=True):
                     self.meeting(mask)
                 case Strip(body):
                     self.strip()
@@ -283,10 +295,12 @@ class Body:
         """The threads of a warp meet: when all have run the region before, they have."""
 
     def compound(self, header: str, body: list[Node]) -> None:
+        """A compound statement at block level."""
         with self.text.block(header):
             self.compound_body(body)
 
     def compound_body(self, body: list[Node]) -> None:
+        """The body of a compound statement."""
         before = len(self.text.lines)
         self.nodes(body)
         if len(self.text.lines) == before:
@@ -301,20 +315,34 @@ class Body:
 
     def lanes(self, region: Lanes) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
-        body = self.without_dead_definitions(region)
+        body, mask = self.without_dead_definitions(region), region.mask
         if not body:
             return
         depth = self.text.depth
-        axis = self.row_axis
+        row, size = f"thread_{self.row_axis}", f"BLOCK_{self.row_axis.upper()}"
         self.read_ahead(body)
+        *definitions, guarded = body
+        if mask:
+            prefix = self.prefix(name(mask))
+            mask = None if prefix else mask
+        elif isinstance(guarded, ast.If) and not guarded.orelse and self.only_define(definitions):
+            prefix = self.prefix(guarded.test)
+            body = [*definitions, *guarded.body] if prefix else body
+        else:
+            prefix = None
+        if prefix:
+            for condition in prefix.conditions:
+                self.text.line(f"if {self.source(condition)}:")
+                self.text.depth += 1
+            size = f"min({', '.join([size, *map(self.source, prefix.ends)])})"
         header = len(self.text.lines)
-        self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):  {LANES}")
+        self.text.line(f"for {row} in range({size}):  {LANES}")
         self.text.depth += 1
-        self.recompute(needs(Lanes(body, region.mask)))
-        if region.mask in self.regions.slots:
-            self.text.line(f"{region.mask} = {self.of(region.mask)}")
-        if region.mask:
-            self.text.line(f"if {region.mask}:")
+        self.recompute(needs(Lanes(body, mask)))
+        if mask in self.regions.slots:
+            self.text.line(f"{mask} = {self.of(mask)}")
+        if mask:
+            self.text.line(f"if {mask}:")
             self.text.depth += 1
         written = writes(body)
         defined: set[str] = set()
@@ -328,10 +356,89 @@ class Body:
         self.text.depth = depth
         self.ran(region, header)
 
+    def only_define(self, statements: list[ast.stmt]) -> bool:
+        """Whether statements do nothing but name values that are made again where needed."""
+        targets = [s.targets[0] for s in statements if isinstance(s, ast.Assign)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        return len(names) == len(statements) and set(names) <= self.regions.recomputed.keys()
+
+    def prefix(self, test: ast.expr) -> Prefix | None:
+        """The condition of a region as an end of its loop, if the first threads of a row pass it.
+
+        So do textbook guards (`i < n`, where i grows with the thread): the loop then has no mask.
+        """
+        if self.form.block[AXES.index(self.row_axis)] < LONG_ROW:
+            return None
+        found = Prefix([], [])
+        for part in self.conjuncts(test):
+            if reads_memory(part) or isinstance(part, ast.Constant):
+                return None
+            if self.is_fixed(part):
+                found.conditions.append(part)
+                continue
+            end = self.end_of(part)
+            if end is None:
+                return None
+            found.ends.append(end)
+        return found if found.ends else None
+
+    def conjuncts(self, test: ast.expr) -> list[ast.expr]:
+        """What has to be true for a condition to be true, in terms of what never changes."""
+        match test:
+            case ast.BoolOp(op=ast.And(), values=values):
+                return [part for value in values for part in self.conjuncts(value)]
+            case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=values)):
+                return [p for v in values for p in self.conjuncts(ast.UnaryOp(ast.Not(), v))]
+            case ast.Name(id=known) if known in self.regions.recomputed:
+                return self.conjuncts(self.regions.recomputed[known])
+        return [ahead.expanded(test, self.regions.recomputed)]
+
+    def end_of(self, test: ast.expr) -> ast.expr | None:
+        """How many threads of a row pass a comparison, if they are the first ones."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.GtE()], [right])):
+                number, end, more = left, right, 0
+            case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.Gt()], [right])):
+                number, end, more = left, right, 1
+            case ast.Compare(left, [ast.Lt() | ast.LtE() as op], [right]):
+                number, end, more = left, right, int(isinstance(op, ast.LtE))
+            case ast.Compare(left, [ast.Gt() | ast.GtE() as op], [right]):
+                number, end, more = right, left, int(isinstance(op, ast.GtE))
+            case _:
+                return None
+        if not (self.runs_along(number) and self.is_fixed(end)):
+            return None
+        terms = [term for side in self.uniformity.parts(number) or () for term in side]
+        rest = [term for term in terms if not self.runs_along(term)]
+        if len(rest) != len(terms) - 1:
+            return None
+        end = ast.BinOp(end, ast.Sub(), sum_of(rest)) if rest else end
+        return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
+
+    def runs_along(self, index: ast.expr) -> bool:
+        """Whether an index grows by one from thread to thread of a row."""
+        match ahead.expanded(index, self.regions.recomputed):
+            case ast.Name(id=variable):
+                return variable == f"thread_{self.row_axis}"
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return (self.runs_along(left) and self.is_fixed(right)) or (
+                    self.is_fixed(left) and self.runs_along(right)
+                )
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return self.runs_along(left) and self.is_fixed(right)
+        return False
+
+    def is_fixed(self, value: ast.expr) -> bool:
+        """Whether an expression is the same for all threads of a row."""
+        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        others = THREADS - {f"thread_{self.row_axis}"}
+        return names.isdisjoint(self.uniformity.varying - others)
+
     def ran(self, region: Lanes, header: int) -> None:
         """All threads have run a region, whose loop begins at a line of the text."""
 
     def read_ahead(self, body: list[ast.stmt]) -> None:
+        """Watched code does not ask for memory ahead."""
         asks = ahead.next_turn(body, self.loops, self.form, self.uniformity, self.regions)
         if asks:
             with self.text.block(f"for thread_x in range(0, BLOCK_X, {ahead.LINE}):"):
@@ -353,6 +460,7 @@ class Body:
         return kept
 
     def recompute(self, wanted: set[str]) -> None:
+        """Make the wanted values again, and what they are made of."""
         done: set[str] = set()
 
         def visit(target: str) -> None:
@@ -383,8 +491,11 @@ class Body:
 
 
 class Rewriter(ast.NodeTransformer):
-    """Add the thread to the indices of local arrays, mark indices that cannot wrap, and hand whole
-    slots to those who look at other threads."""
+    """Brings statements into the form in which they are written down.
+
+    It adds the thread to the indices of local arrays, marks indices that cannot wrap, and hands
+    whole slots to those who look at other threads.
+    """
 
     def __init__(
         self, form: Canonical, lane: str, uniformity: Uniformity, slots: Mapping[str, str]
@@ -395,13 +506,14 @@ class Rewriter(ast.NodeTransformer):
         self.slots = slots
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if looks_at_others(node):
-            for argument in node.args:
-                if isinstance(argument, ast.Name) and argument.id in self.form.sent:
-                    argument.id = self.slots[argument.id]
+        """An atomic, or any other call."""
+        for argument in node.args:
+            if isinstance(argument, ast.Name) and is_whole(argument):
+                argument.id = self.slots[argument.id]
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """An element that is read."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Attribute) or base_name(node) is None:
             return node

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .source import Source
@@ -193,7 +193,7 @@ class _Scope:
         match statement:
             case ast.AnnAssign(value=None):
                 return []
-            case ast.AnnAssign(target=target, value=value):
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
                 return self.statement(_locate(ast.Assign([target], value), statement))
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call) if self.callee(
                 call
@@ -320,22 +320,16 @@ class _Scope:
 
     def operands(self, node: ast.expr, fields: Iterable[str]) -> None:
         """Flatten the operands, in the order of evaluation."""
-        places: list[tuple[Callable[[ast.expr], None], ast.expr]] = []
-        for field in fields:
-            value = getattr(node, field)
-            if isinstance(value, ast.expr):
-                places.append((lambda new, f=field: setattr(node, f, new), value))
-            elif isinstance(value, list):
-                for i, item in enumerate(value):
-                    if isinstance(item, ast.keyword):
-                        places.append((lambda new, k=item: setattr(k, "value", new), item.value))
-                    elif isinstance(item, ast.expr):
-                        places.append((lambda new, v=value, i=i: v.__setitem__(i, new), item))
-        for number, (put, operand) in enumerate(places):
-            later = any(self.has_effect(other) for _, other in places[number + 1 :])
+        places = [place for field in fields for place in _places(node, field)]
+        for number, (holder, key, operand) in enumerate(places):
+            later = any(self.has_effect(other) for _, _, other in places[number + 1 :])
             new = self.expression(operand)
             reads = any(isinstance(inner, ast.Subscript) for inner in ast.walk(new))
-            put(self.keep(new) if later and reads else new)
+            kept = self.keep(new) if later and reads else new
+            if isinstance(holder, list):
+                holder[int(key)] = kept
+            else:
+                setattr(holder, str(key), kept)
 
     def short_circuit(self, op: ast.boolop, first: ast.expr, rest: list[ast.expr]) -> ast.expr:
         """`a and b` whose b has an effect: b's effect happens only where a is true."""
@@ -365,6 +359,18 @@ class _Scope:
         if callee is not None and (call.keywords or len(call.args) != len(callee.parameters)):
             call.args = list(_bind(self.function, callee, call).values())
             call.keywords = []
+
+
+def _places(node: ast.AST, field: str) -> Iterator[tuple[Any, str | int, ast.expr]]:
+    """Where the operands in a field of a node are: what holds each, under which name or number."""
+    value = getattr(node, field)
+    if isinstance(value, ast.expr):
+        yield node, field, value
+    for number, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, ast.keyword):
+            yield item, "value", item.value
+        elif isinstance(item, ast.expr):
+            yield value, number, item
 
 
 class _Returns:

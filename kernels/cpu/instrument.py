@@ -19,9 +19,11 @@ from . import emit
 from .canonical import Array, Canonical
 from .checks import CLOCK
 from .pipeline import LANES
-from .regions import Barrier, Branch, Lanes, Loop, Meeting, Node, Regions, Scalar, Strip, all_lanes
+from .regions import Barrier, Branch, Lanes, Loop, Node, Regions, Scalar, Strip, all_lanes
 from .source import place as place_in_file
-from .uniformity import THREADS, Uniformity, base_name, is_atomic, is_shape
+from .uniformity import Uniformity, base_name, is_atomic, is_shape
+
+WRITES = ("writes",)
 
 
 @dataclass(frozen=True)
@@ -122,15 +124,18 @@ class Intervals:
             self.written.setdefault(interval, set()).update(writes)
 
     def new(self) -> int:
+        """A new interval."""
         self.parent.append(len(self.parent))
         return self.parent[-1]
 
     def find(self, interval: int) -> int:
+        """The interval that stands for all that are one with this."""
         while self.parent[interval] != interval:
             interval = self.parent[interval]
         return interval
 
     def join(self, a: int, b: int) -> int:
+        """Make two intervals one."""
         self.parent[self.find(a)] = self.find(b)
         return self.find(b)
 
@@ -246,16 +251,19 @@ class Watched(emit.Body):
     nobody = "0"  # who runs what is run once for the block
 
     def lanes(self, region: Lanes) -> None:
+        """One loop over the threads, whose accesses are known to be in this region."""
         self.region = region
         super().lanes(region)
         self.region = None
 
     def read_ahead(self, body: list[ast.stmt]) -> None:
-        pass
+        """Watched code does not ask for memory ahead."""
 
     def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
-        """The call that stands for the index of an element that is read; `own` reads are those of
-        an element that the same statement writes to."""
+        """The call that stands for the index of an element that is read.
+
+        An `own` read is that of an element that the same statement writes to.
+        """
         raise NotImplementedError
 
     def row(self, node: ast.Subscript, name: str, index: str) -> str:
@@ -287,6 +295,7 @@ class Watched(emit.Body):
         return []
 
     def define(self, target: str, value: ast.expr) -> None:
+        """A value that is made again; with a view goes what belongs to it."""
         super().define(target, value)
         if target in self.form.ndims:
             emit.write_statements(self.text, self.view(target, value))
@@ -301,15 +310,15 @@ class Watcher(emit.Rewriter):
         self.own: set[int] = set()
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """An element that is read."""
         if isinstance(node.value, ast.Subscript) and not (_is_field(node.value) or _is_field(node)):
             inner, outer = indices_of(node.value), indices_of(node)
             if not any(isinstance(i, ast.Slice) for i in inner + outer):  # a[i][j] as a[i, j]
                 joined = ast.Tuple([*inner, *outer], ast.Load())
                 merged = ast.Subscript(node.value.value, joined, node.ctx)
                 return self.visit(ast.copy_location(merged, node))
-        name = self.body.arrays.of(node)
-        sliced = any(isinstance(i, ast.Slice) for i in indices_of(node))
-        if name is None or _is_field(node) or sliced or isinstance(node.ctx, ast.Store):
+        name = self.element_of(node)
+        if name is None or _is_field(node) or isinstance(node.ctx, ast.Store):
             return self.generic_visit(node)
         place, index = copy.copy(node), self.index(node)
         if len(indices_of(node)) < self.body.arrays.ndim(name):
@@ -318,6 +327,12 @@ class Watcher(emit.Rewriter):
             call = self.body.read(place, name, index, id(node) in self.own)
         node.slice = ast.parse(call, mode="eval").body
         return node
+
+    def element_of(self, node: ast.Subscript) -> str | None:
+        """The array or view that a subscript takes one element or row of, not a slice."""
+        sliced = any(isinstance(index, ast.Slice) for index in indices_of(node))
+        name: str | None = self.body.arrays.of(node)
+        return None if sliced else name
 
     def index(self, node: ast.Subscript) -> str:
         """The indices of an element, as the text of a tuple."""
@@ -328,6 +343,7 @@ class Watcher(emit.Rewriter):
         return ast.unparse(ast.fix_missing_locations(ast.Tuple(indices, ast.Load())))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """An element that is read and written."""
         if isinstance(node.target, ast.Name):
             return self.generic_visit(node)
         old = copy.deepcopy(node.target)
@@ -336,35 +352,39 @@ class Watcher(emit.Rewriter):
         return self.visit(ast.copy_location(new, node))
 
     def visit_Assign(self, node: ast.Assign) -> Any:
+        """An element, a field or a view that is assigned."""
         target = node.targets[0]
-        if isinstance(target, ast.Subscript) and (name := self.body.arrays.of(target)):
-            if not any(isinstance(i, ast.Slice) for i in indices_of(target)):
-                self.own |= own_reads([node])
-                value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
-                return self.body.put(target, name, self.index(target), value)
-        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Subscript):
-            if name := self.body.arrays.of(target.value):
-                node.value = self.visit(node.value)
-                call = self.body.claim(target.value, name, self.index(target.value))
-                target.value.slice = ast.parse(call, mode="eval").body
-                return node
+        if isinstance(target, ast.Subscript) and (name := self.element_of(target)):
+            self.own |= own_reads([node])
+            value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
+            return self.body.put(target, name, self.index(target), value)
+        record = target.value if isinstance(target, ast.Attribute) else None
+        if isinstance(record, ast.Subscript) and (name := self.element_of(record)):
+            node.value = self.visit(node.value)
+            call = self.body.claim(record, name, self.index(record))
+            record.slice = ast.parse(call, mode="eval").body
+            return node
         if isinstance(target, ast.Name) and target.id in self.form.ndims:
             return [self.generic_visit(node), *self.body.view(target.id, node.value)]
         return self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> Any:
+        """A loop that each thread runs for itself."""
         return self.body.own_loop(node)
 
     def visit_For(self, node: ast.For) -> Any:
+        """A loop that each thread runs for itself."""
         return self.body.own_loop(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
+        """A mark, or a call for its effect."""
         match node.value:
             case ast.Call(func=ast.Name(id=called)) if called == MARK:
                 return self.body.executed(node)
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
+        """An atomic, or any other call."""
         if not is_atomic(node):
             return super().visit_Call(node)
         array, *others = node.args
@@ -408,9 +428,11 @@ class Checked(Watched):
         return tuple(found)
 
     def is_shadowed(self, name: str) -> bool:
+        """Whether an argument has shadow memory."""
         return name in self.form.ndims and self.arrays.is_written(name)
 
     def declare(self, array: Array) -> None:
+        """An array, and what goes with it."""
         super().declare(array)
         lane = [self.lane_shape] if array.space == "local" else []
         if array.is_dynamic:
@@ -429,6 +451,7 @@ class Checked(Watched):
         self.shadow(array.name, sizes, with_reads=self.intervals.meets_readers(array.name))
 
     def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
+        """Shadow memory on the stack, cleared."""
         rank = len(", ".join(sizes).split(","))
         reads = [*(sizes if with_reads else ["1"] * rank), *self.readers]
         for what, shape in ("writes", sizes), ("reads", reads):
@@ -436,6 +459,7 @@ class Checked(Watched):
             self.text.line(f"{name}__{what}[...] = 0")
 
     def write(self) -> None:
+        """Write the function's body."""
         self.text.line(f"run__clock = stack(({CLOCK},), numba.int64)")
         self.text.line(f"run__fault = stack({self.fault.format(self.threads)})")
         self.text.line("run__fault[:] = 0")
@@ -443,26 +467,32 @@ class Checked(Watched):
 
     @property
     def threads(self) -> int:
+        """The number of threads of a block."""
         x, y, z = self.form.block
         return x * y * z
 
     def start(self) -> None:
+        """A block begins: set its clock."""
         self.text.line("run__checks.block_starts(run__clock, block)")
 
     def ran(self, region: Lanes, header: int) -> None:
+        """Take the note from a loop whose turns depend on each other."""
         if self.in_order:
             self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
         self.in_order = False
 
     def nodes(self, nodes: list[Node]) -> None:
+        """Write a tree down; at its end, ask what was noted."""
         super().nodes(nodes)
         if nodes is self.regions.nodes:
             self.stop()
 
     def turn(self) -> None:
+        """End a loop that a mistake keeps going."""
         self.stop()  # a mistake may keep the loop going
 
     def own_loop(self, loop: ast.For | ast.While) -> Any:
+        """A loop that each thread runs for itself, while all is well."""
         super().own_loop(loop)
         if isinstance(loop, ast.While):  # a mistake may keep it going
             fine = ast.parse(f"run__checks.is_fine(run__fault, {self.thread()})", mode="eval").body
@@ -475,66 +505,78 @@ class Checked(Watched):
             self.text.line("return -1")
 
     def barrier(self, node: Barrier) -> None:
+        """Move the clock on for all threads."""
         super().barrier(node)
         self.stop()
         self.text.line("run__checks.all_met(run__clock)")
 
     def meeting(self, mask: str | None) -> None:
+        """Move the clock on for the warps that meet."""
         here = f", {self.slot_names[mask]}" if mask else ""
         self.text.line(f"run__checks.some_met(run__clock, {self.threads}{here})")
 
     # Accesses
 
     def row(self, node: ast.Subscript, name: str, index: str) -> str:
-        place = self.access(node, name, "read")
-        return f"run__checks.within({name}, run__fault, {place}, {self.thread()}, {index})"
+        """Check the index of a row, of which nothing is read yet."""
+        place, thread = self.access(node, name, "read"), self.thread()
+        return f"run__checks.within({name}, run__fault, {place}, {thread}, {index})"
 
     def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
-        place, thread = self.access(node, name, "read"), self.thread()
-        if not self.arrays.is_written(name) or (own and self.arrays.space(name) == "global"):
-            return f"run__checks.within({name}, run__fault, {place}, {thread}, {index})"
+        """The call that stands for the index of an element that is read."""
         space = self.arrays.space(name)
-        given = f"{name}, {name}__writes, run__clock, run__fault, {place}, {thread}, {index}"
+        if not self.arrays.is_written(name) or (own and space == "global"):
+            return self.row(node, name, index)
+        place = self.access(node, name, "read")
         if space == "local":
-            return f"run__checks.read_own({given})"
+            return self.call("read_own", name, WRITES, place, index)
         quiet = self.region is not None and not self.intervals.is_written(self.region, name)
         if space == "shared" and (quiet or own):
-            return f"run__checks.read_alone({given})"
-        return self.call("read", node, name, place, index)
+            return self.call("read_alone", name, WRITES, place, index)
+        return self.among_others("read", node, name, place, index)
 
     def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
         """The statement that stands for an assignment to an element."""
-        place = self.access(node, name, "write")
-        if self.arrays.space(name) == "local":
-            call = (f"run__checks.write_own({name}, {name}__writes, run__clock, run__fault, {place}, {self.thread()}, "
-                    f"{index}, {value})")  # fmt: skip
+        place, space = self.access(node, name, "write"), self.arrays.space(name)
+        if space == "local":
+            call = self.call("write_own", name, WRITES, place, index, value)
         elif not self.intervals.meets_readers(name):
             self.in_order |= not self.is_apart(node, name)
-            is_global = self.arrays.space(name) == "global"
-            call = (f"run__checks.write_alone({name}, {name}__writes, run__clock, run__fault, {place}, {self.thread()}, "
-                    f"{is_global}, {index}, {value})")  # fmt: skip
+            is_global = str(space == "global")
+            call = self.call("write_alone", name, WRITES, place, is_global, index, value)
         else:
-            call = self.call("write", node, name, place, f"{index}, {value}")
+            call = self.among_others("write", node, name, place, index, value)
         return ast.parse(call).body
 
     def claim(self, node: ast.Subscript, name: str, index: str) -> str:
-        return self.call("change", node, name, self.access(node, name, "write"), f"0, {index}")
+        """The call that stands for the index of a record of which a field is written."""
+        place = self.access(node, name, "write")
+        return self.among_others("change", node, name, place, "0", index)
 
     def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of an element that an atomic works on."""
         place = self.access(node, name, "atomic")
-        return self.call("change", node, name, place, f"run__checks.ATOMIC, {index}")
+        return self.among_others("change", node, name, place, "run__checks.ATOMIC", index)
 
-    def call(self, function: str, node: ast.Subscript, name: str, place: str, rest: str) -> str:
+    def among_others(self, function: str, node: ast.Subscript, name: str, *rest: str) -> str:
+        """A call that needs to know both who writes and who reads."""
         self.in_order |= not self.is_apart(node, name)
-        is_global = self.arrays.space(name) == "global"
-        shadows = f"{name}__writes, {name}__reads, run__clock, run__fault"
-        return f"run__checks.{function}({name}, {shadows}, {place}, {self.thread()}, {is_global}, {rest})"
+        place, *given = rest
+        is_global = str(self.arrays.space(name) == "global")
+        return self.call(function, name, ("writes", "reads"), place, is_global, *given)
+
+    def call(self, function: str, name: str, shadows: tuple[str, ...], *rest: str) -> str:
+        """A call of `checks`."""
+        place, *given = rest
+        words = ", ".join(f"{name}__{what}" for what in shadows)
+        known = f"run__clock, run__fault, {place}, {self.thread()}, {', '.join(given)}"
+        return f"run__checks.{function}({name}, {words}, {known})"
 
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """The shadow of a view is the same view of the shadow."""
         if not self.arrays.is_written(name):
             return []
-        made = []
+        made: list[ast.stmt] = []
         for what in "writes", "reads":
             shadow = copy.deepcopy(value)
             for node in ast.walk(shadow):
@@ -548,25 +590,6 @@ class Checked(Watched):
         if self.arrays.space(name) == "local":
             return True
         return any(self.runs_along(index) for index in indices_of(node))
-
-    def runs_along(self, index: ast.expr) -> bool:
-        row = f"thread_{self.row_axis}"
-        while isinstance(index, ast.Name) and index.id in self.regions.recomputed:
-            index = self.regions.recomputed[index.id]
-        match index:
-            case ast.Name(id=name):
-                return name == row
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
-                return (self.runs_along(left) and self.is_fixed(right)) or (
-                    self.is_fixed(left) and self.runs_along(right)
-                )
-        return False
-
-    def is_fixed(self, index: ast.expr) -> bool:
-        """Whether an expression is the same for all threads of a row."""
-        names = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
-        others = THREADS - {f"thread_{self.row_axis}"}
-        return names.isdisjoint(self.uniformity.varying - others)
 
 
 class Diagnosed(Checked):
@@ -596,39 +619,50 @@ class Traced(Watched):
         return table, table, row, row
 
     def write(self) -> None:
+        """Write the function's body."""
         self.text.line("run__step = 0")
         super().write()
 
     def declare(self, array: Array) -> None:
+        """An array, and what goes with it."""
         super().declare(array)
         if array.space == "shared":
             number = list(self.form.arrays).index(array.name)
             origin = ", ".join("0" for _ in array.shape)
-            self.text.line(f"run__bases[{number}] = run__trace.address_of({array.name}, ({origin},))")
+            self.text.line(
+                f"run__bases[{number}] = run__trace.address_of({array.name}, ({origin},))"
+            )
 
     def strip(self) -> None:
+        """A step begins."""
         self.text.line("run__step += 1")
 
     def ran(self, region: Lanes, header: int) -> None:
+        """Take the note from a loop whose turns depend on each other."""
         self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
 
     def here(self) -> str:
+        """Block, thread and step, as arguments of a call."""
         return f"block, {self.thread()}, {self.steps[-1]}"
 
     def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
+        """The call that stands for the index of an element that is read."""
         place = self.access(node, name, "read")
         return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 
     def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+        """The statement that stands for an assignment to an element."""
         place = self.access(node, name, "write")
-        call = f"run__trace.trace_write({name}, run__log, run__counts, {place}, {self.here()}, {index}, {value})"
-        return ast.parse(call).body
+        given = f"{name}, run__log, run__counts, {place}, {self.here()}, {index}, {value}"
+        return ast.parse(f"run__trace.trace_write({given})").body
 
     def claim(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of a record of which a field is written."""
         place = self.access(node, name, "write")
         return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 
     def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+        """The call that stands for the index of an element that an atomic works on."""
         place = self.access(node, name, "atomic")
         return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
 

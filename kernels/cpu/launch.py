@@ -102,14 +102,12 @@ class CpuKernel:
         number, barrier, waits, misses = diverged(code)
         form = canonical(self.source, block, shared_bytes, instrumented=mode.instrumented)
         node = [n for s in form.body for n in ast.walk(s) if is_barrier(n)][barrier]
-        here, waiting, missing = (
-            place_of(number, grid),
-            *(place_of(t, block) for t in (waits, misses)),
-        )
+        here = place_of(number, grid)
+        waiting, missing = (place_of(thread, block) for thread in (waits, misses))
         return DivergentBarrier(
-            f"in block {here}, thread {waiting} waits at cuda.syncthreads(), which thread {missing} "
-            "never reaches. Every thread of a block must reach every barrier: move it out of the "
-            "branch or the loop, and guard the work around it instead",
+            f"in block {here}, thread {waiting} waits at cuda.syncthreads(), which thread "
+            f"{missing} never reaches. Every thread of a block must reach every barrier: move it "
+            "out of the branch or the loop, and guard the work around it instead",
             form.source.name, *place(node), here, (waiting, missing),
         )  # fmt: skip
 

@@ -94,8 +94,11 @@ class Variant:
     mode: Mode = PLAIN
 
     def function(self) -> tuple[Any, Path]:
-        """Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and
-        the file that its text was written to. Neither is made again when the file exists already.
+        """Make the function, or load it from the cache.
+
+        Returns:
+            Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and
+            the file that its text was written to. Neither is made again when the file exists.
         """
         path = cache_folder() / f"{self.source.name}_{self._digest()}.py"
         if not path.exists():
@@ -125,7 +128,8 @@ class Variant:
             self.source, self.block, self.shared_bytes, instrumented=self.mode.instrumented
         )
         kinds = _variable_types(form, self.arguments, self.fastmath)
-        form.ndims = {name: _ndim(kind) for name, kind in kinds.items() if _ndim(kind) is not None}
+        ndims = {name: _ndim(kind) for name, kind in kinds.items()}
+        form.ndims = {name: ndim for name, ndim in ndims.items() if ndim is not None}
         form.records = {name for name, kind in kinds.items() if _holds_records(kind)}
         statements: list[ast.stmt] = []
         if self.mode.each_alone:

@@ -53,7 +53,8 @@ class _KernelLower(Lower):
         accesses = _Distinct(self.module, is_loop=False)
         for block in self.function.blocks:
             for instruction in block.instructions:
-                if instruction.opname in ("load", "store", "call"):  # a call: what is inlined for it
+                # A call stands for the loads and stores that are inlined in its place.
+                if instruction.opname in ("load", "store", "call"):
                     instruction.set_metadata("llvm.access.group", accesses)
         for branch in branches:
             branch.set_metadata("llvm.loop", self._lane_loop(accesses))

@@ -32,7 +32,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .canonical import Canonical, is_barrier, is_meeting, name, parse
+from .canonical import Canonical, is_barrier, is_meeting, is_whole, name, parse, whole
 from .uniformity import (
     UNIFORM_ATTRIBUTES,
     Uniformity,
@@ -41,6 +41,7 @@ from .uniformity import (
     own_jumps,
     range_arguments,
     reads_memory,
+    sum_of,
 )
 
 CHEAP_CALLS = {"min", "max", "abs", "int"}
@@ -89,9 +90,13 @@ class Barrier:
 
 @dataclass
 class Meeting:
-    """A point that all threads of a warp that are here reach before any goes on."""
+    """A point that all threads of a warp that are here reach before any goes on.
+
+    One that is not in the kernel's text orders nothing in memory: it is a cut only.
+    """
 
     mask: str | None = None
+    in_text: bool = True
 
 
 @dataclass
@@ -165,6 +170,7 @@ class _Cutter:
             case ast.Break() | ast.Continue() if self.loops and self.loops[-1]:
                 live, *others = self.loops[-1]
                 cleared = others if isinstance(statement, ast.Continue) else [live, *others]
+                nodes.append(Meeting(in_text=False))  # the others may still look at these masks
                 self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
             case ast.Break() | ast.Continue():
                 nodes.append(Scalar(statement))
@@ -174,7 +180,7 @@ class _Cutter:
                 self.add_scalar(nodes, statement, target)
             case ast.Assign(value=ast.Call() as call) if mask and looks_at_others(call):
                 self.show(mask)
-                call.args.append(name(mask))
+                call.args.append(whole(mask))
                 self.add_lanes(nodes, [statement], mask)
             case _:
                 self.add_lanes(nodes, [statement], mask)
@@ -216,8 +222,9 @@ class _Cutter:
             self.add_lanes(nodes, before, mask)
         stay = ast.BoolOp(ast.And(), [name(live), test])
         body: list[Node] = [Lanes([_assign(live, stay), _assign(turn, name(live))])]
-        leave = ast.parse(f"if not block_or({live}): break").body[0]
-        body.append(Scalar(ast.copy_location(leave, loop)))
+        anybody = ast.Call(name("block_or"), [whole(live)], [])
+        leave = ast.If(ast.UnaryOp(ast.Not(), anybody), [ast.Break()], [])
+        body.append(Scalar(ast.fix_missing_locations(ast.copy_location(leave, loop))))
         if first:
             body.append(Lanes(first, turn))
         body += self.inside(loop, turn, [live, turn])
@@ -264,12 +271,11 @@ class _Cutter:
         assert isinstance(loop.target, ast.Name)
         target = loop.target.id
         start, stop, step = range_arguments(loop)
-        lowest = self.uniform.lowest(start)
-        assert lowest is not None
+        parts = self.uniform.parts(start)
+        assert parts is not None
+        lowest, offset = map(sum_of, parts)
         first, turn = self.form.fresh(f"{target}_first"), self.form.fresh(f"has_{target}")
         self.form.masks.add(turn)
-        at_zero = isinstance(lowest, ast.Constant) and lowest.value == 0
-        offset = start if at_zero else ast.BinOp(start, ast.Sub(), lowest)
         own = ast.BinOp(name(first), ast.Add(), offset)
         test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
         header = ast.For(
@@ -326,8 +332,11 @@ def _assign(target: str, value: ast.expr) -> ast.stmt:
 
 
 def reads(node: ast.AST) -> set[str]:
-    """The names that an expression or a statement reads."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    """The names that an expression or a statement reads, but for what is handed over whole."""
+    return {
+        n.id for n in ast.walk(node)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not is_whole(n)
+    }  # fmt: skip
 
 
 def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
@@ -384,7 +393,8 @@ def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
 def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
     """Decide for each varying name that crosses a cut: recomputed, or a slot."""
     recomputed = _recomputable(uniformity)
-    recomputed = {n: e for n, e in recomputed.items() if n not in uniformity.form.sent}
+    shown = uniformity.form.sent
+    recomputed = _closed({n: e for n, e in recomputed.items() if n not in shown}, uniformity)
     while True:
         unavailable = _not_dominated(regions.nodes, recomputed, frozenset())
         if not unavailable:

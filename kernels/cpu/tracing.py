@@ -18,10 +18,10 @@ __all__ = [*runtime.__all__, "run__trace"]
 
 
 @intrinsic
-def address_of(typing_context, array, index):  # type: ignore[no-untyped-def]
+def address_of(typing_context, array, index):
     """The address of an element."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         address = element_address(context, builder, signature, arguments)
         return builder.ptrtoint(address, context.get_value_type(types.intp))
 
@@ -29,7 +29,7 @@ def address_of(typing_context, array, index):  # type: ignore[no-untyped-def]
 
 
 @register_jitable
-def trace(array, log, counts, place, block, thread, step, index):  # type: ignore[no-untyped-def]
+def trace(array, log, counts, place, block, thread, step, index):
     """Write an access down, if there is room; return the index."""
     row = counts[0]
     if row < len(log):
@@ -40,14 +40,14 @@ def trace(array, log, counts, place, block, thread, step, index):  # type: ignor
 
 
 @register_jitable
-def trace_write(array, log, counts, place, block, thread, step, index, value):  # type: ignore[no-untyped-def]
+def trace_write(array, log, counts, place, block, thread, step, index, value):
     """Write an assignment down, and do it."""
     trace(array, log, counts, place, block, thread, step, index)
     array[index] = value
 
 
 @register_jitable
-def execute(marks, counts, statement, block, thread, step):  # type: ignore[no-untyped-def]
+def execute(marks, counts, statement, block, thread, step):
     """Write down that a thread executes a statement."""
     row = counts[1]
     if row < len(marks):

@@ -78,8 +78,11 @@ class Uniformity:
     def __init__(
         self, form: Canonical, aliased: frozenset[str] = frozenset(), *, exact: bool = False
     ) -> None:
-        """`aliased` arguments share memory with one that is written to; `exact` lets no thread
-        take part in what it would not do on a GPU."""
+        """Analyse a kernel.
+
+        `aliased` arguments share memory with one that is written to; `exact` lets no thread take
+        part in what it would not do on a GPU.
+        """
         self.form = form
         self.exact = exact
         self.loops = _own_loops(form)
@@ -270,7 +273,7 @@ class Uniformity:
         assert isinstance(loop.target, ast.Name)
         inside = _uses(loop.body, loop.target.id)
         only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
-        in_step = self.is_positive(step) and self.lowest(start) is not None
+        in_step = self.is_positive(step) and self.parts(start) is not None
         return in_step and only_inside and not _jumps(loop)
 
     def _walks_rows(self, loop: ast.For) -> bool:
@@ -310,28 +313,29 @@ class Uniformity:
         own = name in self.form.parameters or name in self.form.source.constants
         return name in THREADS | BLOCKS | POSITIVE or (own and self.assignments[name] <= 1)
 
-    def lowest(self, node: ast.expr) -> ast.expr | None:
-        """The smallest value of an expression over the block's threads, as a uniform expression.
+    def parts(self, node: ast.expr) -> tuple[list[ast.expr], list[ast.expr]] | None:
+        """An expression as a sum: the uniform terms, and those that are zero for the first thread.
 
-        Known for sums of a uniform value and non-negative multiples of the thread indices; None for
-        anything else.
+        The sum of the first is the smallest value over the block's threads. Known for sums of a
+        uniform value and non-negative multiples of the thread indices; None for anything else.
         """
         if not self.is_varying(node):
-            return node
+            return [node], []
         match node:
             case ast.Name(id=name) if name in THREADS:
-                return ast.Constant(0)
+                return [], [node]
             case ast.Name(id=name) if name in self.definitions:
-                return self.lowest(self.definitions[name]) if self._never_changes(name) else None
+                return self.parts(self.definitions[name]) if self._never_changes(name) else None
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                low = self.lowest(left), self.lowest(right)
-                if low[0] is not None and low[1] is not None:
-                    return ast.BinOp(low[0], ast.Add(), low[1])
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                both = self.parts(left), self.parts(right)
+                if both[0] is not None and both[1] is not None:
+                    return both[0][0] + both[1][0], both[0][1] + both[1][1]
+            case ast.BinOp(left=left, op=ast.Mult() as op, right=right):
                 for factor, other in ((left, right), (right, left)):
-                    low_factor = self.lowest(factor)
-                    if self.is_positive(other) and low_factor is not None:
-                        return ast.BinOp(low_factor, ast.Mult(), other)
+                    found = self.parts(factor)
+                    if found is not None and self.is_positive(other):
+                        low, high = ([ast.BinOp(p, op, other) for p in side] for side in found)
+                        return low, high
         return None
 
     def _mark(self, name: str, varying: bool) -> None:
@@ -345,6 +349,16 @@ class Uniformity:
         """
         tests = [test for jump in _jumps(loop) for test in jump]
         return any(self.is_varying(t) or (under_varying and reads_memory(t)) for t in tests)
+
+
+def sum_of(terms: list[ast.expr]) -> ast.expr:
+    """The sum of terms; 0 of none."""
+    if not terms:
+        return ast.Constant(0)
+    total, *others = terms
+    for term in others:
+        total = ast.BinOp(total, ast.Add(), term)
+    return total
 
 
 def _is_range(loop: ast.For) -> bool:

@@ -35,7 +35,7 @@ def _for_kernels(single: Callable[..., Any]) -> Callable[[Callable[..., Any]], A
     """Make a function that works on what all threads sent; `single` types one thread's call."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        def choose(sent, *others):  # type: ignore[no-untyped-def]
+        def choose(sent, *others):
             return function if isinstance(sent, types.Array) else single
 
         choose.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def _for_kernels(single: Callable[..., Any]) -> Callable[[Callable[..., Any]], A
 
 
 @register_jitable(forceinline=True)
-def _takes_part(here, members, thread):  # type: ignore[no-untyped-def]
+def _takes_part(here, members, thread):
     """Whether a thread is here, and its lane's bit is set in the mask of members."""
     member = (members >> (thread % WARP)) & 1 == 1
     return member if here is None else member and here[thread]
@@ -56,48 +56,60 @@ def _takes_part(here, members, thread):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(forceinline=True)
-def _take(sent, here, thread, lane):  # type: ignore[no-untyped-def]
-    """The value of another lane of the same warp."""
-    at = thread - thread % WARP + lane
-    given = lane >= 0 and lane < WARP and at < sent.size
+def _take(sent, here, thread, there, inside):
+    """The value of another thread, if it is in the warp.
+
+    Both values are loaded before one is chosen: what neighbours load then lies in a row. `sent` and
+    `here` have a warp to spare on either side.
+    """
+    other, own = sent[np.uintp(there)], sent[np.uintp(thread)]
+    given = inside and there < sent.size
     if here is not None:
-        given = given and here[at]
-    return sent[np.uintp(at if given else thread)]
+        given = given and here[np.uintp(there)]
+    return other if given else own
 
 
-def _own(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
+def _own(sent, members, other, thread, here=None):
     return sent
 
 
 @_for_kernels(_own)
-def warp_from(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_from(sent, members, other, thread, here=None):
     """`shfl_sync`: the value of a lane."""
-    return _take(sent, here, thread, other % WARP)
+    return _take(sent, here, thread, thread - thread % WARP + other % WARP, True)
 
 
 @_for_kernels(_own)
-def warp_up(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_up(sent, members, other, thread, here=None):
     """`shfl_up_sync`: the value of the lane `other` places below."""
-    return _take(sent, here, thread, thread % WARP - other % WARP)
+    delta = other % WARP
+    return _take(sent, here, thread, thread - delta, delta <= thread % WARP)
 
 
 @_for_kernels(_own)
-def warp_down(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_down(sent, members, other, thread, here=None):
     """`shfl_down_sync`: the value of the lane `other` places above."""
-    return _take(sent, here, thread, thread % WARP + other % WARP)
+    delta = other % WARP
+    return _take(sent, here, thread, thread + delta, thread % WARP + delta < WARP)
 
 
 @_for_kernels(_own)
-def warp_xor(sent, members, other, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_xor(sent, members, other, thread, here=None):
     """`shfl_xor_sync`: the value of the lane whose number differs in the bits of `other`."""
-    return _take(sent, here, thread, thread % WARP ^ other % WARP)
+    bits = other % WARP
+    if bits & (bits - 1) != 0:
+        there = thread - thread % WARP + (thread % WARP ^ bits)
+        return _take(sent, here, thread, there, True)
+    above = _take(sent, here, thread, thread + bits, True)  # one bit: the neighbour above or below
+    below = _take(sent, here, thread, thread - bits, True)
+    return below if thread & bits else above
 
 
 # Votes --------------------------------------------------------------------------------------------
 
 
 @register_jitable
-def _ballot(sent, members, thread, here):  # type: ignore[no-untyped-def]
+def _ballot(sent, members, thread, here):
     """Which lanes of a thread's warp take part, and which of these sent something true."""
     first = thread - thread % WARP
     part, true = 0, 0
@@ -110,33 +122,33 @@ def _ballot(sent, members, thread, here):  # type: ignore[no-untyped-def]
 
 
 @_for_kernels(lambda sent, members, thread, here=None: True)
-def warp_all(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_all(sent, members, thread, here=None):
     """`all_sync`: whether all sent something true."""
     part, true = _ballot(sent, members, thread, here)
     return part == true
 
 
 @_for_kernels(lambda sent, members, thread, here=None: True)
-def warp_any(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_any(sent, members, thread, here=None):
     """`any_sync`: whether any sent something true."""
     return _ballot(sent, members, thread, here)[1] != 0
 
 
 @_for_kernels(lambda sent, members, thread, here=None: True)
-def warp_eq(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_eq(sent, members, thread, here=None):
     """`eq_sync`: whether all sent the same truth."""
     part, true = _ballot(sent, members, thread, here)
     return true == 0 or part == true
 
 
 @_for_kernels(lambda sent, members, thread, here=None: np.int32(0))
-def warp_ballot(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_ballot(sent, members, thread, here=None):
     """`ballot_sync`: a bit for each lane that sent something true."""
     return np.int32(_ballot(sent, members, thread, here)[1])
 
 
 @register_jitable
-def _alike(sent, members, thread, here):  # type: ignore[no-untyped-def]
+def _alike(sent, members, thread, here):
     """Which lanes take part, and which of these sent what this thread sent."""
     first = thread - thread % WARP
     part, same = 0, 0
@@ -149,20 +161,20 @@ def _alike(sent, members, thread, here):  # type: ignore[no-untyped-def]
 
 
 @_for_kernels(lambda sent, members, thread, here=None: np.int32(0))
-def warp_match_any(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_match_any(sent, members, thread, here=None):
     """`match_any_sync`: a bit for each lane that sent the same value."""
     return np.int32(_alike(sent, members, thread, here)[1])
 
 
 @_for_kernels(lambda sent, members, thread, here=None: (np.int32(0), True))
-def warp_match_all(sent, members, thread, here=None):  # type: ignore[no-untyped-def]
+def warp_match_all(sent, members, thread, here=None):
     """`match_all_sync`: the members and True if all sent the same value, else 0 and False."""
     part, same = _alike(sent, members, thread, here)
     return np.int32(part if part == same else 0), part == same
 
 
 @numba.njit(forceinline=True)
-def warp_active(thread, threads, here=None):  # type: ignore[no-untyped-def]
+def warp_active(thread, threads, here=None):
     """`activemask`: a bit for each lane that is here."""
     first, lanes = thread - thread % WARP, 0
     for other in range(first, min(first + WARP, threads)):
@@ -172,7 +184,7 @@ def warp_active(thread, threads, here=None):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(forceinline=True)
-def warp_lanes_below(lane):  # type: ignore[no-untyped-def]
+def warp_lanes_below(lane):
     """`lanemask_lt`: a bit for each lane with a smaller number."""
     return np.uint32((1 << lane) - 1)
 
@@ -181,7 +193,7 @@ def warp_lanes_below(lane):  # type: ignore[no-untyped-def]
 
 
 @_for_kernels(lambda sent, here=None: np.int32(0))
-def block_count(sent, here=None):  # type: ignore[no-untyped-def]
+def block_count(sent, here=None):
     """`syncthreads_count`: how many threads sent something true."""
     count = 0
     for thread in range(sent.size):
@@ -191,7 +203,7 @@ def block_count(sent, here=None):  # type: ignore[no-untyped-def]
 
 
 @_for_kernels(lambda sent, here=None: np.int32(0))
-def block_and(sent, here=None):  # type: ignore[no-untyped-def]
+def block_and(sent, here=None):
     """`syncthreads_and`: 1 if all threads sent something true."""
     for thread in range(sent.size):
         if (here is None or here[thread]) and not sent[thread]:
@@ -200,7 +212,7 @@ def block_and(sent, here=None):  # type: ignore[no-untyped-def]
 
 
 @_for_kernels(lambda sent, here=None: np.int32(0))
-def block_or(sent, here=None):  # type: ignore[no-untyped-def]
+def block_or(sent, here=None):
     """`syncthreads_or`: 1 if any thread sent something true."""
     for thread in range(sent.size):
         if (here is None or here[thread]) and sent[thread]:
@@ -209,7 +221,7 @@ def block_or(sent, here=None):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def block_parts(here):  # type: ignore[no-untyped-def]
+def block_parts(here):
     """Whether some threads are here, and some are not."""
     for thread in range(here.size):  # noqa: SIM110
         if here[thread] != here[0]:
@@ -218,7 +230,7 @@ def block_parts(here):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def divergence(block, barrier, here):  # type: ignore[no-untyped-def]
+def divergence(block, barrier, here):
     """One number for: in this block, a thread waits at this barrier that another never reaches."""
     waits, misses = 0, 0
     for thread in range(here.size - 1, -1, -1):
