@@ -334,7 +334,7 @@ class Uniformity:
                 for factor, other in ((left, right), (right, left)):
                     found = self.parts(factor)
                     if found is not None and self.is_positive(other):
-                        low, high = ([ast.BinOp(p, op, other) for p in side] for side in found)
+                        low, high = ([_product(p, op, other) for p in side] for side in found)
                         return low, high
         return None
 
@@ -349,6 +349,10 @@ class Uniformity:
         """
         tests = [test for jump in _jumps(loop) for test in jump]
         return any(self.is_varying(t) or (under_varying and reads_memory(t)) for t in tests)
+
+
+def _product(left: ast.expr, op: ast.operator, right: ast.expr) -> ast.expr:
+    return ast.BinOp(left, op, right)
 
 
 def sum_of(terms: list[ast.expr]) -> ast.expr:
