@@ -223,6 +223,8 @@ class _Scope:
                 if loop.orelse:  # that `break` is the loop's natural end
                     return self.natural_end(loop, statement)
                 return self.statement(_locate(loop, statement))
+            case ast.For(iter=iterator) if (items := self.items(iterator)) is not None:
+                return self.over(statement, *items)
             case ast.While(body=body) | ast.For(body=body):
                 if isinstance(statement, ast.For):
                     statement.iter = self.expression(statement.iter)
@@ -230,6 +232,51 @@ class _Scope:
                     return self.without_else(statement)
                 statement.body = inner(body)
         return [statement]
+
+    def items(self, iterator: ast.expr) -> tuple[list[ast.expr], ast.expr | None] | None:
+        """What a loop walks along in step, and for `enumerate` the number that it starts with.
+
+        None for a `range`, and for what no kernel can walk along.
+        """
+        match iterator:
+            case ast.Call(func=ast.Name(id="enumerate"), args=[walked, *start]):
+                number = start[0] if start else ast.Constant(0)
+                return None if isinstance(walked, ast.Call) else ([walked], number)
+            case ast.Call(func=ast.Name(id="zip"), args=[_, *_] as walked):
+                return None if any(isinstance(w, ast.Call) for w in walked) else (walked, None)
+            case ast.Name() | ast.Tuple() | ast.Attribute() | ast.Subscript(value=ast.Name()):
+                return [iterator], None
+        return None
+
+    def over(
+        self, loop: ast.For, walked: list[ast.expr], start: ast.expr | None
+    ) -> list[ast.stmt]:
+        """`for item in items:` as a loop over the numbers of the items."""
+        number = self.flattener.fresh("number")
+        arrays = [w if isinstance(w, ast.Name | ast.Tuple) else self.keep(w) for w in walked]
+        lengths: list[ast.expr] = [
+            ast.Constant(len(a.elts)) if isinstance(a, ast.Tuple)
+            else ast.Call(ast.Name("len", ast.Load()), [a], [])
+            for a in arrays
+        ]  # fmt: skip
+        count = lengths[0]
+        if len(lengths) > 1:
+            count = ast.Call(ast.Name("min", ast.Load()), lengths, [])
+        items: list[ast.expr] = [
+            ast.Subscript(copy.deepcopy(a), ast.Name(number, ast.Load()), ast.Load())
+            for a in arrays
+        ]
+        if start is not None:
+            items.insert(0, ast.BinOp(start, ast.Add(), ast.Name(number, ast.Load())))
+        value = items[0] if len(items) == 1 else ast.Tuple(items, ast.Load())
+        take = ast.Assign([loop.target], value)
+        counted = ast.For(
+            ast.Name(number, ast.Store()),
+            ast.Call(ast.Name("range", ast.Load()), [count], []),
+            [take, *loop.body],
+            loop.orelse,
+        )
+        return self.statement(_locate(counted, loop))
 
     def inner(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self.flattener.body(body, self.function)

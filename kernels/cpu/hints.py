@@ -61,8 +61,6 @@ CONSTRUCTS: dict[type[ast.AST], tuple[str, str]] = {
 
 # Python's own functions that kernels do not have.
 BUILTINS = {
-    "enumerate": "Write `for i in range(x.size)`, and x[i] in the loop",
-    "zip": "Write `for i in range(...)`, and index both",
     "reversed": "Write `range(n - 1, -1, -1)`",
     "sum": "Write a loop that adds to a variable",
     "any": "Write a loop with a flag",

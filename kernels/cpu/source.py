@@ -31,7 +31,7 @@ RESERVED = re.compile(
 )
 BUILTINS = {
     "range", "min", "max", "abs", "len", "int", "float", "bool", "complex", "round", "pow",
-    "divmod", "print",
+    "divmod", "print", "enumerate", "zip",
 }  # fmt: skip
 MODULES = {math: "device_math", np: "numpy", numba: "numba"}  # and their names in emitted code
 FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`

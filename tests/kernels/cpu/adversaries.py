@@ -564,3 +564,34 @@ def rows_of_a_warp(out, skip):
         if skip > 0:
             continue
         out[t] += 100 * cuda.popc(cuda.activemask())
+
+
+def loops_over_items() -> Any:
+    """Loops over constants, arrays, shapes and tuples, in step or not, some left early."""
+    weights, table = (0.25, 0.5, 0.25), np.array([1.0, 2.0, 3.0])
+
+    @cuda.jit
+    def items(x, out):
+        t = cuda.grid(1)
+        total = 0.0
+        for weight in weights:
+            total += weight * x[t]
+            cuda.syncthreads()
+        for i, value in enumerate(x, 1):
+            if i > t:
+                break
+            total += value
+        else:
+            total += 1000
+        for a, b in zip(x, table):
+            total += a * b
+        for number in (t, 1, 2):
+            total += number
+        for size in x.shape:
+            total += size
+        out[t] = total
+
+    return items
+
+
+launched(2, 4, doubles(8), doubles(8))(loops_over_items())

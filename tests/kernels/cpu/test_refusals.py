@@ -200,13 +200,6 @@ def starred(x):
     x[0] = max(*x)  # here
 
 
-@wrong("a loop over `x` cannot be part of a kernel. Write `for i in range(...)`, and index in the")
-@cuda.jit
-def loop_over_array(x):
-    for v in x:  # here
-        x[0] = v
-
-
 @wrong("a loop over `range(3)[::-1]` cannot be part of a kernel. Write `for i in range(...)`")
 @cuda.jit
 def loop_over_a_reversed_range(x):
@@ -214,11 +207,11 @@ def loop_over_a_reversed_range(x):
         x[i] = 1
 
 
-@wrong("Python's `enumerate` is not part of a kernel. Write `for i in range(x.size)`, and x[i] in")
+@wrong("a loop over `enumerate(zip(x, x))` cannot be part of a kernel. Write `for i in range(...)`")
 @cuda.jit
-def enumerates(x):
-    for i, v in enumerate(x):  # here
-        x[i] = v
+def loop_over_an_iterator_of_an_iterator(x):
+    for i, v in enumerate(zip(x, x)):  # here
+        x[i] = v[0]
 
 
 @wrong("Python's `sum` is not part of a kernel. Write a loop that adds to a variable")
