@@ -97,4 +97,53 @@ def _exp_overload(x):  # type: ignore[no-untyped-def]
     return None
 
 
+def fmod(x, y):  # type: ignore[no-untyped-def, no-redef]
+    """The rest of x / y rounded towards zero; CUDA has it, Numba's CPU target does not."""
+    return math.fmod(x, y)
+
+
+def modf(x):  # type: ignore[no-untyped-def, no-redef]
+    """The fractional part of x and its whole part, both with the sign of x."""
+    return math.modf(x)
+
+
+def remainder(x, y):  # type: ignore[no-untyped-def, no-redef]
+    """The rest of x / y rounded to the nearest whole number."""
+    return math.remainder(x, y)
+
+
+def _floats(*kinds: types.Type) -> bool:
+    return all(isinstance(kind, types.Float) for kind in kinds)
+
+
+@overload(fmod)
+def _fmod_overload(x, y):  # type: ignore[no-untyped-def]
+    return (lambda x, y: np.fmod(x, y)) if _floats(x, y) else None
+
+
+@overload(modf)
+def _modf_overload(x):  # type: ignore[no-untyped-def]
+    def parts(x):  # type: ignore[no-untyped-def]
+        whole = np.trunc(x)
+        rest = type(x)(0) if np.isinf(x) else x - whole
+        return np.copysign(rest, x), whole
+
+    return parts if _floats(x) else None
+
+
+@overload(remainder)
+def _remainder_overload(x, y):  # type: ignore[no-untyped-def]
+    def nearest(x, y):  # type: ignore[no-untyped-def]
+        size = abs(y)
+        rest = np.fmod(abs(x), size + size) if size + size < np.inf else abs(x)
+        # rest / size is below 2: nearest to 0, 1 or 2, and a tie goes to the even one.
+        if rest + rest > size:
+            rest -= size
+            if rest + rest >= size:
+                rest -= size
+        return np.copysign(type(x)(1), x) * rest
+
+    return nearest if _floats(x, y) and x == y else None
+
+
 __all__ = [name for name in dir(math) if not name.startswith("_")]  # `exp` is ours

@@ -248,9 +248,7 @@ class _Scope:
                 return [iterator], None
         return None
 
-    def over(
-        self, loop: ast.For, walked: list[ast.expr], start: ast.expr | None
-    ) -> list[ast.stmt]:
+    def over(self, loop: ast.For, walked: list[ast.expr], start: ast.expr | None) -> list[ast.stmt]:
         """`for item in items:` as a loop over the numbers of the items."""
         number = self.flattener.fresh("number")
         arrays = [w if isinstance(w, ast.Name | ast.Tuple) else self.keep(w) for w in walked]

@@ -237,9 +237,11 @@ def cuda(path: list[str]) -> tuple[str, str]:
 
 MATH = {
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh",
-    "degrees", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "frexp", "gamma", "hypot",
-    "isfinite", "isinf", "isnan", "ldexp", "lgamma", "log", "log10", "log1p", "log2", "nextafter",
-    "pow", "radians", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+    "degrees", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmod", "frexp", "gamma",
+    "hypot",
+    "isfinite", "isinf", "isnan", "ldexp", "lgamma", "log", "log10", "log1p", "log2", "modf",
+    "nextafter",
+    "pow", "radians", "remainder", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 }  # fmt: skip
 _LOOP = "Write a loop over the elements"
 _NEW_ARRAY = "Declare one with cuda.local.array or cuda.shared.array, or pass it as an argument"

@@ -583,7 +583,7 @@ def loops_over_items() -> Any:
             total += value
         else:
             total += 1000
-        for a, b in zip(x, table):
+        for a, b in zip(x, table):  # noqa: B905
             total += a * b
         for number in (t, 1, 2):
             total += number

@@ -87,3 +87,31 @@ def test_float32_stays_float32() -> None:
     x, out = np.linspace(-3, 3, 8, dtype=np.float32), np.zeros(8)
     in_float32[1, 8](x, out)
     np.testing.assert_array_equal(out, out.astype(np.float32))
+
+
+@cuda.jit
+def divides(x, y, rest, part, whole, nearest):
+    """The divisions of `math` that leave a rest."""
+    i = cuda.grid(1)
+    if i < x.size:
+        rest[i] = math.fmod(x[i], y[i])
+        part[i], whole[i] = math.modf(x[i])
+        nearest[i] = math.remainder(x[i], y[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rests_are_exact(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    ties = [[1.5, 2.5, -3.5, 7, 0.5, 1.5, 4, 6, -0.0, 5], [1, 1, 1, 2, 1, 3, 8, 4, 1, -2]]
+    x, y = np.hstack([rng.standard_normal((2, 1000)) * [[100], [1]], ties]).astype(dtype)
+    found = [np.zeros_like(x) for _ in range(4)]
+    divides[8, 128](x, y, *found)
+    pairs = list(zip(x.tolist(), y.tolist(), strict=True))
+    wanted = [
+        [math.fmod(a, b) for a, b in pairs],
+        [math.modf(a)[0] for a, _ in pairs],
+        [math.modf(a)[1] for a, _ in pairs],
+        [math.remainder(a, b) for a, b in pairs],
+    ]
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, np.array(theirs, dtype))

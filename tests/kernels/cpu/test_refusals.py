@@ -210,7 +210,7 @@ def loop_over_a_reversed_range(x):
 @wrong("a loop over `enumerate(zip(x, x))` cannot be part of a kernel. Write `for i in range(...)`")
 @cuda.jit
 def loop_over_an_iterator_of_an_iterator(x):
-    for i, v in enumerate(zip(x, x)):  # here
+    for i, v in enumerate(zip(x, x)):  # here # noqa: B905
         x[i] = v[0]
 
 
