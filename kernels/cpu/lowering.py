@@ -185,7 +185,9 @@ def _slot_type(form: Canonical, slot: str, kinds: dict[str, types.Type]) -> type
         return types.boolean
     if slot in form.counters:
         return types.int64
-    kind = kinds.get(slot)
+    if slot not in kinds:  # Numba saw that nothing runs what assigns it (`if DEBUG:`)
+        return types.int64
+    kind = kinds[slot]
     if not isinstance(kind, types.Number | types.Boolean):
         raise typing_errors.not_a_number(form, slot, kind)
     return kind

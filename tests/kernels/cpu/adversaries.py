@@ -595,3 +595,27 @@ def loops_over_items() -> Any:
 
 
 launched(2, 4, doubles(8), doubles(8))(loops_over_items())
+
+
+def code_that_nothing_runs() -> Any:
+    """Warp operations and barriers under a condition that is known to be false."""
+    debug, level = False, 3
+
+    @cuda.jit
+    def switched_off(out):
+        t = cuda.threadIdx.x
+        out[t] = t
+        if debug:
+            value = t + 0.5
+            out[t] = cuda.shfl_sync(-1, value, 0)
+            cuda.syncthreads()
+            out[t] += value
+        if level > 5 and t < 3:
+            other = cuda.shfl_down_sync(-1, 2 * t, 1)
+            cuda.syncwarp()
+            out[t] += other
+
+    return switched_off
+
+
+launched(1, 12, counts(12))(code_that_nothing_runs())
