@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -67,12 +67,11 @@ def launch(
     """
     arguments = kernel.prepared(arguments)
     outputs = {i: arguments[i].copy() for i in kernel.written if i < len(arguments)}
-    try:
-        _run(kernel, grid, block, arguments, shared_bytes, CHECKED)
-    except _SomethingWrong:
-        for position, before in outputs.items():
-            arguments[position][...] = before
-        _run(kernel, grid, block, arguments, shared_bytes, DIAGNOSED)
+    with suppress(_SomethingWrong):
+        return _run(kernel, grid, block, arguments, shared_bytes, CHECKED)
+    for position, before in outputs.items():
+        arguments[position][...] = before
+    _run(kernel, grid, block, arguments, shared_bytes, DIAGNOSED)
 
 
 class _SomethingWrong(Exception):
