@@ -4,12 +4,14 @@ import doctest
 import importlib
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 import minitransformer
 import minitransformer_kernels
+from minitransformer_kernels import DataRace
 
 MODULES = [
     module.name
@@ -25,6 +27,12 @@ def test_examples(name):
     assert not failed
 
 
-def test_readme():
+def test_readme(tmp_path):
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    exec("".join(re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)), {})
+    *examples, mistaken = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
+    exec("".join(examples), {})
+    (tmp_path / "reverse.py").write_text(mistaken)
+    with pytest.raises(DataRace) as race:
+        runpy.run_path(str(tmp_path / "reverse.py"))
+    message = f"DataRace: {race.value}".replace(f"{tmp_path}/", "")
+    assert f"`{message}`" in " ".join(readme.split())
