@@ -19,6 +19,7 @@ from .cpu.canonical import Shape3
 
 MAX_THREADS = 1024  # per block, on every CUDA GPU
 MAX_BLOCK_Z = 64
+THREADS = 256  # of a block, where nobody says how many
 MAX_GRID_YZ = 65535
 
 
@@ -127,6 +128,14 @@ class Kernel:
                 f"from 0 up, got {shared!r}"
             )
         return Launch(self, grid, block, stream, int(shared))
+
+    def forall(self, tasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A launch with at least `tasks` threads, in blocks of `tpb` (256, if it is 0).
+
+        The last block may have threads without a task: the kernel guards against them.
+        """
+        threads = tpb or THREADS
+        return self[max(1, -(-tasks // threads)), threads, stream, sharedmem]
 
     def cpu_source(self) -> str:
         """The Python text that was compiled for the CPU, after a launch on NumPy arrays.

@@ -106,6 +106,17 @@ def test_launch_can_be_kept() -> None:
     assert x.tolist() == [2] * 4
 
 
+@pytest.mark.parametrize(
+    ("size", "tpb", "blocks"), [(1000, 0, 4), (64, 32, 2), (65, 32, 3), (0, 0, 1)]
+)
+def test_forall_has_a_thread_for_each_task(size: int, tpb: int, blocks: int) -> None:
+    x = np.zeros(size)
+    launch = add_one.forall(size, tpb=tpb)
+    assert launch.grid == (blocks, 1, 1)
+    launch(x)
+    np.testing.assert_array_equal(x, 1)
+
+
 def test_call_without_a_configuration_is_refused() -> None:
     with pytest.raises(KernelError, match=r"without a launch configuration; write add_one\[blocks"):
         add_one(np.zeros(4))
