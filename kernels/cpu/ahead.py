@@ -13,8 +13,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 
 from .canonical import Canonical
-from .regions import Regions, reads
-from .uniformity import THREADS, Uniformity, base_name, range_arguments
+from .regions import Regions
+from .uniformity import THREADS, Uniformity, base_name, range_arguments, reads
 
 LINE = 16  # elements: a cache line holds 16 of float32
 

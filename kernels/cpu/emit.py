@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba.core import types
 
 from . import ahead
@@ -29,13 +30,11 @@ from .regions import (
     Regions,
     Scalar,
     Strip,
-    exposed,
+    is_cheap,
     needs,
-    reads,
-    writes,
 )
 from .source import Source, dtype_text
-from .uniformity import THREADS, Uniformity, base_name, reads_memory, sum_of
+from .uniformity import THREADS, Uniformity, base_name, exposed, reads, sum_of, writes
 
 INDENT = "    "
 LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
@@ -371,7 +370,7 @@ class Body:
             return None
         found = Prefix([], [])
         for part in self.conjuncts(test):
-            if reads_memory(part) or isinstance(part, ast.Constant):
+            if isinstance(part, ast.Constant) or not (is_cheap(part) and self.is_integral(part)):
                 return None
             if self.is_fixed(part):
                 found.conditions.append(part)
@@ -427,6 +426,19 @@ class Body:
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
                 return self.runs_along(left) and self.is_fixed(right)
         return False
+
+    def is_integral(self, value: ast.expr) -> bool:
+        """Whether an expression is made of whole numbers alone."""
+        reals = types.Float | types.Complex
+        for node in ast.walk(value):
+            number = node.value if isinstance(node, ast.Constant) else 0
+            if isinstance(node, ast.Name):
+                number = self.form.source.values.get(node.id, 0)
+                if isinstance(self.kinds.get(node.id), reals):
+                    return False
+            if not isinstance(number, int | np.integer | np.bool_):
+                return False
+        return True
 
     def is_fixed(self, value: ast.expr) -> bool:
         """Whether an expression is the same for all threads of a row."""

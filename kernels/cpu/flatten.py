@@ -199,16 +199,17 @@ class _Scope:
                 call
             ):
                 return self.call(call, target)
-            case ast.Assign(targets=[target], value=value):
-                statement.value = self.expression(value)
-                statement.targets = [self.expression(target)]
+            case ast.Assign(targets=[_]):
+                self.operands(statement, ["value", "targets"])
             case ast.Assign(targets=targets, value=value):
                 kept = self.keep(self.expression(value))
                 return [ast.Assign([target], kept) for target in targets]
-            case ast.AugAssign(target=target, op=op, value=value) if self.has_effect(value):
-                old = target if isinstance(target, ast.Name) else self.keep(_loaded(target))
-                value = ast.BinOp(_loaded(old), op, self.expression(value))
-                return [ast.Assign([target], value)]
+            case ast.AugAssign(target=target, op=op, value=value) if self.has_effect(statement):
+                self.operands(target, target._fields, then=[value])
+                if self.has_effect(value):
+                    old = target if isinstance(target, ast.Name) else self.keep(_loaded(target))
+                    value = ast.BinOp(_loaded(old), op, self.expression(value))
+                    return [ast.Assign([target], value)]
             case ast.Expr(value=ast.Call() as call) if self.callee(call):
                 unused = self.flattener.fresh(f"{_text(call.func)}_result")
                 return self.call(call, unused, used=False)
@@ -356,25 +357,47 @@ class _Scope:
                 return self.short_circuit(op, first, rest)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self.branch(self.expression(test), body, orelse)
+            case ast.Compare(comparators=[_, *rest]) if any(map(self.has_effect, rest)):
+                return self.chain(node)
             case ast.Call() if self.callee(node):
                 result = self.flattener.fresh(f"{_text(node.func)}_result")
                 self.before += self.call(node, result)
                 return ast.Name(result, ast.Load())
-        self.operands(node, node._fields)
+        self.operands(node, [field for field in node._fields if field != "func"])
         return self.keep(node) if self.is_effect(node) else node
 
-    def operands(self, node: ast.expr, fields: Iterable[str]) -> None:
-        """Flatten the operands, in the order of evaluation."""
+    def operands(self, node: ast.AST, fields: Iterable[str], then: Iterable[ast.expr] = ()) -> None:
+        """Flatten the operands, in the order of evaluation; `then` is what comes after them."""
         places = [place for field in fields for place in _places(node, field)]
         for number, (holder, key, operand) in enumerate(places):
-            later = any(self.has_effect(other) for _, _, other in places[number + 1 :])
+            after = [*(other for _, _, other in places[number + 1 :]), *then]
+            later = any(map(self.has_effect, after))
             new = self.expression(operand)
-            reads = any(isinstance(inner, ast.Subscript) for inner in ast.walk(new))
-            kept = self.keep(new) if later and reads else new
+            kept = self.keep(new) if later and self.depends_on_memory(new) else new
             if isinstance(holder, list):
                 holder[int(key)] = kept
             else:
                 setattr(holder, str(key), kept)
+
+    def depends_on_memory(self, node: ast.expr) -> bool:
+        """Whether an effect may change the value of an expression, or it has one of its own."""
+        for inner in ast.walk(node):
+            path = cuda_path(getattr(inner, "func", inner), self.function.cuda_names)
+            if isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and (
+                not path or path[0] == "atomic"
+            ):
+                return True
+        return False
+
+    def chain(self, node: ast.Compare) -> ast.expr:
+        """`a < b < c` whose c has an effect: `a < b and b < c`, with b evaluated once."""
+        (first, *others), (_, *rest) = node.ops, node.comparators
+        pair = ast.Compare(node.left, [first], node.comparators[:1])
+        self.operands(pair, ["left", "comparators"])
+        pair.comparators = [self.keep(pair.comparators[0])]
+        return self.expression(
+            ast.BoolOp(ast.And(), [pair, ast.Compare(pair.comparators[0], others, rest)])
+        )
 
     def short_circuit(self, op: ast.boolop, first: ast.expr, rest: list[ast.expr]) -> ast.expr:
         """`a and b` whose b has an effect: b's effect happens only where a is true."""
@@ -585,6 +608,8 @@ def _flag_breaks(body: list[ast.stmt], flag: str) -> None:
             body.insert(index, _locate(clear, statement))
         elif isinstance(statement, ast.If):
             _flag_breaks(statement.body, flag)
+            _flag_breaks(statement.orelse, flag)
+        elif isinstance(statement, ast.For | ast.While):  # whose `else` is not part of it
             _flag_breaks(statement.orelse, flag)
 
 

@@ -32,14 +32,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .canonical import Canonical, is_barrier, is_meeting, is_whole, name, parse, whole
+from .canonical import Canonical, is_barrier, is_meeting, name, parse, whole
 from .uniformity import (
     UNIFORM_ATTRIBUTES,
     Uniformity,
+    exposed,
     has_meeting,
     is_vote_of_the_block,
     own_jumps,
     range_arguments,
+    reads,
     reads_memory,
     sum_of,
 )
@@ -155,7 +157,8 @@ class _Cutter:
             case ast.For() | ast.While() if statement in uniform.masked_loops:
                 self.add_masked(nodes, statement, mask)
             case ast.For() | ast.While() if statement in uniform.block_loops:
-                nodes.append(Loop(statement, self.inside(statement, mask, [])))
+                loop = Loop(statement, self.inside(statement, mask, []))
+                nodes += self.if_anybody(loop, mask)
             case ast.For() if statement in uniform.trip_loops:
                 nodes.append(self.trips(statement, mask))
             case ast.Pass():
@@ -204,6 +207,14 @@ class _Cutter:
         nodes = self.cut(loop.body, mask)
         self.loops.pop()
         return nodes
+
+    def if_anybody(self, loop: Loop, mask: str | None) -> list[Node]:
+        """A loop under a mask: a `while` may never end if nobody is in it, so ask first."""
+        if mask is None or isinstance(loop.header, ast.For):
+            return [loop]
+        self.show(mask)
+        anybody = ast.Call(name("block_or"), [whole(mask)], [])
+        return [Meeting(in_text=False), Branch(anybody, [loop], [])]
 
     def add_masked(self, nodes: list[Node], loop: ast.For | ast.While, mask: str | None) -> None:
         """A loop that each thread leaves at a time of its own: walk it until all have left."""
@@ -331,47 +342,6 @@ def _assign(target: str, value: ast.expr) -> ast.stmt:
     return ast.fix_missing_locations(statement)
 
 
-def reads(node: ast.AST) -> set[str]:
-    """The names that an expression or a statement reads, but for what is handed over whole."""
-    return {
-        n.id for n in ast.walk(node)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not is_whole(n)
-    }  # fmt: skip
-
-
-def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
-    """The names that statements read before they surely defined them; `defined` grows."""
-    found: set[str] = set()
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value):
-                found |= reads(value) - defined
-                defined.add(target)
-            case ast.AugAssign(target=ast.Name(id=target), value=value):
-                found |= ({target} | reads(value)) - defined
-                defined.add(target)
-            case ast.If(test=test, body=then, orelse=otherwise):
-                found |= reads(test) - defined
-                after = [set(defined), set(defined)]
-                found |= exposed(then, after[0]) | exposed(otherwise, after[1])
-                defined |= after[0] & after[1]
-            case ast.For(target=ast.Name(id=target), iter=iterator, body=inner):
-                found |= reads(iterator) - defined
-                found |= exposed(inner, defined | {target})
-            case ast.While(test=test, body=inner):
-                found |= reads(test) - defined
-                found |= exposed(inner, set(defined))
-            case _:
-                found |= reads(statement) - defined
-    return found
-
-
-def writes(body: list[ast.stmt]) -> set[str]:
-    """The names that statements assign."""
-    nodes = (n for statement in body for n in ast.walk(statement))
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
 def needs(region: Lanes) -> set[str]:
     """What a region takes from outside itself."""
     return exposed(region.body, set()) | ({region.mask} if region.mask else set())
@@ -413,7 +383,7 @@ def _recomputable(uniformity: Uniformity) -> dict[str, ast.expr]:
     """Varying names with one definition: a small pure expression of values that do not change."""
     cheap = {
         n: e for n, e in uniformity.definitions.items()
-        if n in uniformity.varying and (_cheap(e) or _cheap_view(e, uniformity))
+        if n in uniformity.varying and (is_cheap(e) or _cheap_view(e, uniformity))
     }  # fmt: skip
     return _closed(cheap, uniformity)
 
@@ -441,10 +411,12 @@ def _cheap_view(expression: ast.expr, uniformity: Uniformity) -> bool:
     if not uniformity.is_view(expression) or not isinstance(expression, ast.Subscript):
         return False
     parts = [n for n in ast.walk(expression.slice) if not isinstance(n, ast.Slice | ast.Tuple)]
-    return all(_cheap(part) for part in parts if isinstance(part, ast.expr))
+    return all(is_cheap(part) for part in parts if isinstance(part, ast.expr))
 
 
-def _cheap(expression: ast.expr) -> bool:
+def is_cheap(expression: ast.expr) -> bool:
+    """Whether a value is small and pure: made again as easily as kept."""
+
     def allowed(node: ast.AST) -> bool:
         match node:
             case ast.Subscript(value=ast.Attribute(attr="shape")):

@@ -18,7 +18,7 @@ from collections import Counter
 
 import numpy as np
 
-from .canonical import Canonical, is_meeting
+from .canonical import Canonical, is_meeting, is_whole
 from .source import Source
 
 BLOCKS = {"block_x", "block_y", "block_z"}
@@ -226,8 +226,8 @@ class Uniformity:
                     )
 
     def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
-        """Whether a variable is used in these statements only, and its value reads no memory."""
-        if body is None or self.exact or reads_memory(value):
+        """Whether a variable lives in these statements only, and its value reads no memory."""
+        if body is None or self.exact or reads_memory(value) or target in exposed(body, set()):
             return False
         return len(_uses(body, target)) == len(_uses(self.form.body, target))
 
@@ -248,12 +248,14 @@ class Uniformity:
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop, under_varying)
         early = early or (under_varying and reads_memory(loop.iter))
-        own_variable = self.assignments[loop.target.id] == 1
+        inside = _uses(loop.body, loop.target.id)
+        only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
+        is_its_own = only_inside and self.assignments[loop.target.id] == 1
         in_step = not self.is_varying(start) and not self._walks_rows(loop)
-        self._mark(loop.target.id, under_varying and not own_variable)
+        self._mark(loop.target.id, under_varying and not is_its_own)
         if shared and not early and in_step and loop.target.id not in self.varying:
             self.block_loops.add(loop)
-        elif shared and not early and own_variable and self._in_trips(loop, start, step):
+        elif shared and not early and is_its_own and self._in_trips(loop, start, step):
             self.trip_loops.add(loop)
             self._mark(loop.target.id, True)
             under_varying = True
@@ -271,10 +273,8 @@ class Uniformity:
 
     def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
         assert isinstance(loop.target, ast.Name)
-        inside = _uses(loop.body, loop.target.id)
-        only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
         in_step = self.is_positive(step) and self.parts(start) is not None
-        return in_step and only_inside and not _jumps(loop)
+        return in_step and not _jumps(loop)
 
     def _walks_rows(self, loop: ast.For) -> bool:
         """Whether each thread walks along a row of its own: `for e in ...: total += a[thread, e]`.
@@ -411,6 +411,47 @@ def reads_memory(node: ast.AST) -> bool:
         or (isinstance(inner, ast.Attribute) and inner.attr not in UNIFORM_ATTRIBUTES)
         for inner in ast.walk(node)
     )
+
+
+def reads(node: ast.AST) -> set[str]:
+    """The names that an expression or a statement reads, but for what is handed over whole."""
+    return {
+        n.id for n in ast.walk(node)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not is_whole(n)
+    }  # fmt: skip
+
+
+def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
+    """The names that statements read before they surely defined them; `defined` grows."""
+    found: set[str] = set()
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=value):
+                found |= reads(value) - defined
+                defined.add(target)
+            case ast.AugAssign(target=ast.Name(id=target), value=value):
+                found |= ({target} | reads(value)) - defined
+                defined.add(target)
+            case ast.If(test=test, body=then, orelse=otherwise):
+                found |= reads(test) - defined
+                after = [set(defined), set(defined)]
+                found |= exposed(then, after[0]) | exposed(otherwise, after[1])
+                defined |= after[0] & after[1]
+            case ast.For(target=ast.Name(id=target), iter=iterator, body=inner):
+                found |= reads(iterator) - defined
+                found |= exposed(inner, defined | {target})
+            case ast.While(test=test, body=inner):
+                found |= reads(test) - defined
+                found |= exposed(inner, set(defined))
+            case _:
+                found |= reads(statement) - defined
+    return found
+
+
+def writes(body: list[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    nodes = (n for statement in body for n in ast.walk(statement))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:

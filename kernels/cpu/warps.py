@@ -147,6 +147,20 @@ def warp_ballot(sent, members, thread, here=None):
     return np.int32(_ballot(sent, members, thread, here)[1])
 
 
+def _bits(value):
+    raise NotImplementedError
+
+
+@overload(_bits)
+def _bits_for(value):
+    """What goes by bits goes by whole numbers: 0.0 is not -0.0 then, and NaN is itself."""
+    if value == types.float32:
+        return lambda value: np.float32(value).view(np.int32)
+    if value == types.float64:
+        return lambda value: np.float64(value).view(np.int64)
+    return lambda value: value
+
+
 @register_jitable
 def _alike(sent, members, thread, here):
     """Which lanes take part, and which of these sent what this thread sent."""
@@ -155,7 +169,7 @@ def _alike(sent, members, thread, here):
     for other in range(first, min(first + WARP, sent.size)):
         if _takes_part(here, members, other):
             part |= 1 << (other - first)
-            if sent[other] == sent[thread]:
+            if _bits(sent[other]) == _bits(sent[thread]):
                 same |= 1 << (other - first)
     return part, same
 

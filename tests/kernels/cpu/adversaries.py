@@ -6,6 +6,7 @@ Many of them did. They share the form of the corpus, and its test.
 from __future__ import annotations
 
 import enum
+import math
 from typing import Any
 
 import numpy as np
@@ -619,3 +620,100 @@ def code_that_nothing_runs() -> Any:
 
 
 launched(1, 12, counts(12))(code_that_nothing_runs())
+
+
+# The order of evaluation --------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def ticket(counts_of: Any, i: Any, more: Any = 1) -> Any:
+    """What a count was before it grew."""
+    return cuda.atomic.add(counts_of, i, more)
+
+
+@launched(2, 5, counts(10), counts(40), counts(10))
+@cuda.jit
+def what_comes_first(tickets, out, order):
+    """Effects in indices, targets, operands and chains of comparisons, from left to right."""
+    i = cuda.grid(1)
+    out[ticket(tickets, i) + 4 * i] = tickets[i] + 5
+    out[ticket(tickets, i) + 4 * i] += 7
+    out[ticket(tickets, i) + 4 * i] += ticket(tickets, i)
+    tickets[i] = 0
+    order[i] = get(tickets, i) * 10 + ticket(tickets, i)
+    order[i] += 100 * (cuda.atomic.add(tickets, i, 1) * 10 + ticket(tickets, i))
+    if 4 < ticket(tickets, i) + i < ticket(tickets, i, 10) + 2 < ticket(tickets, i, 1000):
+        order[i] += 100000
+    out[4 * i] += tickets[i]
+
+
+@launched(2, 5, counts(10))
+@cuda.jit
+def breaks_in_an_else(out):
+    """A `break` in the `else` of an inner loop ends the outer one, and skips its `else`."""
+    i = cuda.grid(1)
+    for a in range(4):
+        for b in range(3):
+            if b == i % 5:
+                break
+        else:
+            break
+        out[i] += a
+    else:
+        out[i] += 100
+
+
+# Threads that are not there -----------------------------------------------------------------------
+
+
+@launched(2, 4, counts(8))
+@cuda.jit
+def what_the_others_did_meanwhile(out):
+    """Threads take turns at a condition, and keep what they had from one turn to the next."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    for turn in range(4):
+        if (t + turn) % 2 == 0:
+            if turn < 2:
+                value = 10
+            value += 1
+            for last in range(turn + 1):
+                out[i] += value * last
+        cuda.syncthreads()
+    out[i] += 1000 * last
+
+
+@launched(2, 4, counts(8), 5)
+@launched(2, 4, counts(8), 0)
+@cuda.jit
+def a_loop_without_end_for_nobody(out, n):
+    """All who come to this loop leave it; if nobody comes, nobody would."""
+    i = cuda.grid(1)
+    if cuda.threadIdx.x < n:
+        steps = n
+        while steps != 1:
+            steps //= 2
+            out[i] += 1
+
+
+@launched(2, 70, counts(140), counts(1), 40.5)
+@cuda.jit
+def guards_that_are_no_end(out, count, limit):
+    """A fraction is no number of threads, and an effect happens for each of them."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if t < limit:
+        out[i] += 1
+    if t < 30 and cuda.atomic.add(count, 0, 1) < 1000:
+        out[i] += 10
+
+
+@launched(2, 37, counts(74))
+@cuda.jit
+def matches_by_bits(out):
+    """NaN matches itself, and 0.0 does not match -0.0."""
+    t = cuda.threadIdx.x
+    value = 0.0
+    if t % 4 == 1:
+        value = math.nan
+    elif t % 4 == 2:
+        value = -0.0
+    out[cuda.grid(1)] = cuda.match_any_sync(0xFFFFFFFF, value)
