@@ -24,9 +24,22 @@ settings.register_profile(
     database=None,
     phases=[Phase.explicit, Phase.generate],
 )
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "dev")
-)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "dev")
+settings.load_profile(PROFILE)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what only the nightly profile runs."""
+    if PROFILE != "nightly" and item.get_closest_marker("nightly"):
+        pytest.skip("one of many that show the same; HYPOTHESIS_PROFILE=nightly runs them all")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Whole folders are shared out among the cores; a file runs in this process, as `-n0` does.
+
+    So what a test prints is seen, and a debugger works.
+    """
+    return 0 if any(".py" in argument for argument in config.args) else None
 
 
 def why_no_cuda() -> str:

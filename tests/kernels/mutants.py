@@ -7,8 +7,10 @@ compiler, so that the kernels without a bug come from its cache.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +68,25 @@ class Mutant:
             patch.setitem(sys.modules, f"{self.package}.cpu", cpu)
             patch.setitem(sys.modules, f"{self.package}.cuda", cuda)
             yield self.operation(self.package)
+
+
+def without_barriers(
+    file: str, operation: Callable[[str], Operation], kernels: str = ".*"
+) -> Iterator[Mutant]:
+    """For each barrier of a file's kernels, a mutant that lacks it: `softmax_forward_1` and so on.
+
+    `kernels` is a regular expression for the names of kernels. The text that is replaced goes on to
+    the end of the file, so that it occurs once.
+    """
+    text = (KERNELS / file).read_text()
+    count: Counter[str] = Counter()
+    for barrier in re.finditer(r"cuda\.syncthreads\(\)", text):
+        *_, kernel = re.findall(r"def (\w+)\(", text[: barrier.start()])
+        count[kernel] += 1
+        if re.fullmatch(kernels, kernel):
+            name = f"{file.removesuffix('.py')}_{kernel}_{count[kernel]}"
+            rest = text[barrier.end() :]
+            yield Mutant(name, operation, file, barrier[0] + rest, "pass" + rest)
 
 
 def killer(operation: Operation, examples: int) -> str | None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import references
-from ..cases import Array, Domain, Problem, Variant
+from ..cases import Array, Case, Domain, Problem, Variant
 from ..properties import Operation
 from ..references import Result, qkv
 
@@ -33,6 +33,8 @@ LINEAR_VARIANTS: tuple[Variant, ...] = (
     Variant("float32", 7, 3, linear("identity", "signed")),
     Variant("float32", 40, 70, linear("elu", "clamp")),
 )
+
+NARROW, WIDE = 0, 3  # variants in float64 and float32; in the second, rows take several tiles
 
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EVERY_DIM = [(5, 200), (20, 40), (130, 70), (100, 3), (256, 100)]
@@ -129,3 +131,28 @@ def narrowed(operation: Operation) -> Operation:
     """The operation with one kernel to compile, in float64, where small errors show."""
     domain = operation.domain
     return replace(operation, domain=replace(domain, variants=domain.variants[:1]))
+
+
+def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -> Case:
+    """Two sequences of more than two tiles, partly padding; with states where there are any."""
+    domain = operation.domain
+    tile = max(domain.tiles)
+    return Case(
+        dtype=variant.dtype,
+        batch=2,
+        heads=2,
+        query_length=2 * tile + 3,
+        key_length=2 * tile + 1,
+        head_dim=variant.head_dim,
+        value_dim=variant.value_dim,
+        causal=domain.causal[0] if causal is None else causal,
+        query_offset=-2,
+        query_lengths=(2 * tile + 3, tile + 1),
+        key_lengths=(tile - 1, 2 * tile + 1),
+        initial_state=domain.stateful,
+        grad_state=domain.stateful,
+        options=variant.options,
+    )
+
+
+OPERATIONS = (softmax(), bidirectional(), naive(), recurrent())

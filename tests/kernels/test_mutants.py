@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from .mutants import Mutant, killer
-from .operations import bidirectional, naive, narrowed, recurrent, softmax
+from minitransformer_kernels import DataRace, checked
+
+from .mutants import Mutant, killer, without_barriers
+from .operations import WIDE, bidirectional, naive, narrowed, ragged, recurrent, softmax
 
 MUTANTS = [
     Mutant(
@@ -33,13 +35,6 @@ MUTANTS = [
         "score = sums[c] if not causal or start + j + c < seen",
     ),
     Mutant(
-        "no_barrier_before_mixing",
-        softmax,
-        "softmax.py",
-        "total += p\n            cuda.syncthreads()\n",
-        "total += p\n",
-    ),
-    Mutant(
         "delta_dropped",
         softmax,
         "softmax.py",
@@ -59,13 +54,6 @@ MUTANTS = [
         "softmax.py",
         "seen_from = j - offset if causal",
         "seen_from = j - offset + 1 if causal",
-    ),
-    Mutant(
-        "no_barrier_before_the_key_gradient",
-        softmax,
-        "softmax.py",
-        "(sums[c] - delta[n, h, i])  # (7)\n            cuda.syncthreads()\n",
-        "(sums[c] - delta[n, h, i])\n",
     ),
     Mutant(
         "padded_keys_summed",
@@ -94,13 +82,6 @@ MUTANTS = [
         "linear.py",
         "if i < last_a and j < last_b and way * (j - i) <= reach:",
         "if i < last_a and j < last_b and way * (j - i) < reach:",
-    ),
-    Mutant(
-        "no_barrier_before_the_scores_are_used",
-        naive,
-        "linear.py",
-        "v_tile[t, x] = v[n, h, start + t, m * TILE + x]\n                cuda.syncthreads()\n",
-        "v_tile[t, x] = v[n, h, start + t, m * TILE + x]\n",
     ),
     Mutant(
         "query_does_not_see_its_own_key",
@@ -179,6 +160,41 @@ MUTANTS = [
 def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation:
         assert killer(narrowed(operation), examples=60), f"{mutant} passes every check"
+
+
+BARRIERS = [
+    *without_barriers("softmax.py", softmax),
+    *without_barriers("linear.py", naive, "naive_.*"),
+    *without_barriers("linear.py", bidirectional, "(?!naive_).*"),
+    *without_barriers("recurrent.py", recurrent),
+    *without_barriers("guards.py", recurrent),
+]
+# Without one of these, results are still right on the CPU, whose order of threads is one of many.
+SURVIVORS = (
+    "softmax_forward_4",
+    "linear_naive_forward_6",
+    "linear_gradient_2",
+    "recurrent_forward_3",
+    "guards_normaliser_1",
+)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, marks=[] if mutant.name in SURVIVORS else pytest.mark.nightly)
+        for mutant in BARRIERS
+    ],
+    ids=str,
+)
+def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as operation, checked(), pytest.raises(DataRace) as caught:
+        operation.run(ragged(operation, operation.domain.variants[WIDE]).problem())
+    assert f"_{caught.value.kernel}_" in mutant.name
+
+
+def test_survivors_are_barriers_of_the_kernels() -> None:
+    assert set(SURVIVORS) <= {mutant.name for mutant in BARRIERS}
 
 
 def test_an_unchanged_copy_survives(tmp_path: Path) -> None:

@@ -6,14 +6,7 @@ import pytest
 
 from ..cases import Case
 from ..properties import Check, Operation, derive, equals_the_reference, examine
-from . import operations
-
-OPERATIONS = [
-    operations.softmax(),
-    operations.bidirectional(),
-    operations.naive(),
-    operations.recurrent(),
-]
+from .operations import OPERATIONS
 
 
 @pytest.mark.parametrize(

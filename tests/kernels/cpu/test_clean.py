@@ -1,0 +1,100 @@
+"""The checked mode finds nothing in right kernels, and changes nothing that they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import OutOfBounds, checked, optimizer
+
+from ... import cases
+from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
+from ..operations import NARROW, OPERATIONS, WIDE, ragged
+from .launches import Case
+from .test_corpus import CASES, assert_same
+
+# They count from the end of an array, as Numba allows; CUDA C has no such indices.
+NEGATIVE = [
+    name for name in CASES if name.startswith(("strided_and_read_only-", "indices_from_the_end-"))
+]
+RIGHT = [name for name in CASES if name not in NEGATIVE]
+SAMPLE = RIGHT[::4]
+
+
+def sampled(name: str) -> Any:
+    """A case, which only the nightly profile runs unless it is in the sample."""
+    return pytest.param(CASES[name], id=name, marks=[] if name in SAMPLE else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("case", [sampled(name) for name in RIGHT])
+def test_corpus(case: Case) -> None:
+    wanted, found = case.arguments(), case.arguments()
+    with checked(False):
+        case.launch(*wanted)
+    with checked():
+        case.launch(*found)
+    assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_indices_from_the_end_are_out_of_bounds(name: str) -> None:
+    with pytest.raises(OutOfBounds) as caught, checked():
+        CASES[name].launch(*CASES[name].arguments())
+    assert caught.value.index is not None and min(caught.value.index) < 0
+
+
+# The package's own kernels, through their host functions ------------------------------------------
+
+
+def launches() -> Iterator[Any]:
+    """Each operation in each of its variants; all but one of each only in nightly runs."""
+    always = {"softmax": WIDE, "bidirectional": NARROW, "naive": WIDE, "recurrent": NARROW}
+    for operation in OPERATIONS:
+        for number, variant in enumerate(operation.domain.variants):
+            for causal in operation.domain.causal:
+                yield pytest.param(
+                    operation,
+                    ragged(operation, variant, causal),
+                    id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
+                    marks=[] if number == always[str(operation)] else pytest.mark.nightly,
+                )
+
+
+@pytest.mark.parametrize(("operation", "case"), list(launches()))
+def test_attention(operation: Operation, case: cases.Case) -> None:
+    problem = case.problem()
+    with checked(False):
+        wanted = operation.run(problem)
+    with checked():
+        found = operation.run(problem)
+        if operation.step:
+            steps_like_the_whole(operation, case)
+    allowed = times(2, allowed_errors(operation, problem))
+    assert_within(found.arrays(), wanted.arrays(), allowed)
+
+
+UPDATES: dict[str, tuple[Callable[..., None], int, dict[str, Any]]] = {
+    "descend": (optimizer.descend, 2, {"rate": 0.1, "weight_decay": 0.01}),
+    "momentum": (optimizer.momentum_descend, 3, {"rate": 0.1, "momentum": 0.9, "nesterov": True}),
+    "moments": (
+        optimizer.moment_descend,
+        4,
+        {"rate": 0.1, "betas": (0.9, 0.99), "root_weight": 1.0, "eps": 1e-8},
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", UPDATES)
+def test_optimizer(name: str, dtype: Any) -> None:
+    update, arrays, numbers = UPDATES[name]
+    wanted = np.random.default_rng(0).uniform(0.1, 1, (arrays, 7, 101)).astype(dtype)
+    found = wanted.copy()
+    with checked(False):
+        update(*wanted, **numbers)
+    with checked():
+        update(*found, **numbers)
+    assert_same((found,), (wanted,))
