@@ -120,7 +120,7 @@ def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np
     for name, argument in zip(body.form.parameters, arguments, strict=True):
         if name in body.shadowed:
             same = argument.__array_interface__["data"][0], argument.shape, argument.strides
-            has_readers = body.intervals.meets_readers(name)
+            has_readers = body.intervals.keeps_readers(name)
             sizes = argument.shape if has_readers else (1,) * argument.ndim
             shapes.setdefault(same, [argument.shape, sizes + tuple(map(int, body.readers))])
             order.append(same)

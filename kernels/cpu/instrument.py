@@ -190,6 +190,11 @@ class Intervals:
             return any(read & roots for read in self.read.values())
         return any(self.read.get(i, set()) & roots & self.written[i] for i in self.written)
 
+    def keeps_readers(self, name: str) -> bool:
+        """Whether the shadow for readers has an array's shape: that of a view is a view of it."""
+        views = (roots for view, roots in self.arrays.roots.items() if view not in roots)
+        return self.meets_readers(name) or any(name in roots for roots in views)
+
 
 def own_reads(body: list[ast.stmt]) -> set[int]:
     """The reads of an element that the same statement writes to (the nodes' ids).
@@ -296,9 +301,10 @@ class Watched(emit.Body):
 
     def define(self, target: str, value: ast.expr) -> None:
         """A value that is made again; with a view goes what belongs to it."""
-        super().define(target, value)
-        if target in self.form.ndims:
-            emit.write_statements(self.text, self.view(target, value))
+        new = self.rewriter.visit(copy.deepcopy(value))
+        made = [ast.Assign([ast.Name(target, ast.Store())], new)]
+        views = self.view(target, new) if target in self.form.ndims else []
+        emit.write_statements(self.text, [*made, *views])
 
 
 class Watcher(emit.Rewriter):
@@ -448,7 +454,7 @@ class Checked(Watched):
             name = f"{array.name}__writes"
             self.text.line(f"{name} = stack(({', '.join(sizes)},), numba.int32)\n{name}[...] = 0")
             return
-        self.shadow(array.name, sizes, with_reads=self.intervals.meets_readers(array.name))
+        self.shadow(array.name, sizes, with_reads=self.intervals.keeps_readers(array.name))
 
     def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
         """Shadow memory on the stack, cleared."""
@@ -576,20 +582,30 @@ class Checked(Watched):
         """The shadow of a view is the same view of the shadow."""
         if not self.arrays.is_written(name):
             return []
-        made: list[ast.stmt] = []
-        for what in "writes", "reads":
-            shadow = copy.deepcopy(value)
-            for node in ast.walk(shadow):
-                if isinstance(node, ast.Name) and node.id in self.arrays.roots:
-                    node.id += f"__{what}"
-            made.append(ast.Assign([ast.Name(f"{name}__{what}", ast.Store())], shadow))
-        return made
+        return [
+            ast.Assign([ast.Name(f"{name}__{what}", ast.Store())], _shadow_of(value, what))
+            for what in ("writes", "reads")
+        ]
 
     def is_apart(self, node: ast.Subscript, name: str) -> bool:
         """Whether the threads of a row surely access different elements."""
         if self.arrays.space(name) == "local":
             return True
         return any(self.runs_along(index) for index in indices_of(node))
+
+
+def _shadow_of(view: ast.expr, what: str) -> ast.expr:
+    """The same view of the shadow of an array."""
+    match view:
+        case ast.Name(id=array):
+            return ast.Name(f"{array}__{what}", ast.Load())
+        case ast.Subscript(value=array, slice=index):
+            return ast.Subscript(_shadow_of(array, what), index, ast.Load())
+        case ast.Attribute(value=array, attr=attribute):
+            return ast.Attribute(_shadow_of(array, what), attribute, ast.Load())
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ast.IfExp(test, _shadow_of(body, what), _shadow_of(orelse, what))
+    return view
 
 
 class Diagnosed(Checked):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float32, int32
+from numba import float32, int32, int64
 
 from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds, UninitializedRead
 from minitransformer_kernels.cuda import DeviceFunction, cuda
@@ -1599,3 +1599,38 @@ def halvings_that_differ_in_the_second_block(x, out):
         count += 1
         cuda.syncthreads()  # here
     out[cuda.grid(1)] = count
+
+
+# Rows of shared arrays ----------------------------------------------------------------------------
+
+
+@FINE.launched(2, 8, integers(3, 16), integers(8, 16), counts(2, 8))
+@cuda.jit
+def counted_in_rows(x, y, out):
+    """Counts of pairs, and their sums: each thread takes a row of the table."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    table = cuda.shared.array((3, 8), int64)
+    for k in range(3):
+        row = table[k]
+        row[t] = 0
+    cuda.syncthreads()
+    own = table[x[i]]
+    cuda.atomic.add(own, y[i], 1)
+    cuda.syncthreads()
+    last = table[2]
+    out[cuda.blockIdx.x, t] = table[0, t] + 10 * table[1, t] + 100 * last[t]
+
+
+@planted(counted_in_rows, DataRace, "own", "last")
+@cuda.jit
+def counted_in_rows_without_the_second_barrier(x, y, out):
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    table = cuda.shared.array((3, 8), int64)
+    for k in range(3):
+        row = table[k]
+        row[t] = 0
+    cuda.syncthreads()
+    own = table[x[i]]
+    cuda.atomic.add(own, y[i], 1)  # here
+    last = table[2]
+    out[cuda.blockIdx.x, t] = last[t]  # here
