@@ -470,7 +470,7 @@ class _Rewriter(_Transformer):
                     "Give the bytes of shared memory last: kernel[blocks, threads, 0, bytes](...)",
                 )  # fmt: skip
             return sizes
-        if not all(isinstance(size, (int, np.integer)) and size > 0 for size in sizes):
+        if not sizes or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
             self.form.refuse(
                 node,
                 f"{what} has the shape {shape!r}",

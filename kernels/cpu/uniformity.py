@@ -112,11 +112,9 @@ class Uniformity:
             return node.value.id in self.varying
         if is_vote_of_the_block(node):
             return False
-        if isinstance(node, ast.Subscript) and not is_shape(node) and not self.is_view(node):
-            array = base_name(node)
-            known = array in self.form.parameters or array in self.form.source.constants
-            if not known or array in self.written:
-                return True
+        element = isinstance(node, ast.Subscript) and not is_shape(node) and not self.is_view(node)
+        if element and not self._stays_as_it_is(base_name(node)):
+            return True
         if is_atomic(node) or self._reads_written_array(node):
             return True
         return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
@@ -131,12 +129,18 @@ class Uniformity:
         return sliced or len(indices) < self.form.ndims.get(node.value.id, 0) + record
 
     def _reads_written_array(self, node: ast.AST) -> bool:
-        """Whether a call gets an array that the kernel writes to, or a shared one."""
+        """Whether a call gets an array that may change, or a view."""
         if not isinstance(node, ast.Call):
             return False
-        arrays = {base_name(argument) for argument in node.args if not is_shape(argument)}
+        given = {base_name(argument) for argument in node.args if not is_shape(argument)}
         measures = isinstance(node.func, ast.Name) and node.func.id == "len"
-        return not measures and not arrays.isdisjoint(self.written | set(self.form.arrays))
+        arrays = given & (self.form.ndims.keys() | self.form.arrays.keys())
+        return not measures and not all(map(self._stays_as_it_is, arrays))
+
+    def _stays_as_it_is(self, array: str | None) -> bool:
+        """Whether nobody writes to an array; of a view that is not known."""
+        known = array in self.form.parameters or array in self.form.source.constants
+        return known and array not in self.written
 
     def is_positive(self, node: ast.AST) -> bool:
         """Whether an expression is surely greater than zero (the step of a loop)."""

@@ -717,3 +717,19 @@ def matches_by_bits(out):
     elif t % 4 == 2:
         value = -0.0
     out[cuda.grid(1)] = cuda.match_any_sync(0xFFFFFFFF, value)
+
+
+# Views --------------------------------------------------------------------------------------------
+
+
+@launched(2, 4, counts(2, 4), counts(8))
+@cuda.jit
+def views_in_calls(out, found):
+    """What a device function reads from a view may change. Every thread stores the same."""
+    b = cuda.blockIdx.x
+    tile = cuda.shared.array((2, 4), int64)
+    row, line = out[b], tile[1]
+    out[b, 0] = tile[1, 2] = 7
+    found[cuda.grid(1)] = get(row, 0) + 10 * get(line, 2)
+    out[b, 0] = tile[1, 2] = 8
+    found[cuda.grid(1)] += 100 * get(row, 0) + 1000 * get(line, 2)

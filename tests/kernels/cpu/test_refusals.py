@@ -650,6 +650,13 @@ def shared_array_of_a_fraction(x):
     tile[0] = x[0]
 
 
+@wrong("shared array 'tile' has the shape (). Give it constant whole numbers from 1 up, or the sha")
+@cuda.jit
+def shared_array_without_dimensions(x):
+    tile = cuda.shared.array((), float32)  # here
+    tile[0] = x[0]
+
+
 @wrong("shared array 'tile' is dynamic (shape 0), but the launch gives it no memory. Give the byte")
 @cuda.jit
 def dynamic_without_memory(x):
