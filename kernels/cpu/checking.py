@@ -120,10 +120,11 @@ def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np
     for name, argument in zip(body.form.parameters, arguments, strict=True):
         if name in body.shadowed:
             same = argument.__array_interface__["data"][0], argument.shape, argument.strides
-            has_readers = body.intervals.keeps_readers(name)
-            sizes = argument.shape if has_readers else (1,) * argument.ndim
-            shapes.setdefault(same, [argument.shape, sizes + tuple(map(int, body.readers))])
             order.append(same)
+            has_readers = body.intervals.keeps_readers(name)
+            if has_readers or same not in shapes:
+                sizes = argument.shape if has_readers else (1,) * argument.ndim
+                shapes[same] = [argument.shape, sizes + tuple(map(int, body.readers))]
     needed = sum(prod(shape) for pair in shapes.values() for shape in pair)
     memory = _spare.pop() if _spare else np.zeros(0, np.int64)
     if memory.size < needed or memory.size > 4 * needed + SMALL:

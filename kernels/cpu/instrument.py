@@ -68,6 +68,8 @@ class Arrays:
                 break
             found = larger
         self.roots |= {view: names - views for view, names in found.items()}
+        outputs = self.uniformity.written & set(form.parameters)
+        self.roots |= {name: {name} | outputs for name in self.uniformity.aliased & own}
 
     def space(self, name: str) -> str:
         """Where an array or a view lies."""

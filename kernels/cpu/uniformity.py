@@ -87,6 +87,7 @@ class Uniformity:
         self.exact = exact
         self.loops = _own_loops(form)
         self.varying: set[str] = THREADS | form.sent
+        self.aliased = aliased
         self.written = written_arrays(form) | aliased
         self.local_arrays = {a.name for a in form.arrays.values() if a.space == "local"}
         self.assignments = _count_assignments(form)

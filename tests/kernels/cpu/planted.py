@@ -1,4 +1,4 @@
-"""84 mistakes that people make in kernels, each beside the kernel as it should be.
+"""85 mistakes that people make in kernels, each beside the kernel as it should be.
 
 A kernel of `FINE` is right, and the checked mode has nothing to say about it. Each kernel of
 `PLANTED` is a copy of one with a single mistake. A comment `# here` marks the line that the error

@@ -6,10 +6,12 @@ import inspect
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 import minitransformer_kernels as mk
 from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds
+from minitransformer_kernels.cuda import cuda
 
 from . import planted
 from .launches import Case
@@ -90,6 +92,20 @@ def test_checks_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITRANSFORMER_CHECK", "yes")
     with pytest.raises(mk.KernelError, match="MINITRANSFORMER_CHECK must be 0 or 1, got 'yes'"):
         case.launch(*case.arguments())
+
+
+def test_an_array_that_is_given_twice() -> None:
+    @cuda.jit
+    def mirrored(x, out):
+        i = cuda.grid(1)
+        if i < x.size:
+            out[i] = x[x.size - 1 - i]
+
+    x = np.arange(1000)
+    with mk.checked():
+        mirrored[4, 256](x, np.zeros(1000))
+        with pytest.raises(DataRace, match="array 'x'"):
+            mirrored[4, 256](x, x)
 
 
 # The catalogue itself -----------------------------------------------------------------------------
