@@ -731,5 +731,6 @@ def views_in_calls(out, found):
     row, line = out[b], tile[1]
     out[b, 0] = tile[1, 2] = 7
     found[cuda.grid(1)] = get(row, 0) + 10 * get(line, 2)
+    cuda.syncthreads()
     out[b, 0] = tile[1, 2] = 8
     found[cuda.grid(1)] += 100 * get(row, 0) + 1000 * get(line, 2)
