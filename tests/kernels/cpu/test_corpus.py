@@ -64,6 +64,10 @@ def test_kernel_agrees_with_the_oracle(case: Case) -> None:
     assert_same(found, wanted)
 
 
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.0.0",
+    reason="the simulator computes with NumPy's scalars; before 2.0 some come out as float64",
+)
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
     file = tmp_path / "simulated.npz"
     subprocess.run(
