@@ -56,6 +56,30 @@ def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -
     return xp.ascontiguousarray(xp.asarray(lengths, dtype=xp.int64))
 
 
+def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None = None) -> Array:
+    """Where each sequence of a batch lies: one kernel then serves padded and packed batches.
+
+    Args:
+        array: `(N, H, L, E)`, padded sequences; or `(1, H, T, E)`, packed one after the other.
+        lengths: `(N,)` integers, how many rows of each padded sequence count; None: all.
+        cu_seqlens: `(N + 1,)` integers, where each packed sequence begins, and T. None: padded.
+
+    Returns:
+        int64 `(N, 4)` on the array's device: the index along the batch axis, the first row, how
+        many rows count, and how many there are, padding included.
+    """
+    xp = array_module(array)
+    batch, _, length, _ = array.shape
+    if cu_seqlens is None:
+        counts = lengths_or_full(lengths, batch, length, array)
+        columns = [xp.arange(batch), xp.zeros(batch), counts, xp.full(batch, length)]
+    else:
+        begins = xp.asarray(cu_seqlens, dtype=xp.int64)
+        counts = begins[1:] - begins[:-1]
+        columns = [xp.zeros(len(counts)), begins[:-1], counts, counts]
+    return xp.stack(columns, axis=1).astype(xp.int64)
+
+
 def ceil_div(count: int, size: int) -> int:
     """How many groups of `size` hold `count` things."""
     return -(-count // size)

@@ -6,18 +6,22 @@ Linear attention ends with o_i = n_i / D_i, where D_i = guard(d_i) keeps the den
     add      d + eps                    guard' = 1                            (2)
     signed   sign(d) max(|d|, eps)      guard' = [|d| > eps]                  (3)
 
+    none     1                          guard' = 0                            (4)
+
 with sign(0) = 1. Positive features add up to a positive d that is exact to its last digits however
 small it is, so "clamp" with the smallest eps is right for them: adding 1e-6 is wrong by 20% already
-where d = 4e-6. "signed" is for scores of either sign.
+where d = 4e-6. "signed" is for scores of either sign. "none" is not for users: it leaves the
+numerators as they are, for an attention that adds more terms before it divides.
 
 Every backward of linear attention starts with the gradients of the numerator and the denominator,
 given g_i = dLoss/do_i:
 
-    gn_i = g_i / D_i                                                          (4)
-    gd_i = -(g_i . o_i) / D_i guard'(d_i)                                     (5)
+    gn_i = g_i / D_i                                                          (5)
+    gd_i = -(g_i . o_i) / D_i guard'(d_i)                                     (6)
 
 and zeros in a row that is padding or has nothing to see. The `normaliser` kernel computes both
-in one pass: a row of threads takes a row of the arrays, and adds its products up as a tree.
+in one pass: a row of threads takes a row of the arrays, and adds its products up as a tree. The
+`divide` kernel is the forward of such an attention.
 """
 
 from __future__ import annotations
@@ -28,7 +32,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import Array, array_module, ceil_div, contiguous, kernel_dtype
+from .arrays import (
+    Array,
+    array_module,
+    ceil_div,
+    contiguous,
+    kernel_dtype,
+    lengths_or_full,
+)
 from .cuda import DeviceFunction, Kernel, cuda
 
 THREADS = (32, 8)  # columns, rows
@@ -77,6 +88,18 @@ def _signed(real: Any) -> Guard:
     return Guard(signed, signed_derivative)
 
 
+def _none(real: Any) -> Guard:
+    @cuda.jit(device=True)
+    def one(d, eps):  # type: ignore[no-untyped-def]
+        return real(1)  # (4)
+
+    @cuda.jit(device=True)
+    def zero(d, eps):  # type: ignore[no-untyped-def]
+        return real(0)  # (4)
+
+    return Guard(one, zero)
+
+
 GUARDS: dict[str, Callable[[Any], Guard]] = {"clamp": _clamp, "add": _add, "signed": _signed}
 
 
@@ -87,6 +110,8 @@ def guard(name: str, real: Any) -> Guard:
     Raises:
         ValueError: there is no such guard.
     """
+    if name == "none":
+        return _none(real)
     if name not in GUARDS:
         raise ValueError(f"guard must be one of {sorted(GUARDS)}, got {name!r}")
     return GUARDS[name](real)
@@ -120,7 +145,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
         if sees:
             over_D = real(1) / value(d[n, h, i], eps)
             for m in range(x, M, columns):
-                gn[n, h, i, m] = g[n, h, i, m] * over_D  # (4)
+                gn[n, h, i, m] = g[n, h, i, m] * over_D  # (5)
                 total += g[n, h, i, m] * o[n, h, i, m]
         elif i < g.shape[2]:
             for m in range(x, M, columns):
@@ -141,7 +166,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
                 slope = derivative(d[n, h, i], eps)
             gd[n, h, i] = real(0)
             if slope > real(0):
-                gd[n, h, i] = -products[y, 0] / value(d[n, h, i], eps) * slope  # (5)
+                gd[n, h, i] = -products[y, 0] / value(d[n, h, i], eps) * slope  # (6)
 
     return normaliser
 
@@ -155,26 +180,30 @@ def normaliser_gradients(
     grad_output: Array,
     output: Array,
     denominator: Array,
+    key_length: int,
     *,
-    query_lengths: Array,
-    key_lengths: Array,
     causal: bool = False,
     query_offset: int = 0,
-    has_initial_state: bool = False,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    cu_seqlens: Array | None = None,
+    initial_state: Any = None,
     guard: str = "clamp",
     eps: float | None = None,
 ) -> tuple[Array, Array]:
-    """Gradients of the numerators and denominators of linear attention, equations (4) and (5).
+    """Gradients of the numerators and denominators of linear attention, equations (5) and (6).
 
     Args:
         grad_output: (N, H, L, M), dLoss/do.
         output: (N, H, L, M), o.
         denominator: (N, H, L), d before the guard.
-        query_lengths: (N,) integers; later rows give zeros.
-        key_lengths: (N,) integers; where there are none, only an initial state is seen.
+        key_length: Lk, the keys of a full sequence.
         causal: whether query i sees only the keys j <= i + query_offset.
         query_offset: the position of the first query among the keys.
-        has_initial_state: whether every query sees a state from before the first key.
+        query_lengths: (N,) integers; later rows give zeros. None: all count.
+        key_lengths: (N,) integers; where there are none, only an initial state is seen.
+        cu_seqlens: given where sequences are packed: every row then sees its own key, at least.
+        initial_state: given where every query sees a state from before the first key.
         guard: "clamp", "add" or "signed".
         eps: the guard's constant; None for `default_eps`.
 
@@ -185,12 +214,42 @@ def normaliser_gradients(
     batch, heads, length, _ = g.shape
     xp = array_module(g)
     gn, gd = xp.empty_like(g), xp.empty_like(d)
-    first_row = -query_offset if causal and not has_initial_state else 0
-    fewest_keys = 0 if has_initial_state else 1
-    number = eps_or_default(guard, eps, g)
+    only_keys = initial_state is None
+    first_row = -query_offset if causal and only_keys else 0
     blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     kernel[blocks, THREADS](
-        g, o, d, query_lengths, key_lengths, first_row, fewest_keys, number, gn, gd
-    )
+        g, o, d,
+        lengths_or_full(query_lengths, batch, length, g),
+        lengths_or_full(key_lengths, batch, key_length, g),
+        first_row, int(only_keys), eps_or_default(guard, eps, g), gn, gd,
+    )  # fmt: skip
     return gn, gd
+
+
+@cache
+def _divide_kernel(real: Any, guard_name: str) -> Kernel:
+    value = guard(guard_name, real).value
+
+    @cuda.jit(fastmath=True)
+    def divide(n, d, eps, output):  # type: ignore[no-untyped-def]
+        """Numerators n (rows, M), denominators d (rows,); the output is written to."""
+        i = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
+        if i < n.shape[0]:
+            over_D = real(1) / value(d[i], eps)
+            for m in range(cuda.threadIdx.x, n.shape[1], cuda.blockDim.x):
+                output[i, m] = n[i, m] * over_D
+
+    return divide
+
+
+def divided(numerator: Array, denominator: Array, *, guard: str, eps: float | None) -> Array:
+    """The output (N, H, L, M) of numerators (N, H, L, M) and denominators (N, H, L)."""
+    n, d = contiguous(numerator, denominator)
+    output = array_module(n).empty_like(n)
+    rows = d.size, n.shape[3]
+    kernel = _divide_kernel(kernel_dtype(n), guard)
+    kernel[max(1, ceil_div(d.size, THREADS[1])), THREADS](
+        n.reshape(rows), d.reshape(-1), eps_or_default(guard, eps, n), output.reshape(rows)
+    )
+    return output

@@ -529,20 +529,43 @@ def backward(
     Returns:
         The gradients of query, key and value.
     """
-    query, key, value = contiguous(query, key, value)
-    N = query.shape[0]
-    xp = array_module(query)
+    options: dict[str, Any] = {"query_lengths": query_lengths, "key_lengths": key_lengths}
+    gn, gd = normaliser_gradients(
+        grad_output, output, denominator, key.shape[2], guard=guard, eps=eps, **options
+    )
+    return gradients(gn, gd, query, key, value, feature_map=feature_map, **options)
+
+
+def gradients(
+    gn: Array,
+    gd: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: str = "elu",
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradients of the numerators and denominators of `forward`, equations (8) and (11).
+
+    Args:
+        gn: (N, H, Lq, M), the gradient of n; zero in rows that are padding or see nothing.
+        gd: (N, H, Lq), the gradient of d, likewise.
+        query: this and all the rest as in `forward`.
+        key: as there.
+        value: as there.
+        feature_map: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+
+    Returns:
+        The gradients of query, key and value.
+    """
+    query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
+    N, xp = len(query), array_module(query)
     queries = lengths_or_full(query_lengths, N, query.shape[2], query)
     keys = lengths_or_full(key_lengths, N, key.shape[2], query)
-    gn, gd = normaliser_gradients(
-        grad_output,
-        output,
-        denominator,
-        query_lengths=queries,
-        key_lengths=keys,
-        guard=guard,
-        eps=eps,
-    )
     ones, zeros = (make(key.shape[:3], key.dtype) for make in (xp.ones, xp.zeros))
     S, R = _sums(key, value, ones, keys, feature_map), _sums(query, gn, gd, queries, feature_map)
     dq = _gradient(gn, S.X_transposed, gd, S.z, queries, query, "identity", feature_map)
@@ -664,17 +687,53 @@ def naive_backward(
     Returns:
         The gradients of query, key and value.
     """
-    query, key, value = contiguous(query, key, value)
+    options: dict[str, Any] = {
+        "causal": causal,
+        "query_offset": query_offset,
+        "query_lengths": query_lengths,
+        "key_lengths": key_lengths,
+    }
+    gn, gd = normaliser_gradients(
+        grad_output, output, denominator, key.shape[2], guard=guard, eps=eps, **options
+    )
+    return naive_gradients(gn, gd, query, key, value, feature_map=feature_map, **options)
+
+
+def naive_gradients(
+    gn: Array,
+    gd: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: str = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradients of the numerators and denominators of `naive_forward`, equation (7).
+
+    Args:
+        gn: (N, H, Lq, M), the gradient of n; zero in rows that are padding or see nothing.
+        gd: (N, H, Lq), the gradient of d, likewise.
+        query: this and all the rest as in `naive_forward`.
+        key: as there.
+        value: as there.
+        feature_map: as there.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+
+    Returns:
+        The gradients of query, key and value.
+    """
+    query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
     (N, H, Lq, _), Lk = query.shape, key.shape[2]
     xp = array_module(query)
-    queries, keys = (
-        lengths_or_full(query_lengths, N, Lq, query),
-        lengths_or_full(key_lengths, N, Lk, query),
-    )
-    gn, gd = normaliser_gradients(
-        grad_output, output, denominator, query_lengths=queries, key_lengths=keys, causal=causal,
-        query_offset=query_offset, guard=guard, eps=eps,
-    )  # fmt: skip
+    queries = lengths_or_full(query_lengths, N, Lq, query)
+    keys = lengths_or_full(key_lengths, N, Lk, query)
     q, k = _features(query, feature_map), _features(key, feature_map)
     reach = query_offset if causal else max(Lq, Lk)
     ones, none_q, none_k = (

@@ -62,8 +62,8 @@ from .arrays import (
     ceil_div,
     contiguous,
     kernel_dtype,
-    lengths_or_full,
     round_up,
+    spans,
 )
 from .cuda import Kernel, cuda
 from .feature_maps import feature_map as get_feature_map
@@ -118,9 +118,12 @@ def _forward_kernel(
 
     @cuda.jit(fastmath=True)
     def forward(  # type: ignore[no-untyped-def]
-        query, key, value, query_lengths, key_lengths, offset, eps, S0, Z0, out, denominator, S1, Z1
+        query, key, value, queries, keys, offset, eps, S0, Z0, out, denominator, S1, Z1
     ):
-        """Query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M); the rest is written to."""
+        """Query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M), and the spans of both.
+
+        The last four are written to.
+        """
         q_tile = cuda.shared.array((tile, head_dim), real)
         k_tile = cuda.shared.array((tile, head_dim), real)
         v_tile = cuda.shared.array((tile, columns), real)
@@ -135,7 +138,13 @@ def _forward_kernel(
         own_row = y * rows + x  # the row of Z that this thread keeps
         first_row = y * rows
         E, M = query.shape[3], value.shape[3]
-        last_query, last_key = query_lengths[n], key_lengths[n]
+        b, first_query, last_query, query_room = (
+            queries[n, 0],
+            queries[n, 1],
+            queries[n, 2],
+            queries[n, 3],
+        )
+        first_key, last_key = keys[n, 1], keys[n, 2]
 
         for r in range(rows):
             S[r] = real(0)
@@ -145,15 +154,17 @@ def _forward_kernel(
         if x < rows and own_row < E:
             z = Z0[n, h, own_row]
 
-        for start in range(min(0, offset), max(key.shape[2], query.shape[2] + offset), tile):
+        for start in range(min(0, offset), max(last_key, query_room + offset), tile):
             for t in range(y, tile, parts):
                 p = start + t
                 i = p - offset
                 is_key, is_query = 0 <= p < last_key, 0 <= i < last_query
-                v_tile[t, x] = value[n, h, p, m] if is_key and m < M else real(0)
+                v_tile[t, x] = value[b, h, first_key + p, m] if is_key and m < M else real(0)
                 for e in range(x, head_dim, columns):
-                    k_tile[t, e] = phi(key[n, h, p, e]) if is_key and e < E else real(0)
-                    q_tile[t, e] = phi(query[n, h, i, e]) if is_query and e < E else real(0)
+                    k_tile[t, e] = phi(key[b, h, first_key + p, e]) if is_key and e < E else real(0)
+                    q_tile[t, e] = (
+                        phi(query[b, h, first_query + i, e]) if is_query and e < E else real(0)
+                    )
             cuda.syncthreads()
 
             for t in range(tile):
@@ -177,8 +188,8 @@ def _forward_kernel(
                         d += qz[t, e]  # (3)
                     D_tile[t] = guard(d, eps)
                     i = start + t - offset
-                    if 0 <= i < out.shape[2] and cuda.blockIdx.x == 0:
-                        denominator[n, h, i] = d
+                    if 0 <= i < query_room and cuda.blockIdx.x == 0:
+                        denominator[b, h, first_query + i] = d
             cuda.syncthreads()
 
             for t in range(y, tile, parts):
@@ -187,8 +198,8 @@ def _forward_kernel(
                     total += n_part[part, t, x]
                 o = total / D_tile[t]  # (4)
                 i = start + t - offset
-                if 0 <= i < out.shape[2] and m < M:
-                    out[n, h, i, m] = o
+                if 0 <= i < query_room and m < M:
+                    out[b, h, first_query + i, m] = o
 
         for r in range(rows):
             if first_row + r < E and m < M:
@@ -210,11 +221,11 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
     )
 
     @cuda.jit(fastmath=True)
-    def scan(A, B, C, a, b, rows_a, rows_b, offset, step, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
+    def scan(A, B, C, a, b, spans_a, spans_b, offset, step, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
         """Equation (10) for A (N, H, La, inner), B (N, H, Lb, inner) and C (N, H, Lb, outer).
 
-        a is (N, H, La), b (N, H, Lb). `step` is 1, or -1 to read both sequences from their ends;
-        `raw` are the inputs that y is multiplied by phi' of.
+        a is (N, H, La), b (N, H, Lb); the spans of both follow. `step` is 1, or -1 to read both
+        sequences from their ends; `raw` are the inputs that y is multiplied by phi' of.
         """
         a_tile = cuda.shared.array((tile, inner), real)
         b_tile = cuda.shared.array((tile, inner), real)
@@ -229,8 +240,8 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
         c = cuda.blockIdx.x * columns + x
         first_row = y * rows
         width, height = A.shape[3], C.shape[3]
-        La, Lb = A.shape[2], B.shape[2]
-        last_a, last_b = rows_a[n], rows_b[n]
+        batch, first_a, last_a, La = spans_a[n, 0], spans_a[n, 1], spans_a[n, 2], spans_a[n, 3]
+        first_b, last_b, Lb = spans_b[n, 1], spans_b[n, 2], spans_b[n, 3]
         begin_a = 0 if step > 0 else La - 1
         begin_b = 0 if step > 0 else Lb - 1
 
@@ -247,16 +258,22 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                 j = begin_b + step * (start + t)
                 i = begin_a + step * (start + t - offset)
                 is_b, is_a = 0 <= j < last_b, 0 <= i < last_a
-                c_tile[t, x] = map_c(C[n, h, j, c]) if is_b and c < height else real(0)
+                c_tile[t, x] = (
+                    map_c(C[batch, h, first_b + j, c]) if is_b and c < height else real(0)
+                )
                 for d in range(x, inner, columns):
-                    b_tile[t, d] = map_ab(B[n, h, j, d]) if is_b and d < width else real(0)
-                    a_tile[t, d] = map_ab(A[n, h, i, d]) if is_a and d < width else real(0)
+                    b_tile[t, d] = (
+                        map_ab(B[batch, h, first_b + j, d]) if is_b and d < width else real(0)
+                    )
+                    a_tile[t, d] = (
+                        map_ab(A[batch, h, first_a + i, d]) if is_a and d < width else real(0)
+                    )
             if y == 0:
                 for t in range(x, tile, columns):
                     j = begin_b + step * (start + t)
                     i = begin_a + step * (start + t - offset)
-                    b_extra[t] = b[n, h, j] if 0 <= j < last_b else real(0)
-                    a_extra[t] = a[n, h, i] if 0 <= i < last_a else real(0)
+                    b_extra[t] = b[batch, h, first_b + j] if 0 <= j < last_b else real(0)
+                    a_extra[t] = a[batch, h, first_a + i] if 0 <= i < last_a else real(0)
             cuda.syncthreads()
 
             for t in range(tile):
@@ -278,7 +295,8 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                     total += y_part[part, t, x]
                 i = begin_a + step * (start + t - offset)
                 if 0 <= i < La and c < height:
-                    y_out[n, h, i, c] = total * slope(raw[n, h, i, c])
+                    i += first_a
+                    y_out[batch, h, i, c] = total * slope(raw[batch, h, i, c])
 
         for r in range(rows):
             if first_row + r < width and c < height:
@@ -326,10 +344,11 @@ def _zeros(like: Array, *shape: int) -> Array:
     return array_module(like).zeros(shape, dtype=like.dtype)
 
 
-def _state_or_zeros(state: LinearState | None, key: Array, value: Array) -> LinearState:
-    N, H, E, M = key.shape[0], key.shape[1], key.shape[-1], value.shape[-1]
+def state_or_zeros(state: LinearState | None, count: int, key: Array, value: Array) -> LinearState:
+    """The state of `count` sequences, in C order; zeros where there is none."""
+    H, E, M = key.shape[1], key.shape[-1], value.shape[-1]
     if state is None:
-        return LinearState(_zeros(key, N, H, E, M), _zeros(key, N, H, E))
+        return LinearState(_zeros(key, count, H, E, M), _zeros(key, count, H, E))
     return LinearState(*contiguous(*state))
 
 
@@ -348,6 +367,7 @@ def forward(
     query_offset: int = 0,
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
+    cu_seqlens: Array | None = None,
     initial_state: LinearState | None = None,
     guard: str = "clamp",
     eps: float | None = None,
@@ -358,31 +378,34 @@ def forward(
         query: `(N, H, Lq, E)`, float32 or float64.
         key: `(N, H, Lk, E)`.
         value: `(N, H, Lk, M)`.
-        feature_map: "elu" for phi(x) = elu(x) + 1, or "identity" where they are features.
+        feature_map: a name of `feature_maps`; "identity" where query and key are features.
         query_offset: query i sees keys j <= i + query_offset.
         query_lengths: `(N,)` integers; output rows from there on are zero.
         key_lengths: `(N,)` integers; keys from there on are not seen.
+        cu_seqlens: `(N + 1,)` integers; the arrays are then `(1, H, T, E)`, N sequences one after
+            the other, each from its entry to the next. None: padded arrays.
         initial_state: the state that tokens before these left behind; zeros where None.
-        guard: what keeps the denominator from zero: "clamp", "add" or "signed".
+        guard: what keeps the denominator from zero: "clamp", "add", "signed", or "none".
         eps: the guard's size; None takes the guard's default for the dtype.
 
     Returns:
         The output `(N, H, Lq, M)`, the denominator d of equation (3) `(N, H, Lq)` for `backward`,
-        and the state after all keys.
+        and the state after all keys, of each of the N sequences.
     """
     query, key, value = contiguous(query, key, value)
-    (N, H, Lq, E), M = query.shape, value.shape[3]
+    (batch, H, Lq, E), M = query.shape, value.shape[3]
     xp, real = array_module(query), kernel_dtype(query)
-    start, end = _state_or_zeros(initial_state, key, value), _state_or_zeros(None, key, value)
-    out, denominator = xp.empty((N, H, Lq, M), query.dtype), xp.empty((N, H, Lq), query.dtype)
+    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
+    N = len(queries)
+    start, end = (state_or_zeros(state, N, key, value) for state in (initial_state, None))
+    out = xp.empty((batch, H, Lq, M), query.dtype)
+    denominator = xp.empty((batch, H, Lq), query.dtype)
     dims = round_up(E), round_up(M)
     shape = _shape(*dims, real)
     kernel = _forward_kernel(*dims, real, feature_map, guard)
     kernel[(ceil_div(M, shape.columns), H, N), shape.threads](
-        query, key, value,
-        lengths_or_full(query_lengths, N, Lq, query),
-        lengths_or_full(key_lengths, N, key.shape[2], query),
-        query_offset, eps_or_default(guard, eps, query), *start, out, denominator, *end,
+        query, key, value, queries, keys, query_offset, eps_or_default(guard, eps, query),
+        *start, out, denominator, *end,
     )  # fmt: skip
     return out, denominator, end
 
@@ -396,13 +419,9 @@ def backward(
     output: Array,
     denominator: Array,
     *,
-    feature_map: str = "elu",
-    query_offset: int = 0,
-    query_lengths: Array | None = None,
-    key_lengths: Array | None = None,
-    initial_state: LinearState | None = None,
     guard: str = "clamp",
     eps: float | None = None,
+    **options: Any,
 ) -> tuple[Array, Array, Array, LinearState]:
     """The gradients of `forward`, equations (5)-(9): one scan forward and two in reverse.
 
@@ -414,91 +433,89 @@ def backward(
         value: `(N, H, Lk, M)`.
         output: `(N, H, Lq, M)`, which `forward` returned.
         denominator: `(N, H, Lq)`, which `forward` returned.
-        feature_map: as in `forward`.
-        query_offset: as in `forward`.
-        query_lengths: as in `forward`.
-        key_lengths: as in `forward`.
-        initial_state: as in `forward`.
         guard: as in `forward`.
         eps: as in `forward`.
+        options: all other keywords of `forward`, see `gradients`.
 
     Returns:
         The gradients of query, key and value, and of the initial state.
     """
-    query, key, value, grad_output = contiguous(query, key, value, grad_output)
-    N, H, Lq, _ = query.shape
-    Lk = key.shape[2]
-    xp = array_module(query)
-    queries = lengths_or_full(query_lengths, N, Lq, query)
-    keys = lengths_or_full(key_lengths, N, Lk, query)
+    visible = {name: x for name, x in options.items() if name != "feature_map"}
     gn, gd = normaliser_gradients(
-        grad_output, output, denominator, guard=guard, eps=eps, causal=True,
-        query_offset=query_offset, query_lengths=queries, key_lengths=keys,
-        has_initial_state=initial_state is not None,
+        grad_output, output, denominator, key.shape[2],
+        causal=True, guard=guard, eps=eps, **visible,
     )  # fmt: skip
-    first, last = (_state_or_zeros(state, key, value) for state in (initial_state, grad_state))
-    ones_k = xp.ones((N, H, Lk), query.dtype)
-    none_q, none_k = _zeros(query, N, H, Lq), _zeros(query, N, H, Lk)
-    none_z = _zeros(query, N, H, value.shape[3])
+    return gradients(gn, gd, grad_state, query, key, value, **options)
+
+
+def gradients(
+    gn: Array,
+    gd: Array,
+    grad_state: LinearState | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: str = "elu",
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    cu_seqlens: Array | None = None,
+    initial_state: LinearState | None = None,
+) -> tuple[Array, Array, Array, LinearState]:
+    """The gradients of the numerators and denominators, equations (6)-(9).
+
+    Args:
+        gn: `(N, H, Lq, M)`, the gradient of n; zero where no key or state is seen.
+        gd: `(N, H, Lq)`, the gradient of d, likewise.
+        grad_state: the gradient of the final state; None for zeros.
+        query: as `forward` took it, and so all that follow.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        feature_map: as in `forward`.
+        query_offset: as in `forward`.
+        query_lengths: as in `forward`.
+        key_lengths: as in `forward`.
+        cu_seqlens: as in `forward`.
+        initial_state: as in `forward`.
+
+    Returns:
+        The gradients of query, key and value, and of the initial state.
+    """
+    query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
+    batch, H, Lq, _ = query.shape
+    Lk = key.shape[2]
+    ones_k = array_module(query).ones((batch, H, Lk), query.dtype)
+    none_q, none_k = _zeros(query, batch, H, Lq), _zeros(query, batch, H, Lk)
+    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
+    first, last = (
+        state_or_zeros(state, len(queries), key, value) for state in (initial_state, grad_state)
+    )
+    none_z = _zeros(query, len(queries), H, value.shape[3])
+    # In reverse both walks start at the ends, and packed sequences end together.
     reverse = Lq - Lk + query_offset
 
     dq, _, _ = _scan(
-        gn,
-        value,
-        key,
-        gd,
-        ones_k,
-        queries,
-        keys,
-        query_offset,
-        1,
-        _transposed(first.S),
-        first.Z,
-        query,
-        feature_map,
-        "outer",
-    )  # (6)
+        gn, value, key, gd, ones_k, queries, keys, query_offset, 1,
+        _transposed(first.S), first.Z, query, feature_map, "outer",
+    )  # (6)  # fmt: skip
     dk, _, dZ = _scan(
-        value,
-        gn,
-        query,
-        ones_k,
-        gd,
-        keys,
-        queries,
-        reverse,
-        -1,
-        _transposed(last.S),
-        last.Z,
-        key,
-        feature_map,
-        "outer",
-    )  # (7), (8)
+        value, gn, query, ones_k, gd, keys, queries, reverse, -1,
+        _transposed(last.S), last.Z, key, feature_map, "outer",
+    )  # (7), (8)  # fmt: skip
     dv, dS, _ = _scan(
-        key,
-        query,
-        gn,
-        none_k,
-        none_q,
-        keys,
-        queries,
-        reverse,
-        -1,
-        last.S,
-        none_z,
-        value,
-        feature_map,
-        "inner",
-    )  # (7), (8)
+        key, query, gn, none_k, none_q, keys, queries, reverse, -1,
+        last.S, none_z, value, feature_map, "inner",
+    )  # (7), (8)  # fmt: skip
     return dq, dk, dv, LinearState(dS, dZ)  # (9)
 
 
 def _scan(
-    A: Array, B: Array, C: Array, a: Array, b: Array, rows_a: Array, rows_b: Array, offset: int,
+    A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
     step: int, X0: Array, x0: Array, raw: Array, feature_name: str, features: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (10) for one row of its table: y, X_L and x_L."""
-    N, H, _, inner = A.shape
+    _, H, _, inner = A.shape
     outer = C.shape[3]
     xp = array_module(A)
     y, X1, x1 = xp.empty_like(raw), xp.empty_like(X0), xp.empty_like(x0)
@@ -506,8 +523,8 @@ def _scan(
     real = kernel_dtype(A)
     shape = _shape(*dims, real)
     kernel = _scan_kernel(*dims, real, feature_name, features)
-    kernel[(ceil_div(outer, shape.columns), H, N), shape.threads](
-        A, B, C, a, b, rows_a, rows_b, offset, step, X0, x0, raw, y, X1, x1
+    kernel[(ceil_div(outer, shape.columns), H, len(X0)), shape.threads](
+        A, B, C, a, b, spans_a, spans_b, offset, step, X0, x0, raw, y, X1, x1
     )
     return y, X1, x1
 
@@ -538,7 +555,7 @@ def step(
     """
     query, key, value = contiguous(query, key, value)
     N, H, M = value.shape
-    before, after = _state_or_zeros(state, key, value), _state_or_zeros(None, key, value)
+    before, after = (state_or_zeros(each, N, key, value) for each in (state, None))
     out = array_module(value).empty_like(value)
     columns = min(MAX_COLUMNS, round_up(M))
     kernel = _step_kernel(columns, kernel_dtype(query), feature_map, guard)
