@@ -170,9 +170,18 @@ def softmax_attention_backward(
 
 
 def phi(x: Array, feature_map: str) -> Array:
-    """Returns the features of x: "elu" is elu(x) + 1 without its cancellation."""
+    """Returns the features of x, number by number; none of the formulas overflows or cancels.
+
+    "elu" is elu(x) + 1, "softplus" log(1 + exp(x)).
+    """
     if feature_map == "identity":
         return x
+    if feature_map == "exp":
+        return np.exp(x)
+    if feature_map == "relu":
+        return np.where(x > 0, x, 0)
+    if feature_map == "softplus":
+        return np.where(x > 0, x, 0) + np.log1p(np.exp(np.where(x > 0, -x, x)))
     return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
 
 
@@ -180,6 +189,13 @@ def phi_slope(x: Array, feature_map: str) -> Array:
     """Returns phi'(x)."""
     if feature_map == "identity":
         return np.ones_like(x)
+    if feature_map == "exp":
+        return np.exp(x)
+    if feature_map == "relu":
+        return np.where(x > 0, np.ones_like(x), 0)
+    if feature_map == "softplus":
+        e = np.exp(np.where(x > 0, -x, x))
+        return np.where(x > 0, 1, e) / (1 + e)
     return np.where(x > 0, 1, np.exp(np.minimum(x, 0)))
 
 
