@@ -6,6 +6,7 @@ test. `Case.problem()` builds the arrays from its seed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +20,18 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 
+Extras = Callable[["Case", np.random.Generator], Arrays]
+
+
 @dataclass(frozen=True)
 class Problem:
     """The arguments of one call of an operation, and the cotangents of its results."""
 
-    inputs: Arrays  # query, key, value; with an initial state S and Z
-    cotangents: Arrays  # output; S and Z where the final state has a gradient
+    inputs: Arrays  # query, key, value, the operation's own; with an initial state S, Z, ...
+    cotangents: Arrays  # output; S, Z, ... where the final state has a gradient
     keywords: dict[str, Any]
     layout: str = "contiguous"
+    state: tuple[str, ...] = ("S", "Z")  # the names of its arrays
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -34,14 +39,16 @@ class Problem:
         return self.inputs["query"].dtype
 
     @property
-    def initial_state(self) -> tuple[Array, Array] | None:
-        """S and Z where the operation is given them."""
-        return (self.inputs["S"], self.inputs["Z"]) if "S" in self.inputs else None
+    def initial_state(self) -> tuple[Array, ...] | None:
+        """The arrays of a state where the operation is given one."""
+        return tuple(self.inputs[name] for name in self.state) if "S" in self.inputs else None
 
     @property
-    def grad_state(self) -> tuple[Array, Array] | None:
-        """The cotangents of the final S and Z where they have any."""
-        return (self.cotangents["S"], self.cotangents["Z"]) if "S" in self.cotangents else None
+    def grad_state(self) -> tuple[Array, ...] | None:
+        """The cotangents of the final state where it has any; whole numbers have none."""
+        if "S" not in self.cotangents:
+            return None
+        return tuple(self.cotangents[name] for name in self.state if name in self.cotangents)
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,13 @@ class Case:
     grad_state: bool = False
     guard_bites: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     seed: int = 0
     spread: float = 1.0
     shift: float = 0.0
     layout: str = "contiguous"
+    extras: Extras | None = None
+    states: Extras | None = None
 
     def problem(self) -> Problem:
         """Builds the arrays."""
@@ -77,14 +87,18 @@ class Case:
             "value": self.spread * rng.normal(size=self._shape(self.key_length, self.value_dim)),
         }
         cotangents = {"output": rng.normal(size=self._shape(self.query_length, self.value_dim))}
+        if self.extras:
+            inputs |= self.extras(self, rng)
+        draw_state = self.states or linear_state
+        state = tuple(draw_state(self, np.random.default_rng(0)))
         if self.initial_state:
-            inputs |= self._state(rng)
+            inputs |= draw_state(self, rng)
         if self.grad_state:
-            cotangents |= self._state(rng)
+            cotangents |= without_whole_numbers(draw_state(self, rng))
         keywords = self._keywords()
         if self.guard_bites:
             keywords["eps"] = biting_eps(inputs, keywords)
-        return Problem(self._cast(inputs), self._cast(cotangents), keywords, self.layout)
+        return Problem(self._cast(inputs), self._cast(cotangents), keywords, self.layout, state)
 
     def _shape(self, *rest: int) -> tuple[int, ...]:
         return (self.batch, self.heads, *rest)
@@ -98,12 +112,11 @@ class Case:
         signs = rng.choice([-1.0, 1.0], size=self._shape(self.query_length, 1))
         return signs if self.options.get("guard") == "signed" else np.ones_like(signs)
 
-    def _state(self, rng: np.random.Generator) -> Arrays:
-        S = rng.normal(size=self._shape(self.head_dim, self.value_dim))
-        return {"S": S, "Z": rng.uniform(0.5, 2.0, size=self._shape(self.head_dim))}
-
     def _cast(self, arrays: Arrays) -> Arrays:
-        return {name: array.astype(self.dtype) for name, array in arrays.items()}
+        return {
+            name: x if name.endswith("_positions") or x.dtype.kind == "i" else x.astype(self.dtype)
+            for name, x in arrays.items()
+        }
 
     def _keywords(self) -> dict[str, Any]:
         keywords = dict(self.options)
@@ -113,6 +126,18 @@ class Case:
             if (lengths := getattr(self, name)) is not None:
                 keywords[name] = np.array(lengths)
         return keywords
+
+
+def linear_state(case: Case, rng: np.random.Generator) -> Arrays:
+    """S (N, H, E, M) and Z (N, H, E)."""
+    shape = case.batch, case.heads, case.head_dim
+    S = rng.normal(size=(*shape, case.value_dim))
+    return {"S": S, "Z": rng.uniform(0.5, 2.0, size=shape)}
+
+
+def without_whole_numbers(arrays: Arrays) -> Arrays:
+    """The arrays that can have gradients."""
+    return {name: x for name, x in arrays.items() if x.dtype.kind == "f"}
 
 
 def biting_eps(inputs: Arrays, keywords: dict[str, Any]) -> float:
@@ -141,6 +166,7 @@ class Variant:
     head_dim: int
     value_dim: int
     options: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # of the operation's own inputs
 
 
 @dataclass(frozen=True)
@@ -148,13 +174,18 @@ class Domain:
     """What an operation takes.
 
     Every variant, after its head dims are rounded up, is a kernel to compile, which takes seconds:
-    they are few. `tiles` are the numbers of tokens that the kernels take at once.
+    they are few. `tiles` are the numbers of tokens that the kernels take at once. `extras` draws
+    the inputs that an operation has besides query, key and value; with them, the order of the keys
+    matters. `states` draws a state, of S and Z by default.
     """
 
     variants: tuple[Variant, ...]
     tiles: tuple[int, ...]
     causal: tuple[bool, ...] = (False, True)
     stateful: bool = False
+    packed: bool = False
+    extras: Extras | None = None
+    states: Extras | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -186,12 +217,17 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         key_lengths=draw(padding(batch, key_length)),
         initial_state=domain.stateful and draw(st.booleans()),
         grad_state=domain.stateful and draw(st.booleans()),
-        guard_bites=variant.options.get("guard", "add") != "add" and draw(st.booleans()),
+        guard_bites=domain.extras is None
+        and variant.options.get("guard", "add") != "add"
+        and draw(st.booleans()),
         options=variant.options,
+        sizes=variant.sizes,
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         shift=draw(st.sampled_from([0.0, 1.0, -6.0])),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
+        extras=domain.extras,
+        states=domain.states,
     )
 
 

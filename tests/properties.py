@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from numpy.testing import assert_array_equal
 
 from .cases import LAYOUTS, Array, Arrays, Case, Domain, Problem, cases
-from .references import Result, qkv, seen_and_alive
+from .references import Result, seen_and_alive
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Operation:
     """An operation under test.
 
     `apply` takes a problem to its result, in arrays of one library; `reference` does so in NumPy
-    arithmetic of a given dtype. `step`, where the operation has one, takes (query, key, value,
-    state, keywords) of one position to its output and the next state.
+    arithmetic of a given dtype. `step`, where the operation has one, takes (inputs, state,
+    keywords) of one position to its output and the next state. `values` are the inputs that the
+    output is linear in. It need not pass the checks that it is `exempt` from.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Operation:
     reference: Callable[[Problem, Any], Result]
     step: Callable[..., tuple[Array, Any]] | None = None
     device: str = "cpu"
+    values: tuple[str, ...] = ("value", "S")
+    exempt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -202,7 +205,7 @@ def check(
 
 def derive(operation: Operation) -> list[Check]:
     """The checks of an operation."""
-    return [check for check in CHECKS if check.suits(operation)]
+    return [c for c in CHECKS if c.suits(operation) and str(c) not in operation.exempt]
 
 
 def examine(operation: Operation, check: Check, effort: settings | None = None) -> None:
@@ -224,6 +227,16 @@ def can_be_causal(operation: Operation) -> bool:
 def can_see_all(operation: Operation) -> bool:
     """Whether the operation has a bidirectional form."""
     return False in operation.domain.causal
+
+
+def knows_no_order(operation: Operation) -> bool:
+    """Whether the operation can see all keys, and sees them as a set."""
+    return can_see_all(operation) and operation.domain.extras is None
+
+
+def takes_packed(operation: Operation) -> bool:
+    """Whether the operation takes sequences one after the other."""
+    return operation.domain.packed
 
 
 def is_stateful(operation: Operation) -> bool:
@@ -316,7 +329,7 @@ def before(x: Array, rest: Array | float, ends: int | tuple[int, ...]) -> Array:
     return np.where(inside, x, np.asarray(rest, x.dtype))
 
 
-@check(suits=can_see_all)
+@check(suits=knows_no_order)
 def ignores_the_order_of_keys(operation: Operation, case: Case) -> None:
     """Without causality, keys and values in another order change nothing but their order."""
     case = replace(case, causal=False)
@@ -351,7 +364,7 @@ def is_linear_in_the_values(operation: Operation, case: Case) -> None:
     """2 V - V' / 2 gives twice the output of V less half of that of V'; S counts as values."""
     case = replace(case, grad_state=False)
     problem, other = case.problem(), replace(case, seed=case.seed + 1).problem()
-    values = [name for name in ("value", "S") if name in problem.inputs]
+    values = [name for name in operation.values if name in problem.inputs]
 
     def with_values(arrays: Arrays) -> Problem:
         return replace(problem, inputs={**problem.inputs, **arrays})
@@ -371,7 +384,8 @@ def is_linear_in_the_values(operation: Operation, case: Case) -> None:
 def preserves_a_constant_value(operation: Operation, case: Case) -> None:
     """Attention is a mean: where all values are the same vector, so is every output."""
     options = {name: "clamp" if name == "guard" else x for name, x in case.options.items()}
-    case = replace(case, options=options, guard_bites=False)
+    started = case.initial_state and operation.domain.states is None
+    case = replace(case, options=options, guard_bites=False, initial_state=started)
     problem = case.problem()
     constant = np.random.default_rng(case.seed).normal(size=case.value_dim).astype(case.dtype)
     inputs = {**problem.inputs, "value": np.broadcast_to(constant, problem.inputs["value"].shape)}
@@ -429,40 +443,96 @@ def hands_its_state_over(operation: Operation, case: Case) -> None:
     whole = case.problem()
     cut = 1 + case.seed % (length - 1)
     first, second = part(whole, slice(0, cut)), part(whole, slice(cut, length))
-    S, Z = (operation.run(first).outputs[name] for name in "SZ")
-    later = operation.run(replace(second, inputs={**second.inputs, "S": S, "Z": Z}))
-    state = {name: later.gradients[name] for name in "SZ"}
-    earlier = operation.run(replace(first, cotangents={**first.cotangents, **state}))
-    joined = join(earlier, later)
+    outputs = operation.run(first).outputs
+    state = {name: outputs[name] for name in whole.state}
+    later = operation.run(replace(second, inputs={**second.inputs, **state}))
+    grad_state = {name: x for name, x in later.gradients.items() if name in state}
+    earlier = operation.run(replace(first, cotangents={**first.cotangents, **grad_state}))
+    joined = join(earlier, later, whole.state)
     truth = operation.reference(whole, np.float64).arrays()
     assert_within(joined.arrays(), truth, times(2, allowed_errors(operation, whole)))
+
+
+def rows_axis(name: str) -> int | None:
+    """Which axis of an input or a result is the sequence."""
+    if name in ("query", "key", "value", "output", "denominator"):
+        return 2
+    return 1 if name.endswith("_positions") else None
 
 
 def part(problem: Problem, positions: slice) -> Problem:
     """The problem of some positions of the sequence."""
 
     def cut(arrays: Arrays) -> Arrays:
-        return {name: x if name in "SZ" else x[:, :, positions] for name, x in arrays.items()}
+        index = {None: (), 1: (slice(None), positions), 2: (slice(None), slice(None), positions)}
+        return {name: x[index[rows_axis(name)]] for name, x in arrays.items()}
 
     return replace(problem, inputs=cut(problem.inputs), cotangents=cut(problem.cotangents))
 
 
-def join(earlier: Result, later: Result) -> Result:
-    """The result of a sequence from those of its two parts."""
+def join(earlier: Result, later: Result, state: tuple[str, ...]) -> Result:
+    """The result of a sequence from those of its two parts; what both share adds up."""
 
-    def along_sequence(first: Arrays, second: Arrays) -> Arrays:
+    def joined(first: Arrays, second: Arrays, of_state: Arrays) -> Arrays:
         return {
-            name: np.concatenate([x, second[name]], axis=2)
+            name: of_state[name]
+            if name in state
+            else x + second[name]
+            if (axis := rows_axis(name)) is None
+            else np.concatenate([x, second[name]], axis)
             for name, x in first.items()
-            if name not in "SZ"
         }
 
-    outputs = along_sequence(earlier.outputs, later.outputs)
-    gradients = along_sequence(earlier.gradients, later.gradients)
-    return Result(
-        {**outputs, **{name: later.outputs[name] for name in "SZ"}},
-        {**gradients, **{name: earlier.gradients[name] for name in "SZ"}},
+    outputs = joined(earlier.outputs, later.outputs, later.outputs)
+    return Result(outputs, joined(earlier.gradients, later.gradients, earlier.gradients))
+
+
+@check(suits=takes_packed)
+def packs_like_it_pads(operation: Operation, case: Case) -> None:
+    """Sequences one after the other give the rows that they give one below the other."""
+    rng = np.random.default_rng(case.seed)
+    lengths = rng.integers(0, case.key_length + 1, case.batch)
+    case = replace(
+        case,
+        query_length=case.key_length,
+        causal=True,
+        query_offset=0,
+        query_lengths=None,
+        key_lengths=tuple(int(n) for n in lengths),
+        guard_bites=False,
     )
+    padded = case.problem()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    keywords = {
+        n: x for n, x in padded.keywords.items() if n not in ("key_lengths", "query_offset")
+    }
+    result = operation.run(
+        replace(
+            padded,
+            inputs=packed(padded.inputs, lengths),
+            cotangents=packed(padded.cotangents, lengths),
+            keywords={**keywords, "cu_seqlens": starts},
+        )
+    )
+    padded.keywords["query_lengths"] = padded.keywords["key_lengths"]
+    truth = operation.reference(padded, np.float64)
+    expected = Result(packed(truth.outputs, lengths), packed(truth.gradients, lengths))
+    assert_within(result.arrays(), expected.arrays(), allowed_errors(operation, padded))
+
+
+def packed(arrays: Arrays, lengths: Array) -> Arrays:
+    """Every sequence's rows, without its padding, after those of the one before."""
+    return {
+        name: x if (axis := rows_axis(name)) is None else pack(x, lengths, axis)
+        for name, x in arrays.items()
+    }
+
+
+def pack(x: Array, lengths: Array, axis: int) -> Array:
+    """The rows of (N, ...), which are along `axis`, as (1, ...)."""
+    batch = np.broadcast_to(x, (len(lengths), *x.shape[1:]))
+    rows = [each[None].take(range(n), axis) for each, n in zip(batch, lengths, strict=True)]
+    return np.concatenate(rows, axis)
 
 
 @check(suits=has_step)
@@ -483,15 +553,20 @@ def steps_like_the_whole(operation: Operation, case: Case) -> None:
     arguments = laid_out(problem, array_library(operation.device))
     state, rows = arguments.initial_state, []
     for i in range(length):
-        output, state = operation.step(
-            *(x[:, :, i] for x in qkv(arguments)), state, arguments.keywords
-        )
+        at_i = {name: position(x, i, rows_axis(name)) for name, x in arguments.inputs.items()}
+        output, state = operation.step(at_i, state, arguments.keywords)
         rows.append(to_numpy({"output": output})["output"])
     assert_all_equal(to_numpy(arguments.inputs), problem.inputs, "its input")
     assert state is not None
-    stepped = {"output": np.stack(rows, axis=2), **to_numpy(dict(zip("SZ", state, strict=True)))}
+    end = dict(zip(problem.state, state, strict=True))
+    stepped = {"output": np.stack(rows, axis=2), **to_numpy(end)}
     truth = operation.reference(problem, np.float64).outputs
     assert_within(stepped, truth, allowed_errors(operation, problem))
+
+
+def position(x: Array, i: int, axis: int | None) -> Array:
+    """Position i of an array along its sequence, as a view; whole where it has none."""
+    return x if axis is None else x[(slice(None),) * axis + (i,)]
 
 
 def times(factor: float, allowed: dict[str, float]) -> dict[str, float]:

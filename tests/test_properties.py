@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from . import references
-from .cases import LAYOUTS, Array, Domain, Problem, Variant, cases
+from .cases import LAYOUTS, Arrays, Domain, Problem, Variant, cases
 from .properties import CHECKS, Check, Operation, derive, examine, largest_error
 from .references import Result
 
@@ -26,12 +26,11 @@ GUARDED = tuple(
 )
 
 
-def step(query: Array, key: Array, value: Array, state: Any, keywords: dict[str, Any]) -> Any:
+def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
     """One token of linear attention, as one problem of length one."""
-    inputs = {"query": query, "key": key, "value": value}
-    inputs = {name: np.array(x)[:, :, None] for name, x in inputs.items()}
+    token = {name: np.array(inputs[name])[:, :, None] for name in ("query", "key", "value")}
     state = dict(zip("SZ", state, strict=True)) if state is not None else {}
-    problem = Problem({**inputs, **state}, {"output": np.array(value)[:, :, None]}, keywords)
+    problem = Problem({**token, **state}, {"output": token["value"]}, keywords)
     outputs = references.recurrent(problem, problem.dtype).outputs
     return outputs["output"][:, :, 0], (outputs["S"], outputs["Z"])
 
@@ -48,10 +47,38 @@ LINEAR = Operation(
     lambda problem: references.linear(problem, problem.dtype),
     references.linear,
 )
+
+
+def one_by_one(problem: Problem) -> Result:
+    """Packed sequences each by itself, and padded ones all at once."""
+    if "cu_seqlens" not in problem.keywords:
+        return references.recurrent(problem, problem.dtype)
+    keywords = {name: x for name, x in problem.keywords.items() if name != "cu_seqlens"}
+    starts = problem.keywords["cu_seqlens"]
+    results = []
+    for n, (begin, end) in enumerate(pairwise(starts)):
+
+        def of_sequence(arrays: Arrays, n: int = n, rows: slice = slice(begin, end)) -> Arrays:
+            return {k: x[n : n + 1] if k in "SZ" else x[:, :, rows] for k, x in arrays.items()}
+
+        one = replace(
+            problem,
+            inputs=of_sequence(problem.inputs),
+            cotangents=of_sequence(problem.cotangents),
+            keywords=keywords,
+        )
+        results.append(references.recurrent(one, problem.dtype))
+
+    def joined(each: list[Arrays]) -> Arrays:
+        return {k: np.concatenate([x[k] for x in each], 0 if k in "SZ" else 2) for k in each[0]}
+
+    return Result(joined([r.outputs for r in results]), joined([r.gradients for r in results]))
+
+
 RECURRENT = Operation(
     "recurrent",
-    Domain(GUARDED, tiles=(4,), causal=(True,), stateful=True),
-    lambda problem: references.recurrent(problem, problem.dtype),
+    Domain(GUARDED, tiles=(4,), causal=(True,), stateful=True, packed=True),
+    one_by_one,
     references.recurrent,
     step,
 )
@@ -156,10 +183,20 @@ def forgets_its_state(problem: Problem) -> Result:
     return replace(result, gradients={**result.gradients, **state})
 
 
-def stands_still(query: Array, key: Array, value: Array, state: Any, keywords: Any) -> Any:
+def stands_still(inputs: Arrays, state: Any, keywords: Any) -> Any:
     """A step that returns the state it was given."""
-    output, new = step(query, key, value, state, keywords)
+    output, new = step(inputs, state, keywords)
     return output, new if state is None else state
+
+
+def moves_a_boundary(problem: Problem) -> Result:
+    """The first sequence takes a row of the second."""
+    keywords = dict(problem.keywords)
+    if "cu_seqlens" in keywords:
+        starts = keywords["cu_seqlens"]
+        keywords["cu_seqlens"] = np.minimum(starts + (np.arange(len(starts)) == 1), starts[-1])
+        keywords["cu_seqlens"].sort()
+    return one_by_one(replace(problem, keywords=keywords))
 
 
 def wrong(operation: Operation, apply: Callable[[Problem], Result]) -> Operation:
@@ -182,6 +219,7 @@ def wrong(operation: Operation, apply: Callable[[Problem], Result]) -> Operation
         (wrong(SOFTMAX, not_a_number_where_blind), "gives_zeros_to_the_blind"),
         (wrong(SOFTMAX, overflows), "stays_finite"),
         (wrong(RECURRENT, forgets_its_state), "hands_its_state_over"),
+        (wrong(RECURRENT, moves_a_boundary), "packs_like_it_pads"),
         (replace(RECURRENT, name="stands_still", step=stands_still), "steps_like_the_whole"),
     ],
     ids=str,

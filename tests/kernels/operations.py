@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import references
-from ..cases import Array, Case, Domain, Problem, Variant
+from ..cases import Array, Arrays, Case, Domain, Problem, Variant
 from ..properties import Operation
 from ..references import Result, qkv
 
@@ -114,11 +114,12 @@ def recurrent(package: str = KERNELS) -> Operation:
             named |= {"S": grad_initial.S, "Z": grad_initial.Z}
         return Result(outputs, named)
 
-    def step(q: Array, k: Array, v: Array, state: Any, keywords: dict[str, Any]) -> Any:
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
         options = {name: keywords[name] for name in ("feature_map", "guard")}
-        return module.step(q, k, v, as_state(state), **options)
+        token = (inputs[name] for name in ("query", "key", "value"))
+        return module.step(*token, as_state(state), **options)
 
-    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True)
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
     return Operation("recurrent", domain, apply, references.recurrent, step)
 
 
@@ -152,6 +153,9 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
         initial_state=domain.stateful,
         grad_state=domain.stateful,
         options=variant.options,
+        sizes=variant.sizes,
+        extras=domain.extras,
+        states=domain.states,
     )
 
 

@@ -18,7 +18,7 @@ from minitransformer.attention import (
 )
 from minitransformer_kernels.recurrent import TILE
 from tests import references
-from tests.cases import Array, Domain, Problem, Variant
+from tests.cases import Arrays, Domain, Problem, Variant
 from tests.properties import Check, Operation, derive, examine
 from tests.references import Result
 
@@ -51,11 +51,12 @@ def through_the_tape(function: Callable[..., Any], **fixed: Any) -> Callable[[Pr
     return apply
 
 
-def step(q: Array, k: Array, v: Array, state: Any, keywords: dict[str, Any]) -> Any:
+def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
     """One position through the public step."""
     options = {name: keywords[name] for name in ("feature_map", "guard")}
     state = None if state is None else LinearState(*map(Tensor, state))
-    output, state = linear_attention_step(Tensor(q), Tensor(k), Tensor(v), state, **options)
+    token = (Tensor(inputs[name]) for name in ("query", "key", "value"))
+    output, state = linear_attention_step(*token, state, **options)
     return output.data, LinearState(state.S.data, state.Z.data)
 
 
@@ -222,7 +223,7 @@ def state(e: int = 4, m: int = 7) -> LinearState:
     [
         (
             {"feature_map": "cosine"},
-            "feature_map must be one of 'elu', 'identity', got 'cosine'",
+            "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', got",
         ),
         ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
         (
