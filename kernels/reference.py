@@ -39,11 +39,28 @@ The final state of linear attention, from which a sequence goes on
 and its gradient, given G = dLoss/dS and h = dLoss/dZ
     dk_j = phi'(k_j) (G v_j + h)               dv_j = G^T phi(k_j)          (j < key_length)
     dS_0 = G                                   dZ_0 = h                                        (20)
+
+Fourier relative positions: query i stands at p_i, key j at r_j, both vectors of P numbers    (S2)
+    dP_ije = c_e cos(b_e + a_e . (p_i - r_j))                                                 (F1)
+    f_ije  = 1 + dP_ije  (one_plus_cos)        dP_ije  (cos)                                  (F2)
+    a_ij   = w_ij sum_e q_ie k_je f_ije        q = phi(query), k = phi(key)                   (F3)
+    n_i    = sum_j a_ij v_j                    d_i = sum_j a_ij  (rotated)
+                                                     sum_j w_ij q_i . k_j  (plain)            (F4)
+and o_i by (13). A state cannot hold dP; it holds sums over features that have dP as their product:
+with angles t_ie = b_e + a_e . p_i of queries and u_je = a_e . r_j of keys, and (.) number by number
+    Q_i = [c (.) q_i (.) cos t_i, c (.) q_i (.) sin t_i, q_i]
+    K_j = [k_j (.) cos u_j, k_j (.) sin u_j, k_j]               (cos: without the last)       (F5)
+    n_i += S_0^T Q_i                           d_i += Z_0 . Q_i  (plain: Z_0 . q_i)           (F6)
+the gradient of such features, given dQ_i = [x_i, y_i, z_i]
+    h_i  = x_i (.) cos t_i + y_i (.) sin t_i
+    dt_i = c (.) q_i (.) (y_i (.) cos t_i - x_i (.) sin t_i)                                  (F7)
+    dq_i = c (.) h_i + z_i                     dc = sum_i q_i (.) h_i
+    db   = sum_i dt_i         da_e = sum_i dt_ie p_i         dp_i = sum_e dt_ie a_e           (F8)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -315,22 +332,35 @@ def linear_attention_backward(
     """
     g, query, key, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
     seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
-    alive = inside(query, query_lengths)[..., None]
-    S, Z = zero_state(key, v) if initial_state is None else as_state(initial_state, key.dtype)
+    alive = inside(query, query_lengths)
+    n, d = linear_sums(query, key, v, feature_map, seen, alive, initial_state)
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, guard, eps)
     q, k = phi(query, feature_map), phi(key, feature_map)
-    n, d = linear_sums(query, key, v, feature_map, seen, alive[..., 0], initial_state)
-    D, slope = guarded(d, guard, eps)
+    dq, dk, dv, dstate = linear_sums_backward(dn, dd, q, k, v, seen, initial_state)
+    return phi_slope(query, feature_map) * dq, phi_slope(key, feature_map) * dk, dv, dstate
 
-    dn = alive * g / D[..., None]  # (14)
+
+def quotient_backward(
+    g: Array, n: Array, d: Array, guard: str, eps: float | None
+) -> tuple[Array, Array]:
+    """Returns dn_i (N, H, Lq, M) and dd_i (N, H, Lq, 1), equation (14)."""
+    D, slope = guarded(d, guard, eps)
+    dn = g / D[..., None]  # (14)
     o = n / D[..., None]  # (13)
-    dd = -np.sum(dn * o, axis=-1, keepdims=True) * slope[..., None]  # (14)
+    return dn, -np.sum(dn * o, axis=-1, keepdims=True) * slope[..., None]  # (14)
+
+
+def linear_sums_backward(
+    dn: Array, dd: Array, q: Array, k: Array, v: Array, seen: Array, initial_state: State | None
+) -> tuple[Array, Array, Array, State]:
+    """Returns the gradients of features q and k, of v, S_0 and Z_0, equations (15) to (18)."""
+    S, Z = zero_state(k, v) if initial_state is None else as_state(initial_state, k.dtype)
     a = seen * (q @ k.swapaxes(-1, -2))  # (10)
     da = seen * (dn @ v.swapaxes(-1, -2) + dd)  # (15)
     dq = dn @ S.swapaxes(-1, -2) + dd * Z[..., None, :] + da @ k  # (16)
     dk = da.swapaxes(-1, -2) @ q  # (17)
     dv = a.swapaxes(-1, -2) @ dn  # (17)
-    dS, dZ = q.swapaxes(-1, -2) @ dn, np.sum(dd * q, axis=-2)  # (18)
-    return phi_slope(query, feature_map) * dq, phi_slope(key, feature_map) * dk, dv, (dS, dZ)
+    return dq, dk, dv, (q.swapaxes(-1, -2) @ dn, np.sum(dd * q, axis=-2))  # (18)
 
 
 def final_state(
@@ -400,3 +430,289 @@ def zero_state(key: Array, value: Array) -> State:
 def as_state(state: State, dtype: DTypeLike) -> State:
     """Returns S and Z as arrays of `dtype`."""
     return np.asarray(state[0], dtype), np.asarray(state[1], dtype)
+
+
+class Fourier(NamedTuple):
+    """Where queries and keys stand, and the harmonics of the distance between them.
+
+    `query_positions` p is (N, Lq, P) and `key_positions` r (N, Lk, P), or (1, Lq, P) and (1, Lk, P)
+    for the whole batch; `frequency` a is (H, E, P), `phase` b and `amplitude` c are (H, E).
+    """
+
+    query_positions: Array
+    key_positions: Array
+    frequency: Array
+    phase: Array
+    amplitude: Array
+
+
+def fourier_linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    fourier: Fourier,
+    *,
+    form: str = "one_plus_cos",
+    denominator: str = "rotated",
+    feature_map: str = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: State | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Linear attention with Fourier relative positions, equations (F1) to (F4).
+
+    Args:
+        query: (N, H, Lq, E) floats.
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        fourier: positions, frequencies, phases and amplitudes.
+        form: "one_plus_cos" or "cos", see (F2).
+        denominator: "rotated" or "plain", see (F4).
+        feature_map: as in `linear_attention`.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        initial_state: S_0 (N, H, D, M), and Z_0 (N, H, D), or (N, H, E) if `denominator` is
+            "plain"; D is 3E, or 2E if `form` is "cos". None: zeros.
+        guard: as there.
+        eps: as there.
+        dtype: the dtype of all arithmetic but that of angles, which is float64 at least.
+
+    Returns:
+        (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
+
+    Source: S2.
+    """
+    query, key, value = (np.asarray(x, dtype) for x in (query, key, value))
+    seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
+    alive = inside(query, query_lengths)
+    n, d = fourier_sums(
+        query, key, value, fourier, form, denominator, feature_map, seen, alive, initial_state
+    )
+    return n / guarded(d, guard, eps)[0][..., None]  # (13)
+
+
+def fourier_sums(
+    query: Array,
+    key: Array,
+    value: Array,
+    fourier: Fourier,
+    form: str,
+    denominator: str,
+    feature_map: str,
+    seen: Array,
+    alive: Array,
+    initial_state: State | None,
+) -> State:
+    """Returns n_i (N, H, Lq, M) and d_i (N, H, Lq), equations (F1) to (F4)."""
+    q, k = alive[..., None] * phi(query, feature_map), phi(key, feature_map)
+    p, r, a, b, c = (np.asarray(x, np.result_type(q.dtype, np.float64)) for x in fourier)
+    difference = p[:, :, None] - r[:, None]  # (N, Lq, Lk, P)
+    angle = b[:, None, None] + np.einsum("hep,nijp->nhije", a, difference)
+    dP = (c[:, None, None] * np.cos(angle)).astype(q.dtype)  # (F1)
+    f = 1 + dP if form == "one_plus_cos" else dP  # (F2)
+    rotated = seen * np.einsum("nhie,nhje,nhije->nhij", q, k, f)  # (F3)
+    d_terms = rotated if denominator == "rotated" else seen * (q @ k.swapaxes(-1, -2))
+    n, d = rotated @ value, np.sum(d_terms, axis=-1)  # (F4)
+    if initial_state is None:
+        return n, d
+    S, Z = as_state(initial_state, q.dtype)
+    Q = fourier_features(q, p, a, b, c, form)  # (F5)
+    return n + Q @ S, d + ((Q if denominator == "rotated" else q) @ Z[..., None])[..., 0]  # (F6)
+
+
+def fourier_features(
+    x: Array, positions: Array, frequency: Array, phase: Array, amplitude: Array, form: str
+) -> Array:
+    """Returns the features that states hold, equation (F5): (N, H, L, D), D = 3E or 2E.
+
+    Those of keys have a phase of 0 and an amplitude of 1.
+    """
+    cos, sin = _circle(x, positions, frequency, phase)
+    c = amplitude[:, None].astype(x.dtype)
+    parts = [c * x * cos, c * x * sin, x]
+    return np.concatenate(parts if form == "one_plus_cos" else parts[:2], axis=-1)  # (F5)
+
+
+def fourier_features_backward(
+    grad: Array, x: Array, positions: Array, frequency: Array, phase: Array, amplitude: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The gradient of `fourier_features`, in the order of its arguments; equations (F7), (F8)."""
+    E = x.shape[-1]
+    cos, sin = _circle(x, positions, frequency, phase)
+    c = amplitude[:, None].astype(x.dtype)
+    of_cos, of_sin = grad[..., :E], grad[..., E : 2 * E]
+    rest = grad[..., 2 * E :] if grad.shape[-1] > 2 * E else 0
+    h = of_cos * cos + of_sin * sin  # (F7)
+    dangle = c * x * (of_sin * cos - of_cos * sin)  # (F7)
+    dpositions = np.einsum("nhie,hep->nip", dangle, frequency)  # (F8)
+    if len(positions) == 1:
+        dpositions = np.sum(dpositions, axis=0, keepdims=True)
+    places = np.broadcast_to(positions, (len(x), *positions.shape[1:]))
+    dfrequency = np.einsum("nhie,nip->hep", dangle, places)  # (F8)
+    return c * h + rest, dpositions, dfrequency, dangle.sum((0, 2)), (x * h).sum((0, 2))  # (F8)
+
+
+def _circle(x: Array, positions: Array, frequency: Array, phase: Array) -> tuple[Array, Array]:
+    """Cosine and sine, in the dtype of x, of angles in float64 at least: (N or 1, H, L, E)."""
+    angle = phase[:, None] + np.einsum("hep,nip->nhie", frequency, positions)
+    return np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+
+
+def fourier_linear_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    fourier: Fourier,
+    *,
+    form: str = "one_plus_cos",
+    denominator: str = "rotated",
+    feature_map: str = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: State | None = None,
+    grad_state: State | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[tuple[Array, Array, Array], Fourier, State]:
+    """The gradient of `fourier_linear_attention` and of `fourier_final_state`.
+
+    It goes by way of the features (F5), which is short; what proves it are the complex steps of the
+    tests, for which (F1) to (F4) are enough.
+
+    Args:
+        grad_output: (N, H, Lq, M), dLoss/do.
+        query: this and all the rest as in `fourier_linear_attention`.
+        key: as there.
+        value: as there.
+        fourier: as there.
+        form: as there.
+        denominator: as there.
+        feature_map: as there.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        initial_state: as there.
+        grad_state: the gradient of the final state; None: zeros.
+        guard: as there.
+        eps: as there.
+        dtype: as there.
+
+    Returns:
+        The gradients of query, key and value; those of everything in `fourier`; and of the initial
+        state, as they are at zero where it is None.
+    """
+    g, query, key, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
+    seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
+    alive = inside(query, query_lengths)
+    n, d = fourier_sums(
+        query, key, v, fourier, form, denominator, feature_map, seen, alive, initial_state
+    )
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, guard, eps)  # (14)
+
+    q, k = phi(query, feature_map), phi(key, feature_map)
+    of_query, of_key = fourier_sides(fourier, dtype)
+    Q, K = fourier_features(q, *of_query, form), fourier_features(k, *of_key, form)  # (F5)
+    zero, ends = fourier_zero_state(k, v, form, denominator), (initial_state, grad_state)
+    (S, Z), (G, h) = (zero if state is None else as_state(state, dtype) for state in ends)
+    if denominator == "rotated":
+        dQ, dK, dv, (dS, dZ) = _sums_and_state_backward(
+            dn, dd, Q, K, v, seen, key_lengths, (S, Z), (G, h)
+        )
+        dq, dk = 0 * q, 0 * k
+    else:  # the denominators are the numerators of plain attention to a value of 1
+        none, one = 0 * dd, np.ones_like(v[..., :1])
+        dQ, dK, dv, (dS, _) = _sums_and_state_backward(
+            dn, none, Q, K, v, seen, key_lengths, (S, 0 * S[..., 0]), (G, 0 * S[..., 0])
+        )
+        dq, dk, _, (dZ, _) = _sums_and_state_backward(
+            dd, none, q, k, one, seen, key_lengths, (Z[..., None], 0 * Z), (h[..., None], 0 * Z)
+        )
+        dZ = dZ[..., 0]
+    dq_rotated, dp, da, db, dc = fourier_features_backward(dQ, q, *of_query)
+    dk_rotated, dr, da_of_keys, _, _ = fourier_features_backward(dK, k, *of_key)
+    dq = phi_slope(query, feature_map) * (dq + dq_rotated)
+    dk = phi_slope(key, feature_map) * (dk + dk_rotated)
+    return (dq, dk, dv), Fourier(dp, dr, da + da_of_keys, db, dc), (dS, dZ)
+
+
+def _sums_and_state_backward(
+    dn: Array,
+    dd: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    seen: Array,
+    key_lengths: ArrayLike | None,
+    initial_state: State,
+    grad_state: State,
+) -> tuple[Array, Array, Array, State]:
+    """The gradient of linear attention's sums and of its final state, for features q and k."""
+    dq, dk, dv, (dS, dZ) = linear_sums_backward(dn, dd, q, k, v, seen, initial_state)
+    dk_of_state, dv_of_state, (G, h) = final_state_backward(
+        grad_state, k, v, feature_map="identity", key_lengths=key_lengths, dtype=k.dtype
+    )
+    return dq, dk + dk_of_state, dv + dv_of_state, (dS + G, dZ + h)
+
+
+def fourier_final_state(
+    key: ArrayLike,
+    value: ArrayLike,
+    fourier: Fourier,
+    *,
+    form: str = "one_plus_cos",
+    denominator: str = "rotated",
+    feature_map: str = "elu",
+    key_lengths: ArrayLike | None = None,
+    initial_state: State | None = None,
+    dtype: DTypeLike = np.float64,
+) -> State:
+    """The state after every valid key, equation (19) of the features (F5).
+
+    Args:
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        fourier: as in `fourier_linear_attention`.
+        form: as there.
+        denominator: as there.
+        feature_map: as there.
+        key_lengths: as there.
+        initial_state: as there.
+        dtype: as there.
+
+    Returns:
+        S and Z, of the shapes of `initial_state`.
+    """
+    key, value = np.asarray(key, dtype), np.asarray(value, dtype)
+    k = phi(key, feature_map)
+    K = fourier_features(k, *fourier_sides(fourier, dtype)[1], form)
+    zero = fourier_zero_state(k, value, form, denominator)
+    S, Z = zero if initial_state is None else as_state(initial_state, dtype)
+    valid = inside(key, key_lengths)[..., None]
+    S = S + (valid * K).swapaxes(-1, -2) @ value  # (19)
+    return S, Z + np.sum(valid * (K if denominator == "rotated" else k), axis=-2)  # (19)
+
+
+def fourier_sides(fourier: Fourier, dtype: DTypeLike) -> tuple[tuple[Array, ...], ...]:
+    """Positions, frequency, phase and amplitude of the queries, and those of the keys."""
+    p, r, a, b, c = (np.asarray(x, np.result_type(dtype, np.float64)) for x in fourier)
+    return (p, a, b, c), (r, a, 0 * b, 1 + 0 * c)
+
+
+def fourier_zero_state(k: Array, v: Array, form: str, denominator: str) -> State:
+    """Returns the state of an empty sequence."""
+    N, H, _, E = k.shape
+    D = 3 * E if form == "one_plus_cos" else 2 * E
+    Z = np.zeros((N, H, D if denominator == "rotated" else E), k.dtype)
+    return np.zeros((N, H, D, v.shape[-1]), k.dtype), Z
