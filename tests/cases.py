@@ -135,6 +135,35 @@ def linear_state(case: Case, rng: np.random.Generator) -> Arrays:
     return {"S": S, "Z": rng.uniform(0.5, 2.0, size=shape)}
 
 
+def fourier_inputs(case: Case, rng: np.random.Generator) -> Arrays:
+    """Positions of `sizes["P"]` numbers, frequencies, phases and amplitudes.
+
+    With `sizes["shared"]` positions are those of the whole batch. Under form "cos", angles are
+    small, so that denominators keep their sign.
+    """
+    narrow = case.options["form"] == "cos"
+    batch, P = 1 if case.sizes.get("shared") else case.batch, case.sizes["P"]
+    shape = case.heads, case.head_dim
+    frequency = rng.uniform(-1, 1, (*shape, P)) / (3 * P if narrow else 1)
+    return {
+        "query_positions": 3 * rng.uniform(size=(batch, case.query_length, P)),
+        "key_positions": 3 * rng.uniform(size=(batch, case.key_length, P)),
+        "frequency": frequency,
+        "phase": rng.uniform(-1, 1, shape) * (0.3 if narrow else np.pi),
+        "amplitude": rng.uniform(0.3 if narrow else -0.9, 0.9, shape),
+    }
+
+
+def fourier_state(case: Case, rng: np.random.Generator) -> Arrays:
+    """S (N, H, D, M) at random; Z (N, H, D) of one key, or (N, H, E) for "plain"."""
+    shape = case.batch, case.heads, case.head_dim
+    k, angle = rng.uniform(0.5, 2.0, shape), rng.uniform(0, 0.3, shape)
+    parts = [k * np.cos(angle), k * np.sin(angle), k]
+    features = np.concatenate(parts[: 2 if case.options["form"] == "cos" else 3], axis=-1)
+    S = rng.normal(size=(*features.shape, case.value_dim))
+    return {"S": S, "Z": k if case.options["denominator"] == "plain" else features}
+
+
 def without_whole_numbers(arrays: Arrays) -> Arrays:
     """The arrays that can have gradients."""
     return {name: x for name, x in arrays.items() if x.dtype.kind == "f"}

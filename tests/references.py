@@ -101,3 +101,40 @@ def recurrent(problem: Problem, dtype: Any) -> Result:
     more = {"key": dk, "value": dv, "S": dS, "Z": dZ}
     added = {name: x + more[name] for name, x in attention.gradients.items() if name in more}
     return Result(outputs, {**attention.gradients, **added})
+
+
+FOURIER = reference.Fourier._fields
+
+
+def fourier(problem: Problem, dtype: Any) -> Result:
+    """Linear attention with Fourier relative positions."""
+    return _fourier(problem, dtype, stateful=False)
+
+
+def fourier_causal(problem: Problem, dtype: Any) -> Result:
+    """Linear attention with Fourier relative positions, and its final state."""
+    return _fourier(problem, dtype, stateful=True)
+
+
+def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
+    query, key, value = (x.astype(dtype) for x in qkv(problem))
+    positions = reference.Fourier(*(problem.inputs[name] for name in FOURIER))
+    inputs, keywords = (query, key, value, positions), {**problem.keywords, "dtype": dtype}
+    keywords["initial_state"] = state = problem.initial_state
+    chosen = {name: keywords[name] for name in ("form", "denominator", "feature_map")}
+    _, denominator = reference.fourier_sums(
+        *inputs, *chosen.values(), *seen_and_alive(problem), state
+    )
+    outputs = {"output": reference.fourier_linear_attention(*inputs, **keywords)}
+    outputs["denominator"] = denominator
+    if stateful:
+        ends = {"key_lengths": keywords.get("key_lengths"), "initial_state": state, "dtype": dtype}
+        final = reference.fourier_final_state(*inputs[1:], **chosen, **ends)
+        outputs |= dict(zip("SZ", final, strict=True))
+    (dq, dk, dv), dfourier, dstate = reference.fourier_linear_attention_backward(
+        problem.cotangents["output"], *inputs, **keywords, grad_state=problem.grad_state
+    )
+    gradients = {"query": dq, "key": dk, "value": dv, **dfourier._asdict()}
+    if state is not None:
+        gradients |= dict(zip("SZ", dstate, strict=True))
+    return Result(outputs, gradients)

@@ -17,7 +17,17 @@ from hypothesis import given, settings
 from minitransformer_kernels import reference
 
 from .. import references
-from ..cases import Array, Arrays, Case, Domain, Problem, Variant, cases
+from ..cases import (
+    Array,
+    Arrays,
+    Case,
+    Domain,
+    Problem,
+    Variant,
+    cases,
+    fourier_inputs,
+    fourier_state,
+)
 from ..references import Result
 
 SMALL = Domain(
@@ -32,6 +42,22 @@ LINEAR = Domain(
     tiles=(3,),
     stateful=True,
 )
+FOURIER = Domain(
+    tuple(
+        Variant(
+            "float64", 2, 2,
+            {"feature_map": "elu", "guard": guard, "form": form, "denominator": denominator},
+            {"P": P, "shared": shared},
+        )
+        for form in ("one_plus_cos", "cos")
+        for denominator in ("rotated", "plain")
+        for guard, P, shared in (("clamp", 2, 0), ("signed", 1, 1))
+    ),
+    tiles=(3,),
+    stateful=True,
+    extras=fourier_inputs,
+    states=fourier_state,
+)  # fmt: skip
 
 Reference = Callable[[Problem, Any], Result]
 
@@ -67,6 +93,11 @@ def test_softmax_backward(case: Case) -> None:
 @given(cases(LINEAR))
 def test_linear_backward_with_states(case: Case) -> None:
     assert_proven(references.recurrent, case)
+
+
+@given(cases(FOURIER))
+def test_fourier_backward_with_states(case: Case) -> None:
+    assert_proven(references.fourier_causal, case)
 
 
 @given(cases(LINEAR))
