@@ -12,31 +12,32 @@ nothing gives zeros, and passes no gradient.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minitransformer_kernels.feature_maps import FEATURE_MAPS
-from minitransformer_kernels.guards import GUARDS
 from minitransformer_kernels.recurrent import LinearState
 
-from .device import Array, as_array
-from .functions.attention import (
-    LinearAttention,
-    LinearAttentionStep,
-    NaiveLinearAttention,
-    RecurrentLinearAttention,
-    SoftmaxAttention,
+from .attention_checks import (
+    Lengths,
+    check_algorithm,
+    check_inputs,
+    check_sequences,
+    check_state,
+    guard_options,
+    lengths_of,
+    visible_options,
+    whole,
 )
+from .functions.attention import LinearAttention, LinearAttentionStep, SoftmaxAttention
 from .tensor import Tensor
 
 __all__ = ["LinearState", "linear_attention", "linear_attention_step", "softmax_attention"]
 
-ALGORITHMS = ("auto", "naive", "recurrent", "linear")
+ALGORITHMS = ("auto", "naive", "linear", "recurrent", "chunked")
+LINEAR_STATE = {"S": "N H E M", "Z": "N H E"}
 
-Lengths = Any
-Layout = Mapping[str, tuple[Tensor, str]]
+FeatureMap = str | Callable[[Tensor], Tensor]
 
 
 def softmax_attention(
@@ -81,7 +82,7 @@ def softmax_attention(
     [[[[3.0], [4.5], [6.0]]]]
     """
     name = "softmax_attention"
-    _check_sequences(name, query, key, value)
+    check_sequences(name, query, key, value)
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"{name}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)")
     output: Tensor = SoftmaxAttention.apply(
@@ -89,9 +90,9 @@ def softmax_attention(
         key,
         value,
         causal=causal,
-        query_offset=_whole(name, "query_offset", query_offset),
-        query_lengths=_lengths(name, "query_lengths", query_lengths, query),
-        key_lengths=_lengths(name, "key_lengths", key_lengths, key),
+        query_offset=whole(name, "query_offset", query_offset),
+        query_lengths=lengths_of(name, "query_lengths", query_lengths, query),
+        key_lengths=lengths_of(name, "key_lengths", key_lengths, key),
         scale=scale,
     )
     return output
@@ -102,11 +103,12 @@ def linear_attention(
     key: Tensor,
     value: Tensor,
     *,
-    feature_map: str = "elu",
+    feature_map: FeatureMap = "elu",
     causal: bool = False,
     query_offset: int = 0,
     query_lengths: Lengths = None,
     key_lengths: Lengths = None,
+    cu_seqlens: Any = None,
     algorithm: str = "auto",
     initial_state: LinearState | None = None,
     return_state: bool = False,
@@ -123,14 +125,19 @@ def linear_attention(
         query: (N, H, Lq, E), float32 or float64.
         key: (N, H, Lk, E), of the query's dtype, as all floating inputs.
         value: (N, H, Lk, M).
-        feature_map: φ: "elu" is x + 1 where x > 0 and exp(x) elsewhere; "identity" takes query and
-            key for features.
+        feature_map: φ: "elu" is x + 1 where x > 0 and exp(x) elsewhere; "relu", "softplus", "exp";
+            "identity" takes query and key for features; "favor", "dpfp", "cosformer", or an object
+            of `minitransformer.features`; or a function of your own, from a Tensor (N, H, L, E) to
+            a Tensor (N, H, L, D).
         causal: whether query i sees only the keys j <= i + query_offset.
         query_offset: the position of the first query among the keys.
         query_lengths: (N,) integers; later queries give zeros. None: all count.
         key_lengths: (N,) integers; later keys are not seen. None: all count.
-        algorithm: "linear" sums S and Z, "recurrent" is its causal form, "naive" makes the whole
-            matrix of scores, "auto" chooses.
+        cu_seqlens: (N + 1,) integers; query, key and value are then (1, H, T, ...), N sequences
+            packed one after the other, each from its entry to the next; needs `causal`. No work is
+            done on padding. None: padded sequences.
+        algorithm: "naive" makes all scores, tile by tile; "linear" takes linear time. Causal, that
+            is "recurrent", token after token, or "chunked", many tokens at a time. "auto" chooses.
         initial_state: where the sequence continues from; needs `causal`. None: zeros.
         return_state: whether to return the state after the last key too; needs `causal`.
         guard: what keeps the denominator d from zero: "clamp" is max(d, eps), "add" is d + eps,
@@ -158,27 +165,17 @@ def linear_attention(
     [[[6.0, 6.0]]]
     """
     name = "linear_attention"
-    _check_sequences(name, query, key, value, initial_state)
-    _check_choice(name, "algorithm", algorithm, ALGORITHMS)
-    options = {
-        **_feature_options(name, feature_map, guard, eps),
-        "query_lengths": _lengths(name, "query_lengths", query_lengths, query),
-        "key_lengths": _lengths(name, "key_lengths", key_lengths, key),
-    }
-    offset = _whole(name, "query_offset", query_offset)
-    stateful = return_state or initial_state is not None
-    _check_algorithm(name, algorithm, causal, stateful)
-
-    if algorithm == "naive":
-        return NaiveLinearAttention.apply(
-            query, key, value, causal=causal, query_offset=offset, **options
-        )
-    if not causal:
-        return LinearAttention.apply(query, key, value, **options)
-    S, Z = initial_state or (None, None)
-    output, *state = RecurrentLinearAttention.apply(
-        query, key, value, S, Z, query_offset=offset, **options
-    )
+    query, key, options = _prepared(
+        name, query, key, value, causal=causal, query_offset=query_offset,
+        query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        feature_map=feature_map, algorithm=algorithm, guard=guard, eps=eps,
+        carries="initial_state and return_state" if initial_state or return_state else "",
+    )  # fmt: skip
+    sequences = len(cu_seqlens) - 1 if cu_seqlens is not None else query.shape[0]
+    if initial_state is not None:
+        check_state(name, initial_state, LINEAR_STATE, key, value, N=sequences)
+    result = LinearAttention.apply(query, key, value, *(initial_state or (None, None)), **options)
+    output, *state = result if isinstance(result, tuple) else (result,)
     return (output, LinearState(*state)) if return_state else output
 
 
@@ -188,7 +185,7 @@ def linear_attention_step(
     value: Tensor,
     state: LinearState | None = None,
     *,
-    feature_map: str = "elu",
+    feature_map: FeatureMap = "elu",
     guard: str = "clamp",
     eps: float | None = None,
 ) -> tuple[Tensor, LinearState]:
@@ -222,144 +219,60 @@ def linear_attention_step(
     """
     name = "linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
-    _check_inputs(name, {**layout, **_state_layout(state)})
-    S, Z = state or (None, None)
-    options = _feature_options(name, feature_map, guard, eps)
-    output, *state_after = LinearAttentionStep.apply(query, key, value, S, Z, **options)
-    return output, LinearState(*state_after)
+    check_inputs(name, layout)
+    query, key, feature_map = _token_features(name, feature_map, query, key)
+    if state is not None:
+        check_state(name, state, LINEAR_STATE, key, value)
+    options = {"feature_map": feature_map, **guard_options(name, guard, eps)}
+    output, *after = LinearAttentionStep.apply(
+        query, key, value, *(state or (None, None)), **options
+    )
+    return output, LinearState(*after)
 
 
-# -- What the functions promise their kernels ------------------------------------------------------
+# -- What linear attention and its relatives share -------------------------------------------------
 
 
-def _check_sequences(
-    function: str, query: Tensor, key: Tensor, value: Tensor, state: LinearState | None = None
-) -> None:
-    layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
-    _check_inputs(function, {**layout, **_state_layout(state)})
+def _prepared(
+    name: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    feature_map: FeatureMap,
+    algorithm: str,
+    guard: str,
+    eps: float | None,
+    carries: str,
+    **visible: Any,
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Check the inputs; return query and key, or their features, and the options of the kernels."""
+    check_sequences(name, query, key, value)
+    options = visible_options(name, query, key, **visible) | guard_options(name, guard, eps)
+    packed = visible["cu_seqlens"] is not None
+    carries = " and ".join([*([carries] if carries else []), *(["cu_seqlens"] if packed else [])])
+    check_algorithm(name, algorithm, ALGORITHMS, visible["causal"], carries)
+    if algorithm in ("auto", "linear"):
+        algorithm = "recurrent" if visible["causal"] else "linear"
+    features = feature_map
+    if not (isinstance(feature_map, str) and feature_map in FEATURE_MAPS):
+        from .features import apply_feature_map
+
+        query = apply_feature_map(name, feature_map, query, options["query_offset"])
+        key = apply_feature_map(name, feature_map, key, 0)
+        features = "identity"
+    return query, key, {**options, "algorithm": algorithm, "feature_map": features}
 
 
-def _state_layout(state: LinearState | None) -> Layout:
-    return {} if state is None else {"S": (state[0], "N H E M"), "Z": (state[1], "N H E")}
+def _token_features(
+    name: str, feature_map: FeatureMap, query: Tensor, key: Tensor
+) -> tuple[Tensor, Tensor, str]:
+    """Return the features of one token (N, H, E), or leave them to the kernel."""
+    if isinstance(feature_map, str) and feature_map in FEATURE_MAPS:
+        return query, key, feature_map
+    from .features import apply_feature_map
 
-
-def _check_inputs(function: str, layout: Layout) -> None:
-    """Check types, dtypes, devices, and shapes given by letters: equal letters, equal sizes."""
-    for name, (tensor, _) in layout.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"{function}: {name} must be a Tensor, got {type(tensor).__name__}; "
-                f"wrap it: Tensor({name})"
-            )
-    for name, (tensor, _) in layout.items():
-        _check_dtype_and_device(function, name, tensor, *next(iter(layout.items())))
-    sizes: dict[str, int] = {}
-    for name, (tensor, letters) in layout.items():
-        _check_shape(function, name, tensor, letters.split(), sizes)
-
-
-def _check_dtype_and_device(
-    function: str, name: str, tensor: Tensor, first: str, example: tuple[Tensor, str]
-) -> None:
-    model = example[0]
-    if tensor.dtype not in (np.float32, np.float64):
-        raise TypeError(
-            f"{function}: {name} must be float32 or float64, got {tensor.dtype}; "
-            f"convert it: {name}.to(dtype=numpy.float32)"
-        )
-    if tensor.dtype != model.dtype:
-        raise ValueError(
-            f"{function}: {name} is {tensor.dtype}, but {first} is {model.dtype}; "
-            f"convert it: {name}.to(dtype={first}.dtype)"
-        )
-    if tensor.device != model.device:
-        raise ValueError(
-            f"{function}: {name} is on {tensor.device}, but {first} is on {model.device}; "
-            f"move it: {name}.to({first}.device)"
-        )
-
-
-def _check_shape(
-    function: str, name: str, tensor: Tensor, letters: list[str], sizes: dict[str, int]
-) -> None:
-    """Check a shape against the sizes that its letters have already, and note those of new ones."""
-    expected = ", ".join(f"{x}={sizes[x]}" if x in sizes else x for x in letters)
-    got = f"{function}: {name} must have the shape ({expected}), got {tensor.shape}"
-    if tensor.ndim != len(letters):
-        raise ValueError(
-            f"{got}; split the heads: (N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
-        )
-    for letter, size in zip(letters, tensor.shape, strict=True):
-        if sizes.setdefault(letter, size) != size or (size == 0 and letter in "NHEM"):
-            raise ValueError(
-                f"{got}; N, H, E and M are above 0, and a letter means one size in all arguments"
-            )
-
-
-def _lengths(function: str, name: str, lengths: Lengths, sequence: Tensor) -> Array | None:
-    """Return lengths as int32 on the sequences' device, having checked that they fit."""
-    if lengths is None:
-        return None
-    batch, _, longest, _ = sequence.shape
-    array = as_array(lengths.data if isinstance(lengths, Tensor) else lengths)
-    if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"{function}: {name} must be integers, got {array.dtype}; a mask becomes lengths by "
-            "mask.sum(dim=-1)"
-        )
-    if array.shape != (batch,):
-        raise ValueError(
-            f"{function}: {name} must have the shape (N={batch},), one length a sequence, got "
-            f"{array.shape}; None means full lengths"
-        )
-    if bool(((array < 0) | (array > longest)).any()):
-        raise ValueError(
-            f"{function}: {name} must lie between 0 and {longest}, the length of the padded "
-            f"sequences, got {array.tolist()}"
-        )
-    return as_array(array, sequence.device, np.int32)
-
-
-def _whole(function: str, name: str, number: int) -> int:
-    if not isinstance(number, int | np.integer) or isinstance(number, bool):
-        raise TypeError(
-            f"{function}: {name} must be a whole number, got {number!r}; it counts keys"
-        )
-    return int(number)
-
-
-def _feature_options(
-    function: str, feature_map: str, guard: str, eps: float | None
-) -> dict[str, Any]:
-    _check_choice(function, "feature_map", feature_map, FEATURE_MAPS)
-    _check_choice(function, "guard", guard, GUARDS)
-    if eps is not None and not (eps > 0 and math.isfinite(eps)):
-        raise ValueError(
-            f"{function}: eps must be a finite number above 0, got {eps}; None chooses one"
-        )
-    return {"feature_map": feature_map, "guard": guard, "eps": eps}
-
-
-def _check_choice(function: str, name: str, choice: str, choices: Iterable[str]) -> None:
-    if choice not in choices:
-        raise ValueError(
-            f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {choice!r}"
-        )
-
-
-def _check_algorithm(function: str, algorithm: str, causal: bool, stateful: bool) -> None:
-    if algorithm == "recurrent" and not causal:
-        raise ValueError(
-            f"{function}: algorithm 'recurrent' goes from left to right and needs causal=True; "
-            "for both directions use 'linear'"
-        )
-    if stateful and not causal:
-        raise ValueError(
-            f"{function}: initial_state and return_state belong to a sequence that goes on, and "
-            "need causal=True"
-        )
-    if stateful and algorithm == "naive":
-        raise ValueError(
-            f"{function}: algorithm 'naive' has no state; for initial_state and return_state use "
-            "'recurrent' or 'auto'"
-        )
+    features = [
+        apply_feature_map(name, feature_map, x[:, :, None], 0)[:, :, 0] for x in (query, key)
+    ]
+    return features[0], features[1], "identity"

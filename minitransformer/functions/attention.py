@@ -5,7 +5,7 @@ The public functions, which check and explain, are in `minitransformer.attention
 
 from typing import Any
 
-from minitransformer_kernels import linear, recurrent, softmax
+from minitransformer_kernels import kernelized, recurrent, softmax
 from minitransformer_kernels.recurrent import LinearState
 
 from ..device import Array, array_module
@@ -34,44 +34,7 @@ class SoftmaxAttention(Function):
 
 
 class LinearAttention(Function):
-    """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1): bidirectional, in linear cost."""
-
-    @staticmethod
-    def forward(ctx: Context, query: Array, key: Array, value: Array, **options: Any) -> Array:
-        """Return the output (N, H, Lq, M)."""
-        output, denominator = linear.forward(query, key, value, **options)
-        # n_i = D_i o_i, so output and denominator stand for both halves of the fraction; the
-        # totals S and Z are cheap to sum again.
-        ctx.save(query, key, value, output, denominator, options)
-        return output
-
-    @staticmethod
-    def backward(ctx: Context, grad_output: Array) -> Gradients:
-        """Return dQ, dK, dV."""
-        *saved, options = ctx.saved
-        return tuple(linear.backward(grad_output, *saved, **options))
-
-
-class NaiveLinearAttention(Function):
-    """Linear attention by the whole matrix of scores, in quadratic cost: the teacher's form."""
-
-    @staticmethod
-    def forward(ctx: Context, query: Array, key: Array, value: Array, **options: Any) -> Array:
-        """Return the output (N, H, Lq, M)."""
-        output, denominator = linear.naive_forward(query, key, value, **options)
-        # As in LinearAttention; the scores are recomputed, not kept.
-        ctx.save(query, key, value, output, denominator, options)
-        return output
-
-    @staticmethod
-    def backward(ctx: Context, grad_output: Array) -> Gradients:
-        """Return dQ, dK, dV."""
-        *saved, options = ctx.saved
-        return tuple(linear.naive_backward(grad_output, *saved, **options))
-
-
-class RecurrentLinearAttention(Function):
-    """Causal linear attention by the recurrence of S_i and Z_i, from a state and to a state."""
+    """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1), by any algorithm; causal ones go from state to state."""
 
     @staticmethod
     def forward(
@@ -82,25 +45,23 @@ class RecurrentLinearAttention(Function):
         S: Array | None,
         Z: Array | None,
         **options: Any,
-    ) -> tuple[Array, Array, Array]:
-        """Return the output (N, H, Lq, M) and the final S (N, H, E, M) and Z (N, H, E)."""
+    ) -> Array | tuple[Array, Array, Array]:
+        """Return the output (N, H, Lq, M); where there are states, S and Z after the last key."""
         options["initial_state"] = None if S is None else LinearState(S, Z)
-        output, denominator, state = recurrent.forward(query, key, value, **options)
-        # No S_i is kept: there are L of them, each E x M, and a second scan makes them again.
+        output, denominator, state = kernelized.forward(query, key, value, **options)
+        # n_i = D_i o_i, so output and denominator stand for both halves of the fraction. No S_i is
+        # kept: there are L of them, each E x M, and a second scan makes them again.
         ctx.save(query, key, value, output, denominator, options)
-        return output, *state
+        return output if state is None else (output, *state)
 
     @staticmethod
-    def backward(
-        ctx: Context, grad_output: Array | None, grad_S: Array | None, grad_Z: Array | None
-    ) -> Gradients:
+    def backward(ctx: Context, grad_output: Array | None, *grad_state: Array | None) -> Gradients:
         """Return dQ, dK, dV, dS_0, dZ_0."""
         *saved, options = ctx.saved
-        grad_output, grad_S, grad_Z = _filled(ctx, grad_output, grad_S, grad_Z)
-        dq, dk, dv, dstate = recurrent.backward(
-            grad_output, LinearState(grad_S, grad_Z), *saved, **options
-        )
-        return dq, dk, dv, *(dstate if options["initial_state"] else (None, None))
+        grad_output, *grads = _filled(ctx, grad_output, *grad_state)
+        end = LinearState(*grads) if any(g is not None for g in grad_state) else None
+        *gradients, start = kernelized.backward(grad_output, end, *saved, **options)
+        return *gradients, *(start or (None, None))
 
 
 class LinearAttentionStep(Function):

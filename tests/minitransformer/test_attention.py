@@ -55,8 +55,8 @@ def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
     """One position through the public step."""
     options = {name: keywords[name] for name in ("feature_map", "guard")}
     state = None if state is None else LinearState(*map(Tensor, state))
-    token = (Tensor(inputs[name]) for name in ("query", "key", "value"))
-    output, state = linear_attention_step(*token, state, **options)
+    query, key, value = (Tensor(inputs[name]) for name in ("query", "key", "value"))
+    output, state = linear_attention_step(query, key, value, state, **options)
     return output.data, LinearState(state.S.data, state.Z.data)
 
 
@@ -81,7 +81,7 @@ OPERATIONS = [
     operation(
         "recurrent",
         linear_attention,
-        {"variants": LINEAR, "causal": (True,), "stateful": True},
+        {"variants": LINEAR, "causal": (True,), "stateful": True, "packed": True},
         algorithm="recurrent",
         return_state=True,
     ),
@@ -227,8 +227,8 @@ def state(e: int = 4, m: int = 7) -> LinearState:
         ),
         ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
         (
-            {"algorithm": "chunked"},
-            "algorithm must be one of 'auto', 'naive', 'recurrent', 'linear', got 'chunked'",
+            {"algorithm": "quadratic"},
+            "algorithm must be one of 'auto', 'naive', 'linear', 'recurrent', 'chunked', got 'quad",
         ),
         ({"eps": 0.0}, "eps must be a finite number above 0, got 0.0; None chooses one"),
         (
@@ -239,7 +239,20 @@ def state(e: int = 4, m: int = 7) -> LinearState:
         ({"initial_state": state()}, "initial_state and return_state belong to a sequence that"),
         (
             {"algorithm": "naive", "causal": True, "return_state": True},
-            "algorithm 'naive' has no state; for initial_state and return_state use 'recurrent'",
+            "algorithm 'naive' has no state and takes no packed sequences; for initial_state and "
+            "return_state use 'recurrent'",
+        ),
+        (
+            {"algorithm": "naive", "causal": True, "cu_seqlens": [0, 5]},
+            "packed sequences (cu_seqlens) lie one after the other in arrays (1, H, T, E), of the",
+        ),
+        (
+            {"cu_seqlens": [0, 5]},
+            "packed sequences (cu_seqlens) need causal=True and query_offset=0",
+        ),
+        (
+            {"causal": True, "cu_seqlens": [0, 5], "key_lengths": [1, 2]},
+            "cu_seqlens says how long sequences are; leave out query_lengths and key_lengths",
         ),
         (
             {"causal": True, "initial_state": state(e=5)},
@@ -252,6 +265,21 @@ def test_refusals_of_linear_attention(changed: dict[str, Any], message: str) -> 
     with pytest.raises(ValueError) as caught:
         linear_attention(**arguments)
     assert str(caught.value).startswith(f"linear_attention: {message}")
+
+
+@pytest.mark.parametrize("boundaries", [[1, 5], [0, 4], [0, 3, 2, 5], [0, 6]])
+def test_refusal_of_boundaries_that_do_not_fit(boundaries: list[int]) -> None:
+    x = Tensor(np.ones((1, 2, 5, 3)))
+    with pytest.raises(
+        ValueError, match="cu_seqlens must rise from 0 to 5, the rows of the packed"
+    ):
+        linear_attention(x, x, x, causal=True, cu_seqlens=boundaries)
+
+
+def test_refusal_of_lengths_in_place_of_boundaries() -> None:
+    x = Tensor(np.ones((1, 2, 5, 3)))
+    with pytest.raises(TypeError, match=r"cu_seqlens must be N \+ 1 integers, where each of N seq"):
+        linear_attention(x, x, x, causal=True, cu_seqlens=[5.0])
 
 
 def test_refusal_of_an_infinite_scale() -> None:
