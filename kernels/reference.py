@@ -56,6 +56,18 @@ the gradient of such features, given dQ_i = [x_i, y_i, z_i]
     dt_i = c (.) q_i (.) (y_i (.) cos t_i - x_i (.) sin t_i)                                  (F7)
     dq_i = c (.) h_i + z_i                     dc = sum_i q_i (.) h_i
     db   = sum_i dt_i         da_e = sum_i dt_ie p_i         dp_i = sum_e dt_ie a_e           (F8)
+
+Shaw's relative positions: a second term, with an embedding e_r for each distance r            (S0)
+    r_ij = clip(j - i - query_offset, -k, k)                                                  (R1)
+    b_ij = u_i . e_r_ij       u_i = phi(query_i)  (feature)    query_i  (raw)                 (R2)
+    s_ij = w_ij f(b_ij)       f: softplus, exp (of at most 60), or identity                   (R3)
+    n_i += sum_j s_ij v_j     d_i += sum_j s_ij                                               (R4)
+and o_i by (13). From a state come keys at j = -k to -1, as many as there were; all before them are
+at distance -k, and of those only the number and the sum of the values are known.
+the gradient of the second term
+    ds_ij = w_ij (dn_i . v_j + dd_i)           db_ij = ds_ij f'(b_ij)                         (R5)
+    du_i  = sum_j db_ij e_r_ij                 de_r  = sum_{i, j: r_ij = r} db_ij u_i         (R6)
+    dv_j += sum_i s_ij dn_i                                                                   (R7)
 """
 
 from __future__ import annotations
@@ -716,3 +728,322 @@ def fourier_zero_state(k: Array, v: Array, form: str, denominator: str) -> State
     D = 3 * E if form == "one_plus_cos" else 2 * E
     Z = np.zeros((N, H, D if denominator == "rotated" else E), k.dtype)
     return np.zeros((N, H, D, v.shape[-1]), k.dtype), Z
+
+
+class RelativeState(NamedTuple):
+    """What a causal sequence leaves behind.
+
+    `S` (N, H, E, M) and `Z` (N, H, E) are those of linear attention, `tail` (N, H, M) is the sum of
+    all values but the last k, `recent` (N, H, k, M) are these, `length` (N,) counts the keys.
+    """
+
+    S: Array
+    Z: Array
+    tail: Array
+    recent: Array
+    length: Array
+
+
+class Past(NamedTuple):
+    """The values that queries see, the state's first: the tail as one, then the recent."""
+
+    value: Array  # (N, H, J, M)
+    position: Array  # (J,)
+    count: Array  # (N, 1, 1, J), how many keys a value is the sum of
+    seen: Array  # (N, 1, Lq, J)
+
+
+def relative_linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    relative_embedding: ArrayLike,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: str = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Linear attention with Shaw's relative positions, equations (R1) to (R4).
+
+    Args:
+        query: (N, H, Lq, E) floats.
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        relative_embedding: (H, 2k + 1, E) floats, row r + k for the distance r.
+        score_map: "softplus", "exp" or "identity", see (R3).
+        relative_query: "feature" or "raw", see (R2).
+        feature_map: as in `linear_attention`.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        initial_state: what a causal sequence continues from; None: nothing.
+        guard: as there.
+        eps: as there.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
+
+    Source: S0; Shaw et al. 2018, equations 3 and 4.
+    """
+    query, key, value, e = (np.asarray(x, dtype) for x in (query, key, value, relative_embedding))
+    seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
+    alive = inside(query, query_lengths)
+    n, d = relative_sums(
+        query, key, value, e, score_map, relative_query, feature_map, query_offset, seen, alive,
+        initial_state,
+    )  # fmt: skip
+    return n / guarded(d, guard, eps)[0][..., None]  # (13)
+
+
+def relative_sums(
+    query: Array,
+    key: Array,
+    value: Array,
+    embedding: Array,
+    score_map: str,
+    relative_query: str,
+    feature_map: str,
+    query_offset: int,
+    seen: Array,
+    alive: Array,
+    initial_state: RelativeState | None,
+) -> State:
+    """Returns n_i (N, H, Lq, M) and d_i (N, H, Lq), both terms of both."""
+    state = None if initial_state is None else as_state(initial_state[:2], key.dtype)
+    n, d = linear_sums(query, key, value, feature_map, seen, alive, state)
+    past = with_the_past(value, seen, alive, initial_state)
+    b, _ = relative_scores(
+        query, embedding, past.position, relative_query, feature_map, query_offset
+    )
+    s = past.seen * score_weights(b, score_map)  # (R3)
+    return n + s @ past.value, d + np.sum(s * past.count, axis=-1)  # (R4)
+
+
+def relative_scores(
+    query: Array,
+    embedding: Array,
+    position: Array,
+    relative_query: str,
+    feature_map: str,
+    query_offset: int,
+) -> tuple[Array, Array]:
+    """Returns b_ij (N, H, Lq, J) and r_ij + k (Lq, J), equations (R1) and (R2)."""
+    k = embedding.shape[1] // 2
+    i = np.arange(query.shape[2])[:, None]
+    row = k + np.clip(position - i - query_offset, -k, k)  # (R1)
+    u = query if relative_query == "raw" else phi(query, feature_map)
+    of_each_distance = u @ embedding.swapaxes(-1, -2)  # (N, H, Lq, 2k + 1)
+    where = np.broadcast_to(row, (*query.shape[:2], *row.shape))
+    return np.take_along_axis(of_each_distance, where, -1), row  # (R2)
+
+
+def score_weights(b: Array, score_map: str) -> Array:
+    """Returns f(b) of equation (R3)."""
+    return np.exp(np.where(b < 60, b, 60)) if score_map == "exp" else phi(b, score_map)
+
+
+def score_slope(b: Array, score_map: str) -> Array:
+    """Returns f'(b)."""
+    return (b < 60) * score_weights(b, "exp") if score_map == "exp" else phi_slope(b, score_map)
+
+
+def with_the_past(value: Array, seen: Array, alive: Array, state: RelativeState | None) -> Past:
+    """Returns what there is to see: the keys of a state come before position 0."""
+    N, _, Lk, _ = value.shape
+    position, count = np.arange(Lk), np.ones((N, 1, 1, Lk), int)
+    if state is None:
+        return Past(value, position, count, seen)
+    tail, recent = (np.asarray(x, value.dtype) for x in (state.tail, state.recent))
+    k = recent.shape[2]
+    window = np.arange(-k, 0)
+    beyond = np.maximum(0, state.length - k)
+    exists = window >= -np.reshape(state.length, (N, 1, 1, 1))  # (N, 1, 1, k)
+    return Past(
+        np.concatenate([tail[:, :, None], recent, value], axis=2),
+        np.concatenate([[-np.iinfo(np.int32).max], window, position]),
+        np.concatenate([beyond.reshape(N, 1, 1, 1), np.ones((N, 1, 1, k), int), count], axis=3),
+        np.concatenate([alive[..., None], alive[..., None] & exists, seen], axis=3),
+    )
+
+
+def relative_linear_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    relative_embedding: ArrayLike,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: str = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array, Array, Array] | None]:
+    """The gradient of `relative_linear_attention`, equations (R5) to (R7) and (14) to (18).
+
+    Args:
+        grad_output: (N, H, Lq, M), dLoss/do.
+        query: this and all the rest as in `relative_linear_attention`.
+        key: as there.
+        value: as there.
+        relative_embedding: as there.
+        score_map: as there.
+        relative_query: as there.
+        feature_map: as there.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        initial_state: as there.
+        guard: as there.
+        eps: as there.
+        dtype: as there.
+
+    Returns:
+        The gradients of query, key, value and relative_embedding; and those of S, Z, tail and
+        recent, or None where there is no initial state.
+    """
+    g, query, key, v, e = (
+        np.asarray(x, dtype) for x in (grad_output, query, key, value, relative_embedding)
+    )
+    seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
+    alive = inside(query, query_lengths)
+    n, d = relative_sums(
+        query, key, v, e, score_map, relative_query, feature_map, query_offset, seen, alive,
+        initial_state,
+    )  # fmt: skip
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, guard, eps)  # (14)
+
+    q, k = phi(query, feature_map), phi(key, feature_map)
+    state = None if initial_state is None else as_state(initial_state[:2], dtype)
+    dq, dk, dv, (dS, dZ) = linear_sums_backward(dn, dd, q, k, v, seen, state)
+    dq, dk = phi_slope(query, feature_map) * dq, phi_slope(key, feature_map) * dk
+
+    past = with_the_past(v, seen, alive, initial_state)
+    b, row = relative_scores(query, e, past.position, relative_query, feature_map, query_offset)
+    s = past.seen * score_weights(b, score_map)  # (R3)
+    ds = past.seen * (dn @ past.value.swapaxes(-1, -2) + dd * past.count)  # (R5)
+    db = ds * score_slope(b, score_map)  # (R5)
+    of_each_distance = [np.sum(db * (row == r), axis=-1) for r in range(e.shape[1])]
+    dB = np.stack(of_each_distance, axis=-1)  # (N, H, Lq, 2k + 1)
+    du = dB @ e  # (R6)
+    u, slope = (query, 1) if relative_query == "raw" else (q, phi_slope(query, feature_map))
+    de = np.sum(dB.swapaxes(-1, -2) @ u, axis=0)  # (R6)
+    of_past = s.swapaxes(-1, -2) @ dn  # (R7)
+    before = of_past.shape[2] - v.shape[2]
+    gradients = dq + slope * du, dk, dv + of_past[:, :, before:], de
+    if initial_state is None:
+        return gradients, None
+    return gradients, (dS, dZ, of_past[:, :, 0], of_past[:, :, 1:before])
+
+
+def relative_final_state(
+    key: ArrayLike,
+    value: ArrayLike,
+    window: int,
+    *,
+    feature_map: str = "elu",
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    dtype: DTypeLike = np.float64,
+) -> RelativeState:
+    """The state after every valid key, equation (19) and the last values.
+
+    Args:
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        window: k, of relative embeddings of distances -k to k.
+        feature_map: as in `linear_attention`.
+        key_lengths: as there.
+        initial_state: as in `relative_linear_attention`.
+        dtype: the dtype of all arithmetic.
+    """
+    key, value = np.asarray(key, dtype), np.asarray(value, dtype)
+    N, H, Lk, M = value.shape
+    start = initial_state or relative_zero_state(key, value, window)
+    S, Z = final_state(
+        key, value, feature_map=feature_map, key_lengths=key_lengths, initial_state=start[:2],
+        dtype=dtype,
+    )  # fmt: skip
+    tail, recent = np.array(start.tail, dtype), np.zeros((N, H, window, M), dtype)
+    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
+    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
+        fresh = max(0, window - known)  # rows that never held a value
+        old = np.asarray(start.recent[n, :, fresh:], dtype)
+        values = np.concatenate([old, value[n, :, :count]], axis=1)
+        fallen = max(0, values.shape[1] - window)
+        tail[n] += np.sum(values[:, :fallen], axis=1)
+        recent[n, :, window - (values.shape[1] - fallen) :] = values[:, fallen:]
+    return RelativeState(S, Z, tail, recent, start.length + counts)
+
+
+def relative_final_state_backward(
+    grad_state: tuple[Array, Array, Array, Array],
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    feature_map: str = "elu",
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, tuple[Array, Array, Array, Array]]:
+    """The gradient of `relative_final_state`.
+
+    Args:
+        grad_state: the gradients of S, Z, tail and recent.
+        key: this and all the rest as in `relative_final_state`.
+        value: as there.
+        feature_map: as there.
+        key_lengths: as there.
+        initial_state: as there.
+        dtype: as there.
+
+    Returns:
+        dk (N, H, Lk, E), dv (N, H, Lk, M), and the gradients of S, Z, tail and recent.
+    """
+    key, value = np.asarray(key, dtype), np.asarray(value, dtype)
+    of_tail, of_recent = (np.asarray(x, dtype) for x in grad_state[2:])
+    window = of_recent.shape[2]
+    dk, dv, (dS, dZ) = final_state_backward(
+        grad_state[:2], key, value, feature_map=feature_map, key_lengths=key_lengths, dtype=dtype
+    )
+    start = initial_state or relative_zero_state(key, value, window)
+    N, _, Lk, _ = value.shape
+    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
+    drecent = np.zeros_like(of_recent)
+    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
+        real = min(window, known)
+        moved = real + count  # the values that were in the window or came to it
+        shares = np.concatenate(
+            [
+                np.repeat(of_tail[n, :, None], max(0, moved - window), axis=1),
+                of_recent[n, :, max(0, window - moved) :],
+            ],
+            axis=1,
+        )
+        drecent[n, :, window - real :] = shares[:, :real]
+        dv[n, :, :count] += shares[:, real:]
+    return dk, dv, (dS, dZ, of_tail, drecent)
+
+
+def relative_zero_state(key: Array, value: Array, window: int) -> RelativeState:
+    """Returns the state of an empty sequence."""
+    N, H, _, M = value.shape
+    tail, recent = np.zeros((N, H, M), value.dtype), np.zeros((N, H, window, M), value.dtype)
+    return RelativeState(*zero_state(key, value), tail, recent, np.zeros(N, np.int64))
