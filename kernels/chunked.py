@@ -1,0 +1,689 @@
+r"""Causal linear attention in chunks: a recurrence from chunk to chunk, matrix products inside.
+
+With features q_i = phi(Q_i) and k_j = phi(K_j), `recurrent` updates a state at every token,
+
+    S_i = S_{i-1} + k_i v_i^T        Z_i = Z_{i-1} + k_i        n_i = S_i^T q_i
+
+which touches all E x M numbers of S for a single token. Cut the sequence into chunks of C tokens
+instead, and let S and Z be the state before a chunk. Token i of the chunk has added the keys up to
+its own to it:
+
+    S_i = S + sum_{j <= i} k_j v_j^T                                                           (1)
+    n_i = S_i^T q_i = S^T q_i + sum_{j <= i} (q_i . k_j) v_j                                   (2)
+
+with j in the chunk. So the state need only be known where chunks begin. With the rows of a chunk
+as matrices Q, K (C x E) and V (C x M), and tril for "0 where j > i",
+
+    A  = tril(Q K^T)                                                                           (3)
+    N  = Q S + A V                           d  = Q Z + A 1                                    (4)
+    S' = S + K^T V                           Z' = Z + K^T 1                                    (5)
+    o_i = n_i / guard(d_i)                                                                     (6)
+
+(Hua et al. 2022; Sun et al. 2023; Yang et al. 2024). C = 1 is the recurrence, C >= L the masked
+quadratic form of `linear`. All chunk sizes give the same result; they differ in cost:
+
+                               recurrence      chunks              quadratic form
+    steps, one by one          L               L / C               1
+    multiplications, a token   2 E M           2 E M + C (E + M)   L (E + M)
+    passes over S              L               L / C               none
+
+The multiplications that chunks add are few while C is small beside E and M. What they buy: a number
+of S, once read, serves C tokens, and so do barriers.
+
+Backward, given gn_i = dLoss/dn_i and gd_i = dLoss/dd_i from `normaliser_gradients`, recurrent.py
+finds that dq, dk and dv are one sum with different actors,
+
+    y_i = sum_{j <= i} (A_i . B_j + a_i b_j) C_j                                               (7)
+
+               A    B    C    a    b    order      X_0     x_0     X_L      x_L
+        dq     gn   v    k    gd   1    forward    S_0^T   Z_0
+        dk     v    gn   q    1    gd   reverse    dS_L^T  dZ_L            dZ_0
+        dv     k    q    gn   0    0    reverse    dS_L            dS_0
+
+and it is cut into chunks by the same step:
+
+    W  = tril(A B^T + a b^T)                                                                   (8)
+    Y  = A X + a x^T + W C                                                                     (9)
+    X' = X + B^T C                           x' = x + C^T b                                   (10)
+
+Positions. Query i sees keys up to i + query_offset, so a chunk is a range of positions p: the keys
+p and the queries p - query_offset; rows that do not exist are zeros. In reverse both sequences are
+read from their ends.
+
+A block handles one head and up to 64 columns of its state, which stays in shared memory while the
+block walks along. Where heads are too few to keep all processors busy, the sequence is also cut
+into segments, a block to each. Then there are two walks: the first only adds up (5), from zero; a
+segment starts from the sums of those before it; the second walk answers. So memory holds a state
+for each segment, never for each token.
+
+The kernels in this file:
+
+    _forward_kernel   (3)-(6)
+    _scan_kernel      (8)-(10), for dq, dk and dv
+
+A tile is 16 tokens, and a chunk one tile (or part of one, or several). threadIdx.x = x is a column
+of a product, threadIdx.y = y a group of OWN rows, whose sums a thread makes at once. The rows on
+the left of a product are read by all threads of a row at the same address, a broadcast; that is
+why Q lies transposed: in (3) it is on the right, in (4) on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from .arrays import (
+    SHARED_BYTES,
+    Array,
+    array_module,
+    ceil_div,
+    contiguous,
+    kernel_dtype,
+    round_up,
+    spans,
+)
+from .cuda import Kernel, cuda
+from .feature_maps import feature_map as get_feature_map
+from .guards import eps_or_default, normaliser_gradients
+from .guards import guard as get_guard
+from .recurrent import LinearState, state_or_zeros
+
+TILE = 16  # tokens
+LANES = TILE  # threadIdx.x
+GROUPS = 4  # threadIdx.y
+THREADS = LANES, GROUPS
+OWN = TILE // GROUPS  # rows of a tile that a thread owns
+COLUMNS = (64, 32, 16)  # of the state, per block; the first that fits in shared memory
+SLICE_BYTES = 256  # of a row of features, that a tile holds at a time
+ENOUGH_BLOCKS = {"numpy": 8, "cupy": 256}  # to keep all processors busy
+FEWEST_TOKENS = 512  # that are worth a segment
+
+
+class _Shape(NamedTuple):
+    """How a state of `inner` rows is spread over blocks and tiles."""
+
+    inner: int  # rows of the state, rounded up
+    slice: int  # of these, that a tile holds at a time
+    columns: int  # of the state, per block
+
+    @property
+    def width(self) -> int:
+        """The columns of a thread."""
+        return self.columns // LANES
+
+    @property
+    def group(self) -> int:
+        """The rows of a slice of the state that a thread owns."""
+        return self.slice // GROUPS
+
+    @property
+    def at_once(self) -> int:
+        """Of these, the rows whose sums it makes at once."""
+        return min(OWN, self.group)
+
+
+def _shape(inner: int, outer: int, real: Any) -> _Shape:
+    """The shape for a state of `inner x outer` numbers; its tiles fit in shared memory."""
+    size = real.bitwidth // 8
+    most = SLICE_BYTES // size
+    rows = round_up(inner)
+    if rows > most:
+        rows = ceil_div(inner, most) * most
+    width = min(rows, most)
+    fixed = 2 * TILE * width + TILE * TILE + rows + 2 * GROUPS * TILE
+    columns = next(c for c in COLUMNS if size * (fixed + (rows + TILE + 1) * c) <= SHARED_BYTES)
+    return _Shape(rows, width, min(columns, max(LANES, round_up(outer))))
+
+
+@cache
+def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str) -> Kernel:
+    inner, slice_, columns = shape
+    width, group, at_once = shape.width, shape.group, shape.at_once
+    phi = get_feature_map(feature_name, real).value
+    guard = get_guard(guard_name, real).value
+
+    @cuda.jit(fastmath=True)
+    def forward(  # type: ignore[no-untyped-def]
+        query, key, value, queries, keys, offset, chunk, span, answers, eps,
+        out, denominator, S0, Z0, S1, Z1,
+    ):  # fmt: skip
+        """Query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M), and the spans of both.
+
+        States are (segments, N, H, E, M) and (segments, N, H, E). Without `answers` only the last
+        two are written to.
+        """
+        q = cuda.shared.array((slice_, TILE), real)  # transposed
+        k = cuda.shared.array((TILE, slice_), real)
+        v = cuda.shared.array((TILE, columns), real)
+        a = cuda.shared.array((TILE, TILE), real)  # transposed
+        d_part = cuda.shared.array((GROUPS, TILE), real)  # each group's share of d
+        S = cuda.shared.array((inner, columns), real)
+        Z = cuda.shared.array(inner, real)
+        a_own = cuda.local.array(OWN, real)
+        n_own = cuda.local.array((width, OWN), real)
+        sums = cuda.local.array((width, at_once), real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        E, M = query.shape[3], value.shape[3]
+        segment = cuda.blockIdx.x % S0.shape[0]
+        first_m = cuda.blockIdx.x // S0.shape[0] * columns
+        batch, first_query = queries[n, 0], queries[n, 1]
+        last_query, query_room = queries[n, 2], queries[n, 3]
+        first_key, last_key = keys[n, 1], keys[n, 2]
+        begin = min(0, offset) + segment * span
+        end = min(begin + span, max(last_key, query_room + offset))
+
+        for e in range(y, inner, GROUPS):
+            for w in range(width):
+                m = first_m + w * LANES + x
+                S[e, w * LANES + x] = real(0)
+                if e < E and m < M:
+                    S[e, w * LANES + x] = S0[segment, n, h, e, m]
+        for e in range(y * LANES + x, inner, GROUPS * LANES):
+            Z[e] = Z0[segment, n, h, e] if e < E else real(0)
+
+        step = min(chunk, TILE)
+        for start in range(begin, end, chunk):
+            stop = min(start + chunk, end)
+            for tile in range(start, stop, step):  # of queries
+                d_own = real(0)
+                for w in range(width):
+                    for r in range(OWN):
+                        n_own[w, r] = real(0)
+
+                for past in range(start, tile + 1, step):  # tiles of keys
+                    for r in range(OWN):
+                        a_own[r] = real(0)
+                    for s in range(0, inner, slice_):
+                        cuda.syncthreads()
+                        for t in range(y, TILE, GROUPS):
+                            j, i = past + t, tile + t - offset
+                            is_key = 0 <= j < last_key and t < step and j < stop
+                            is_query = 0 <= i < last_query and t < step and tile + t < stop
+                            for e in range(x, slice_, LANES):
+                                k[t, e] = real(0)
+                                if is_key and s + e < E:
+                                    k[t, e] = phi(key[batch, h, first_key + j, s + e])
+                                q[e, t] = real(0)
+                                if is_query and s + e < E:
+                                    q[e, t] = phi(query[batch, h, first_query + i, s + e])
+                            for w in range(width):
+                                m = first_m + w * LANES + x
+                                v[t, w * LANES + x] = real(0)
+                                if is_key and m < M:
+                                    v[t, w * LANES + x] = value[batch, h, first_key + j, m]
+                        cuda.syncthreads()
+
+                        if answers:
+                            for e in range(slice_):
+                                for r in range(OWN):
+                                    a_own[r] += k[y * OWN + r, e] * q[e, x]  # (3)
+                        if answers and past == start:
+                            for e in range(slice_):
+                                for w in range(width):
+                                    for r in range(OWN):
+                                        n_own[w, r] += (
+                                            q[e, y * OWN + r] * S[s + e, w * LANES + x]
+                                        )  # (4)
+                            for e in range(y, slice_, GROUPS):
+                                d_own += q[e, x] * Z[s + e]  # (4)
+                        if answers and s + slice_ == inner:
+                            for r in range(OWN):
+                                j = y * OWN + r
+                                if past + j > tile + x:
+                                    a_own[r] = real(0)
+                                a[j, x] = a_own[r]
+                                d_own += a_own[r]  # (4)
+                            d_part[y, x] = d_own
+                        cuda.syncthreads()
+
+                        if tile + step >= stop:
+                            for first in range(0, group, at_once):
+                                e = y * group + first
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        sums[w, r] = S[s + e + r, w * LANES + x]
+                                for t in range(TILE):
+                                    for w in range(width):
+                                        for r in range(at_once):
+                                            sums[w, r] += k[t, e + r] * v[t, w * LANES + x]  # (5)
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        S[s + e + r, w * LANES + x] = sums[w, r]
+                            for e in range(y * LANES + x, slice_, GROUPS * LANES):
+                                z = Z[s + e]
+                                for t in range(TILE):
+                                    z += k[t, e]  # (5)
+                                Z[s + e] = z
+
+                    if answers:
+                        for t in range(TILE):
+                            for w in range(width):
+                                for r in range(OWN):
+                                    n_own[w, r] += a[t, y * OWN + r] * v[t, w * LANES + x]  # (4)
+
+                if answers:
+                    for r in range(OWN):
+                        t = y * OWN + r
+                        i = tile + t - offset
+                        d = real(0)
+                        for part in range(GROUPS):
+                            d += d_part[part, t]
+                        over_D = real(1) / guard(d, eps)
+                        if 0 <= i < query_room and t < step and tile + t < stop:
+                            for w in range(width):
+                                m = first_m + w * LANES + x
+                                if m < M:
+                                    out[batch, h, first_query + i, m] = n_own[w, r] * over_D  # (6)
+                            if x == 0 and first_m == 0:
+                                denominator[batch, h, first_query + i] = d
+
+        cuda.syncthreads()
+        for e in range(y, E, GROUPS):
+            for w in range(width):
+                m = first_m + w * LANES + x
+                if m < M:
+                    S1[segment, n, h, e, m] = S[e, w * LANES + x]
+        for e in range(y * LANES + x, E, GROUPS * LANES):
+            if first_m == 0:
+                Z1[segment, n, h, e] = Z[e]
+
+    return forward
+
+
+@cache
+def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> Kernel:
+    """Equation (7); `features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
+    inner, slice_, columns = shape
+    width, group, at_once = shape.width, shape.group, shape.at_once
+    phi, phi_derivative = get_feature_map(feature_name, real)
+    identity, one = get_feature_map("identity", real)
+    map_ab, map_c, slope = (
+        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
+    )
+
+    @cuda.jit(fastmath=True)
+    def scan(  # type: ignore[no-untyped-def]
+        A, B, C, a, b, spans_a, spans_b, offset, way, chunk, span, answers,
+        raw, y_out, X0, x0, X1, x1,
+    ):  # fmt: skip
+        """Equation (7) for A (N, H, La, inner), B (N, H, Lb, inner) and C (N, H, Lb, outer).
+
+        a is (N, H, La), b (N, H, Lb); the spans of both follow. `way` is 1, or -1 to read both
+        sequences from their ends; `raw` are the inputs that y is multiplied by phi' of. States are
+        (segments, N, H, inner, outer) and (segments, N, H, outer). Without `answers` only the last
+        two are written to.
+        """
+        a_tile = cuda.shared.array((slice_, TILE), real)  # transposed
+        b_tile = cuda.shared.array((TILE, slice_), real)
+        c_tile = cuda.shared.array((TILE, columns), real)
+        w_tile = cuda.shared.array((TILE, TILE), real)  # transposed
+        a_extra = cuda.shared.array(TILE, real)
+        b_extra = cuda.shared.array(TILE, real)
+        X = cuda.shared.array((inner, columns), real)
+        x_extra = cuda.shared.array(columns, real)
+        w_own = cuda.local.array(OWN, real)
+        y_own = cuda.local.array((width, OWN), real)
+        sums = cuda.local.array((width, at_once), real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        D, M = A.shape[3], C.shape[3]
+        segment = cuda.blockIdx.x % X0.shape[0]
+        first_c = cuda.blockIdx.x // X0.shape[0] * columns
+        batch, first_a, last_a, La = spans_a[n, 0], spans_a[n, 1], spans_a[n, 2], spans_a[n, 3]
+        first_b, last_b, Lb = spans_b[n, 1], spans_b[n, 2], spans_b[n, 3]
+        begin_a = 0 if way > 0 else La - 1
+        begin_b = 0 if way > 0 else Lb - 1
+        begin = min(0, offset) + segment * span
+        end = min(begin + span, max(Lb, La + offset))
+
+        for d in range(y, inner, GROUPS):
+            for w in range(width):
+                c = first_c + w * LANES + x
+                X[d, w * LANES + x] = real(0)
+                if d < D and c < M:
+                    X[d, w * LANES + x] = X0[segment, n, h, d, c]
+        for c in range(y * LANES + x, columns, GROUPS * LANES):
+            x_extra[c] = x0[segment, n, h, first_c + c] if first_c + c < M else real(0)
+
+        step = min(chunk, TILE)
+        for start in range(begin, end, chunk):
+            stop = min(start + chunk, end)
+            for tile in range(start, stop, step):  # of rows A
+                for w in range(width):
+                    for r in range(OWN):
+                        y_own[w, r] = real(0)
+
+                for past in range(start, tile + 1, step):  # tiles of rows B and C
+                    for r in range(OWN):
+                        w_own[r] = real(0)
+                    for s in range(0, inner, slice_):
+                        cuda.syncthreads()
+                        for t in range(y, TILE, GROUPS):
+                            j, i = begin_b + way * (past + t), begin_a + way * (tile + t - offset)
+                            is_b = 0 <= j < last_b and t < step and past + t < stop
+                            is_a = 0 <= i < last_a and t < step and tile + t < stop
+                            for d in range(x, slice_, LANES):
+                                b_tile[t, d] = real(0)
+                                if is_b and s + d < D:
+                                    b_tile[t, d] = map_ab(B[batch, h, first_b + j, s + d])
+                                a_tile[d, t] = real(0)
+                                if is_a and s + d < D:
+                                    a_tile[d, t] = map_ab(A[batch, h, first_a + i, s + d])
+                            for w in range(width):
+                                c = first_c + w * LANES + x
+                                c_tile[t, w * LANES + x] = real(0)
+                                if is_b and c < M:
+                                    c_tile[t, w * LANES + x] = map_c(C[batch, h, first_b + j, c])
+                            if x == 0:
+                                b_extra[t] = b[batch, h, first_b + j] if is_b else real(0)
+                                a_extra[t] = a[batch, h, first_a + i] if is_a else real(0)
+                        cuda.syncthreads()
+
+                        if answers:
+                            for d in range(slice_):
+                                for r in range(OWN):
+                                    w_own[r] += b_tile[y * OWN + r, d] * a_tile[d, x]  # (8)
+                        if answers and past == start:
+                            for d in range(slice_):
+                                for w in range(width):
+                                    for r in range(OWN):
+                                        y_own[w, r] += (
+                                            a_tile[d, y * OWN + r] * X[s + d, w * LANES + x]
+                                        )  # (9)
+                        if answers and s + slice_ == inner:
+                            for r in range(OWN):
+                                j = y * OWN + r
+                                w_tile[j, x] = w_own[r] + b_extra[j] * a_extra[x]  # (8)
+                                if past + j > tile + x:
+                                    w_tile[j, x] = real(0)
+                                if past == start:
+                                    for w in range(width):
+                                        y_own[w, r] += a_extra[j] * x_extra[w * LANES + x]  # (9)
+                        cuda.syncthreads()
+
+                        if tile + step >= stop:
+                            for first in range(0, group, at_once):
+                                d = y * group + first
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        sums[w, r] = X[s + d + r, w * LANES + x]
+                                for t in range(TILE):
+                                    for w in range(width):
+                                        for r in range(at_once):
+                                            sums[w, r] += (
+                                                b_tile[t, d + r] * c_tile[t, w * LANES + x]
+                                            )  # (10)
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        X[s + d + r, w * LANES + x] = sums[w, r]
+
+                    if tile + step >= stop:
+                        for c in range(y * LANES + x, columns, GROUPS * LANES):
+                            total = x_extra[c]
+                            for t in range(TILE):
+                                total += b_extra[t] * c_tile[t, c]  # (10)
+                            x_extra[c] = total
+                    if answers:
+                        for t in range(TILE):
+                            for w in range(width):
+                                for r in range(OWN):
+                                    y_own[w, r] += (
+                                        w_tile[t, y * OWN + r] * c_tile[t, w * LANES + x]
+                                    )  # (9)
+
+                if answers:
+                    for r in range(OWN):
+                        t = y * OWN + r
+                        i = begin_a + way * (tile + t - offset)
+                        if 0 <= i < La and t < step and tile + t < stop:
+                            for w in range(width):
+                                c = first_c + w * LANES + x
+                                if c < M:
+                                    y_out[batch, h, first_a + i, c] = y_own[w, r] * slope(
+                                        raw[batch, h, first_a + i, c]
+                                    )
+
+        cuda.syncthreads()
+        for d in range(y, D, GROUPS):
+            for w in range(width):
+                c = first_c + w * LANES + x
+                if c < M:
+                    X1[segment, n, h, d, c] = X[d, w * LANES + x]
+        for c in range(y * LANES + x, columns, GROUPS * LANES):
+            if first_c + c < M:
+                x1[segment, n, h, first_c + c] = x_extra[c]
+
+    return scan
+
+
+class _Walk(NamedTuple):
+    """How a sequence is cut."""
+
+    chunk: int
+    segments: int
+    span: int  # positions of a segment, whole chunks of them
+
+
+def _walk(positions: int, blocks: int, chunk_size: int | None, like: Array) -> _Walk:
+    """Segments for so many positions, where each takes so many blocks."""
+    chunk = TILE if chunk_size is None else int(chunk_size)
+    if chunk < 1:
+        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+    enough = ENOUGH_BLOCKS[array_module(like).__name__]
+    segments = max(1, min(enough // blocks, positions // FEWEST_TOKENS))
+    span = ceil_div(ceil_div(positions, segments), chunk) * chunk
+    return _Walk(chunk, max(1, ceil_div(positions, span)), span)
+
+
+Pair = tuple[Array, Array]  # a state: S and Z, or X and x
+
+
+def _in_segments(
+    launch: Callable[[bool, Pair, Pair], None], segments: int, state: Pair
+) -> tuple[Array, ...]:
+    """Launch a kernel, for its sums and its answers; return the state after the last segment.
+
+    `launch` takes whether to answer, the states to start from, and those to write to.
+    """
+    xp = array_module(state[0])
+    starts, ends = (tuple(xp.zeros((segments, *x.shape), x.dtype) for x in state) for _ in range(2))
+    if segments > 1:
+        launch(False, starts, ends)
+    for start, end, x in zip(starts, ends, state, strict=True):
+        start[0] = x
+        for i in range(1, segments):
+            start[i] = start[i - 1] + end[i - 1]
+    launch(True, starts, ends)
+    return tuple(end[-1] for end in ends)
+
+
+def forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: str = "elu",
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    cu_seqlens: Array | None = None,
+    initial_state: LinearState | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    chunk_size: int | None = None,
+) -> tuple[Array, Array, LinearState]:
+    """Causal linear attention, equations (3)-(6): time O(L (E M + C (E + M))).
+
+    Args:
+        query: `(N, H, Lq, E)`, float32 or float64.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        feature_map: a name of `feature_maps`; "identity" where query and key are features.
+        query_offset: query i sees keys j <= i + query_offset.
+        query_lengths: `(N,)` integers; output rows from there on are zero.
+        key_lengths: `(N,)` integers; keys from there on are not seen.
+        cu_seqlens: `(N + 1,)` integers; the arrays are then `(1, H, T, E)`, N sequences one after
+            the other, each from its entry to the next. None: padded arrays.
+        initial_state: the state that tokens before these left behind; zeros where None.
+        guard: what keeps the denominator from zero: "clamp", "add", "signed", or "none".
+        eps: the guard's size; None takes the guard's default for the dtype.
+        chunk_size: C, any number of tokens from 1 up; None for the fastest.
+
+    Returns:
+        The output `(N, H, Lq, M)`, the denominator d of equation (4) `(N, H, Lq)` for `backward`,
+        and the state after all keys, of each of the N sequences.
+
+    Raises:
+        TypeError: the arrays hold something else than float32 or float64.
+        ValueError: E or M is above 256, or the chunk size below 1.
+
+    Source: Hua et al. 2022, section 3.2; Yang et al. 2024, equations 2 and 3.
+    """
+    query, key, value = contiguous(query, key, value)
+    (rows, H, Lq, E), (Lk, M) = query.shape, value.shape[2:]
+    xp, real = array_module(query), kernel_dtype(query)
+    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
+    N = len(queries)
+    out = xp.empty((rows, H, Lq, M), query.dtype)
+    denominator = xp.empty((rows, H, Lq), query.dtype)
+    shape = _shape(E, M, real)
+    blocks = ceil_div(M, shape.columns)
+    positions = max(Lk, Lq + query_offset) - min(0, query_offset)
+    chunk, segments, span = _walk(positions, blocks * H * N, chunk_size, query)
+    kernel = _forward_kernel(shape, real, feature_map, guard)
+
+    def launch(answers: bool, starts: Pair, ends: Pair) -> None:
+        kernel[(segments * blocks, H, N), THREADS](
+            query, key, value, queries, keys, query_offset, chunk, span, answers,
+            eps_or_default(guard, eps, query), out, denominator, *starts, *ends,
+        )  # fmt: skip
+
+    state = _in_segments(launch, segments, state_or_zeros(initial_state, N, key, value))
+    return out, denominator, LinearState(*state)
+
+
+def backward(
+    grad_output: Array,
+    grad_state: LinearState | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    output: Array,
+    denominator: Array,
+    *,
+    guard: str = "clamp",
+    eps: float | None = None,
+    **options: Any,
+) -> tuple[Array, Array, Array, LinearState]:
+    """The gradients of `forward`, equations (7)-(10): one scan forward and two in reverse.
+
+    Args:
+        grad_output: `(N, H, Lq, M)`, the gradient of the output.
+        grad_state: the gradient of the final state; None for zeros.
+        query: as `forward` took it, and so all that follow.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        output: `(N, H, Lq, M)`, which `forward` returned.
+        denominator: `(N, H, Lq)`, which `forward` returned.
+        guard: as in `forward`.
+        eps: as in `forward`.
+        options: all other keywords of `forward`, see `gradients`.
+
+    Returns:
+        The gradients of query, key and value, and of the initial state.
+    """
+    visible = {name: x for name, x in options.items() if name not in ("feature_map", "chunk_size")}
+    gn, gd = normaliser_gradients(
+        grad_output, output, denominator, key.shape[2],
+        causal=True, guard=guard, eps=eps, **visible,
+    )  # fmt: skip
+    return gradients(gn, gd, grad_state, query, key, value, **options)
+
+
+def gradients(
+    gn: Array,
+    gd: Array,
+    grad_state: LinearState | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: str = "elu",
+    query_offset: int = 0,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+    cu_seqlens: Array | None = None,
+    initial_state: LinearState | None = None,
+    chunk_size: int | None = None,
+) -> tuple[Array, Array, Array, LinearState]:
+    """The gradients of the numerators and denominators, equations (7)-(10).
+
+    Args:
+        gn: `(N, H, Lq, M)`, the gradient of n; zero where no key or state is seen.
+        gd: `(N, H, Lq)`, the gradient of d, likewise.
+        grad_state: the gradient of the final state; None for zeros.
+        query: as `forward` took it, and so all that follow.
+        key: `(N, H, Lk, E)`.
+        value: `(N, H, Lk, M)`.
+        feature_map: as in `forward`.
+        query_offset: as in `forward`.
+        query_lengths: as in `forward`.
+        key_lengths: as in `forward`.
+        cu_seqlens: as in `forward`.
+        initial_state: as in `forward`.
+        chunk_size: as in `forward`.
+
+    Returns:
+        The gradients of query, key and value, and of the initial state.
+    """
+    query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
+    xp = array_module(query)
+    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
+    N, H = len(queries), query.shape[1]
+    first, last = (state_or_zeros(state, N, key, value) for state in (initial_state, grad_state))
+    ones_k, none_k = (make(key.shape[:3], key.dtype) for make in (xp.ones, xp.zeros))
+    none_q, none_z = xp.zeros(gd.shape, gd.dtype), xp.zeros((N, H, value.shape[3]), gd.dtype)
+    # In reverse both walks start at the ends, and packed sequences end together.
+    reverse = query.shape[2] - key.shape[2] + query_offset
+
+    dq, _, _ = _scan(
+        gn, value, key, gd, ones_k, queries, keys, query_offset, 1, chunk_size,
+        (first.S.swapaxes(-1, -2), first.Z), query, feature_map, "outer",
+    )  # fmt: skip
+    dk, _, dZ = _scan(
+        value, gn, query, ones_k, gd, keys, queries, reverse, -1, chunk_size,
+        (last.S.swapaxes(-1, -2), last.Z), key, feature_map, "outer",
+    )  # fmt: skip
+    dv, dS, _ = _scan(
+        key, query, gn, none_k, none_q, keys, queries, reverse, -1, chunk_size,
+        (last.S, none_z), value, feature_map, "inner",
+    )  # fmt: skip
+    return dq, dk, dv, LinearState(dS, dZ)
+
+
+def _scan(
+    A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
+    way: int, chunk_size: int | None, state: Pair, raw: Array, feature_name: str, features: str,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Equation (7) for one row of its table: y, X_L and x_L."""
+    _, H, La, inner = A.shape
+    Lb, outer = C.shape[2:]
+    N, real = len(spans_a), kernel_dtype(A)
+    y = array_module(A).empty_like(raw)
+    shape = _shape(inner, outer, real)
+    blocks = ceil_div(outer, shape.columns)
+    positions = max(Lb, La + offset) - min(0, offset)
+    chunk, segments, span = _walk(positions, blocks * H * N, chunk_size, A)
+    kernel = _scan_kernel(shape, real, feature_name, features)
+
+    def launch(answers: bool, starts: Pair, ends: Pair) -> None:
+        kernel[(segments * blocks, H, N), THREADS](
+            A, B, C, a, b, spans_a, spans_b, offset, way, chunk, span, answers, raw, y,
+            *starts, *ends,
+        )  # fmt: skip
+
+    return y, *_in_segments(launch, segments, state)
