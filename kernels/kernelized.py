@@ -200,6 +200,28 @@ def gradients(
     return xp.concatenate(dq, axis=3), xp.concatenate(dk, axis=3), sum(dv), _joined(dstates)
 
 
+def step(
+    query: Array, key: Array, value: Array, state: LinearState | None, **options: Any
+) -> tuple[Array, LinearState]:
+    """One token: `recurrent.step`; features in groups, where there are more than a kernel holds.
+
+    Args:
+        query: (N, H, E).
+        key: (N, H, E).
+        value: (N, H, M).
+        state: the state before this token; zeros where None. It is not modified.
+        options: feature_map, guard and eps, as in `forward`.
+
+    Returns:
+        The output (N, H, M) and the next state.
+    """
+    if query.shape[2] <= WIDEST:
+        return recurrent.step(query, key, value, state, **options)
+    rows = (x[:, :, None] for x in (query, key, value))
+    output, _, after = forward(*rows, algorithm="recurrent", initial_state=state, **options)
+    return output[:, :, 0], after
+
+
 def _groups(
     query: Array, key: Array, state: LinearState | None
 ) -> Iterator[tuple[Array, Array, LinearState | None]]:

@@ -5,8 +5,9 @@ The public functions, which check and explain, are in `minitransformer.attention
 
 from typing import Any
 
-from minitransformer_kernels import kernelized, recurrent, softmax
+from minitransformer_kernels import kernelized, relative, softmax
 from minitransformer_kernels.recurrent import LinearState
+from minitransformer_kernels.relative import RelativeState
 
 from ..device import Array, array_module
 from ..function import Context, Function
@@ -33,78 +34,106 @@ class SoftmaxAttention(Function):
         return tuple(softmax.backward(grad_output, *saved, **options))
 
 
-class LinearAttention(Function):
-    """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1), by any algorithm; causal ones go from state to state."""
+class KernelizedAttention(Function):
+    """Attention with states, by a module of host functions; its relatives only name the module.
 
-    @staticmethod
-    def forward(
-        ctx: Context,
-        query: Array,
-        key: Array,
-        value: Array,
-        S: Array | None,
-        Z: Array | None,
-        **options: Any,
-    ) -> Array | tuple[Array, Array, Array]:
-        """Return the output (N, H, Lq, M); where there are states, S and Z after the last key."""
-        options["initial_state"] = None if S is None else LinearState(S, Z)
-        output, denominator, state = kernelized.forward(query, key, value, **options)
-        # n_i = D_i o_i, so output and denominator stand for both halves of the fraction. No S_i is
-        # kept: there are L of them, each E x M, and a second scan makes them again.
-        ctx.save(query, key, value, output, denominator, options)
-        return output if state is None else (output, *state)
+    `forward` takes the inputs of that module's `forward`, then the arrays of an initial state, or
+    None for each. It returns the output and, where the algorithm has any, the final state's arrays.
+    """
 
-    @staticmethod
-    def backward(ctx: Context, grad_output: Array | None, *grad_state: Array | None) -> Gradients:
-        """Return dQ, dK, dV, dS_0, dZ_0."""
-        *saved, options = ctx.saved
-        grad_output, *grads = _filled(ctx, grad_output, *grad_state)
-        end = LinearState(*grads) if any(g is not None for g in grad_state) else None
-        *gradients, start = kernelized.backward(grad_output, end, *saved, **options)
-        return *gradients, *(start or (None, None))
+    kernels: Any
+    state: Any  # the NamedTuple that holds the arrays of a state
 
+    @classmethod
+    def forward(cls, ctx: Context, *arrays: Array | None, **options: Any) -> Any:
+        """Return the output (N, H, Lq, M); where there are states, the last one's arrays too."""
+        count = len(cls.state._fields)
+        inputs, initial = arrays[:-count], arrays[-count:]
+        options["initial_state"] = None if initial[0] is None else cls.state(*initial)
+        output, *kept, end = cls.kernels.forward(*inputs, **options)
+        # The denominators d_i are kept, and n_i = D_i o_i: both halves of the fraction. No S_i is:
+        # there are L of them, each E x M, and a second scan makes them again.
+        ctx.save(*inputs, output, *kept, options)
+        return output if end is None else (output, *end)
 
-class LinearAttentionStep(Function):
-    """One token of `RecurrentLinearAttention`, by the kernel made for it."""
-
-    @staticmethod
-    def forward(
-        ctx: Context,
-        query: Array,
-        key: Array,
-        value: Array,
-        S: Array | None,
-        Z: Array | None,
-        **options: Any,
-    ) -> tuple[Array, Array, Array]:
-        """Return the output (N, H, M) and the next S (N, H, E, M) and Z (N, H, E)."""
-        state = None if S is None else LinearState(S, Z)
-        # Inputs only: the output and the denominator of one token are quicker made again than kept.
-        ctx.save(query, key, value, state, options)
-        output, state = recurrent.step(query, key, value, state, **options)
-        return output, *state
-
-    @staticmethod
+    @classmethod
     def backward(
-        ctx: Context, grad_output: Array | None, grad_S: Array | None, grad_Z: Array | None
+        cls, ctx: Context, grad_output: Array | None, *grad_state: Array | None
     ) -> Gradients:
-        """Return dQ, dK, dV, dS_0, dZ_0 by a sequence of length 1."""
-        *token, state, options = ctx.saved
-        grad_output, grad_S, grad_Z = _filled(ctx, grad_output, grad_S, grad_Z)
-        query, key, value = (array[:, :, None] for array in token)  # (N, H, 1, E), ...
-        options = {**options, "initial_state": state}
-        output, denominator, _ = recurrent.forward(query, key, value, **options)
-        *gradients, dstate = recurrent.backward(
-            grad_output[:, :, None],
-            LinearState(grad_S, grad_Z),
-            query,
-            key,
-            value,
-            output,
-            denominator,
-            **options,
+        """Return the gradients of the inputs and of the initial state."""
+        *saved, options = ctx.saved
+        used = any(gradient is not None for gradient in grad_state)
+        grad_output, *filled = _filled(ctx, grad_output, *grad_state)
+        end = cls.state(*filled) if used else None
+        *gradients, start = cls.kernels.backward(grad_output, end, *saved, **options)
+        return *gradients, *(start or (None,) * len(cls.state._fields))
+
+
+class LinearAttention(KernelizedAttention):
+    """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1), by any algorithm."""
+
+    kernels = kernelized
+    state = LinearState
+
+
+class RelativeLinearAttention(KernelizedAttention):
+    """The same with Shaw's relative positions: (A + S_rel) V over its row sums."""
+
+    kernels = relative
+    state = RelativeState
+
+
+class TokenStep(Function):
+    """One token of an attention, by the kernel made for it."""
+
+    sequence: type[KernelizedAttention]
+    axes: tuple[int | None, ...]  # of each input of the sequence, where its tokens lie
+
+    @classmethod
+    def forward(cls, ctx: Context, *arrays: Array | None, **options: Any) -> Any:
+        """Return the output (N, H, M) and the next state's arrays."""
+        count = len(cls.axes)
+        inputs, initial = arrays[:count], arrays[count:]
+        state = None if initial[0] is None else cls.sequence.state(*initial)
+        # Inputs only: the output and the denominator of one token are quicker made again than kept.
+        ctx.save(inputs, state, options)
+        output, after = cls.sequence.kernels.step(*inputs, state, **options)
+        return output, *after
+
+    @classmethod
+    def backward(
+        cls, ctx: Context, grad_output: Array | None, *grad_state: Array | None
+    ) -> Gradients:
+        """Return the gradients by a sequence of length 1."""
+        inputs, state, options = ctx.saved
+        grad_output, *filled = _filled(ctx, grad_output, *grad_state)
+        xp, kernels = array_module(grad_output), cls.sequence.kernels
+        options = {**options, "algorithm": "recurrent", "causal": True, "initial_state": state}
+        axes = list(zip(inputs, cls.axes, strict=True))
+        rows = [x if axis is None else xp.expand_dims(x, axis) for x, axis in axes]
+        output, *kept, _ = kernels.forward(*rows, **options)
+        *gradients, start = kernels.backward(
+            grad_output[:, :, None], cls.sequence.state(*filled), *rows, output, *kept, **options
         )
-        return *(g[:, :, 0] for g in gradients), *(dstate if state else (None, None))
+        of_token = [
+            g if axis is None else g.squeeze(axis)
+            for g, axis in zip(gradients, cls.axes, strict=True)
+        ]
+        return *of_token, *(start if state else (None,) * len(filled))
+
+
+class LinearAttentionStep(TokenStep):
+    """One token of `LinearAttention`."""
+
+    sequence = LinearAttention
+    axes = (2, 2, 2)
+
+
+class RelativeLinearAttentionStep(TokenStep):
+    """One token of `RelativeLinearAttention`."""
+
+    sequence = RelativeLinearAttention
+    axes = (2, 2, 2, None)
 
 
 def _filled(ctx: Context, *gradients: Array | None) -> list[Array]:

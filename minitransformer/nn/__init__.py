@@ -26,7 +26,9 @@ from .transformer import (
 from .variants import (
     AttentionVariant,
     LinearAttention,
+    RelativeLinearAttention,
     SoftmaxAttention,
+    attention_names,
     register_attention,
 )
 
@@ -46,6 +48,7 @@ __all__ = [
     "MultiHeadAttention",
     "Parameter",
     "ReLU",
+    "RelativeLinearAttention",
     "Sequential",
     "SinusoidalPositions",
     "SoftmaxAttention",
@@ -56,5 +59,6 @@ __all__ = [
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TransformerLM",
+    "attention_names",
     "register_attention",
 ]

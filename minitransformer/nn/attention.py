@@ -72,7 +72,7 @@ class MultiHeadAttention(Module):
         self.query_projection = Linear(query_dim, query_width, bias)
         self.key_projection = Linear(key_dim, query_width, bias)
         self.value_projection = Linear(value_dim, value_width, bias)
-        self.attention = attention_variant(attention)
+        self.attention = attention_variant(attention, num_heads, self.head_dim)
         self.out_projection = Linear(value_width, out_dim, bias)
         self.dropout = Dropout(dropout)
 
@@ -144,17 +144,19 @@ class MultiHeadAttention(Module):
         key, value = _project(inputs, (self.key_projection, self.value_projection))
         return self.attention.remember(self._split(key), self._split(value), key_lengths)
 
-    def recall(self, query: Tensor, memory: Any) -> Tensor:
+    def recall(self, query: Tensor, memory: Any, query_offset: int = 0) -> Tensor:
         """Attend across to what was remembered.
 
         Args:
             query: (N, L, query_dim).
             memory: what `remember` returned.
+            query_offset: the position of the first query.
 
         Returns:
             (N, L, out_dim).
         """
-        return self._join(self.attention.recall(self._split(self.query_projection(query)), memory))
+        heads = self._split(self.query_projection(query))
+        return self._join(self.attention.recall(heads, memory, query_offset))
 
     def extra_repr(self) -> str:
         """Return the heads."""

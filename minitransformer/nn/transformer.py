@@ -37,10 +37,17 @@ class DecoderState(NamedTuple):
 
 
 class DecoderLayerState(NamedTuple):
-    """A decoder layer's state of its own tokens, and what it remembers of the encoder's output."""
+    """A decoder layer's state of its own tokens, and what it remembers of the encoder's output.
+
+    Attributes:
+        tokens: of causal self-attention.
+        memory: of attention to the encoder's output.
+        position: of the next token.
+    """
 
     tokens: Any
     memory: Any
+    position: int
 
 
 class Residual(Module):
@@ -234,15 +241,17 @@ class TransformerDecoderLayer(Module):
     def init_state(self, memory: Tensor, memory_lengths: Any = None) -> DecoderLayerState:
         """Return the state before the first token, given the encoder's output (N, Lm, D)."""
         remembered = self.cross_attention.remember(memory, key_lengths=memory_lengths)
-        return DecoderLayerState(self.self_attention.init_state(), remembered)
+        return DecoderLayerState(self.self_attention.init_state(), remembered, 0)
 
     def step(self, x: Tensor, state: DecoderLayerState) -> tuple[Tensor, DecoderLayerState]:
         """Map the next tokens x (N, L, D); return the output and the next state."""
         update, tokens = self.self_attention.step(self.self_residual.enter(x), state.tokens)
         x = self.self_residual.leave(x, update)
-        update = self.cross_attention.recall(self.cross_residual.enter(x), state.memory)
+        update = self.cross_attention.recall(
+            self.cross_residual.enter(x), state.memory, state.position
+        )
         output = self.feed_forward(self.cross_residual.leave(x, update))
-        return output, state._replace(tokens=tokens)
+        return output, state._replace(tokens=tokens, position=state.position + x.shape[1])
 
 
 class _Stack(Module):

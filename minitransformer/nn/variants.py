@@ -2,7 +2,8 @@
 
 A variant answers `forward`: given every query, key and value, what is the output? That is enough to
 train with it, and to decode with it from a cache of all keys and values. A variant that can forget
-them overrides the four decoding methods as well. After
+them overrides the four decoding methods as well; one with parameters of its own makes them in
+`prepare`, where it learns its sizes. After
 
     @register_attention("mine")
     class MyAttention(AttentionVariant):
@@ -14,15 +15,19 @@ every layer and model accepts `attention="mine"`.
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from .. import random
 from ..attention import (
-    LinearState,
     linear_attention,
     linear_attention_step,
+    relative_linear_attention,
+    relative_linear_attention_step,
     softmax_attention,
 )
 from ..device import array_module
 from ..tensor import Tensor
-from .module import Module
+from .module import Module, Parameter
 
 Array = Any
 
@@ -58,8 +63,25 @@ class Memory(NamedTuple):
     lengths: Any
 
 
+class Decoding(NamedTuple):
+    """A state of constant size, and the position of the next token."""
+
+    state: Any
+    position: int
+
+
 class AttentionVariant(Module):
     """The hook: override `forward`, and the rest to decode from less than all keys and values."""
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make parameters, if the variant has any.
+
+        Every layer that uses the variant calls this, with the same sizes where they share it.
+
+        Args:
+            num_heads: H.
+            head_dim: E.
+        """
 
     def forward(
         self,
@@ -120,17 +142,19 @@ class AttentionVariant(Module):
         """
         return Memory(key, value, key_lengths)
 
-    def recall(self, query: Tensor, memory: Any) -> Tensor:
+    def recall(self, query: Tensor, memory: Any, query_offset: int = 0) -> Tensor:
         """Attend to what was remembered.
 
         Args:
             query: (N, H, L, E).
             memory: what `remember` returned.
+            query_offset: the position of the first query; relative positions count from it.
 
         Returns:
             (N, H, L, M).
         """
-        return self(query, memory.key, memory.value, key_lengths=memory.lengths)
+        visible = {"query_offset": query_offset, "key_lengths": memory.lengths}
+        return self(query, memory.key, memory.value, **visible)
 
 
 Variant = TypeVar("Variant", bound=Callable[[], AttentionVariant])
@@ -154,17 +178,30 @@ def register_attention(name: str) -> Callable[[Variant], Variant]:
     return register
 
 
-def attention_variant(attention: str | AttentionVariant) -> AttentionVariant:
-    """Return the variant of a name; an instance stands for itself.
+def attention_names() -> tuple[str, ...]:
+    """Return the names that layers and models accept."""
+    return tuple(_variants)
+
+
+def attention_variant(
+    attention: str | AttentionVariant, num_heads: int, head_dim: int
+) -> AttentionVariant:
+    """Return the variant of a name, made for its sizes; an instance stands for itself.
 
     Args:
         attention: a registered name, or an instance, which all who are given it share.
+        num_heads: H.
+        head_dim: E.
 
     Raises:
         ValueError: nothing has been registered under the name.
     """
-    if isinstance(attention, AttentionVariant):
-        return attention
+    variant = attention if isinstance(attention, AttentionVariant) else _by_name(attention)
+    variant.prepare(num_heads, head_dim)
+    return variant
+
+
+def _by_name(attention: str) -> AttentionVariant:
     if attention not in _variants:
         raise ValueError(
             f"attention must be one of {', '.join(map(repr, _variants))} or an AttentionVariant, "
@@ -191,12 +228,80 @@ class SoftmaxAttention(AttentionVariant):
         return softmax_attention(query, key, value, scale=self.scale, **visible)
 
 
+class StatefulAttention(AttentionVariant):
+    """Linear attention and its relatives: linear cost, and a state that no length adds to.
+
+    A relative says how it attends to a sequence, and how a token is decoded.
+    """
+
+    options: dict[str, Any]
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
+    ) -> Any:
+        """Attend with the keywords of `linear_attention`; key 0 stands at position `first_key`."""
+        raise NotImplementedError(f"{type(self).__name__} does not override attend")
+
+    def attend_token(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
+    ) -> tuple[Tensor, Any]:
+        """Decode the token (N, H, E) at a position; return its output and the next state."""
+        raise NotImplementedError(f"{type(self).__name__} does not override attend_token")
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
+        """Attend, see `AttentionVariant.forward`."""
+        output: Tensor = self.attend(query, key, value, **visible)
+        return output
+
+    def extra_repr(self) -> str:
+        """Return the options."""
+        chosen = {name: x for name, x in self.options.items() if x is not None}
+        return ", ".join(f"{name}={x!r}" for name, x in chosen.items())
+
+    def init_state(self) -> Decoding:
+        """Return the state of no keys."""
+        return Decoding(None, 0)
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Add the tokens to the state and read it, see `AttentionVariant.step`."""
+        past, position = state
+        count = query.shape[2]
+        if count == 1:
+            token = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # (N, H, E), ..., (N, H, M)
+            output, past = self.attend_token(*token, past, position)
+            output = output[:, :, None]  # (N, H, 1, M)
+        else:
+            output, past = self.attend(
+                query, key, value, position, causal=True, initial_state=past, return_state=True
+            )
+        return output, Decoding(past, position + count)
+
+
+class TotalsAttention(StatefulAttention):
+    """A stateful attention whose bidirectional form, too, needs no more of the keys than sums."""
+
+    def remember(self, key: Tensor, value: Tensor, key_lengths: Any = None) -> Any:
+        """Return the sums over all keys: all that any later query asks of them."""
+        _, totals = self.attend(
+            key[:, :, :1], key, value, key_lengths=key_lengths, causal=True, return_state=True
+        )
+        return totals
+
+    def recall(self, query: Tensor, memory: Any, query_offset: int = 0) -> Tensor:
+        """Read the sums with queries that bring no keys."""
+        no_key, no_value = query[:, :, :0], memory.S[:, :, :0]  # (N, H, 0, E), (N, H, 0, M)
+        output: Tensor = self.attend(
+            query, no_key, no_value, query_offset, causal=True, initial_state=memory
+        )
+        return output
+
+
 @register_attention("linear")
-class LinearAttention(AttentionVariant):
-    """Scores that are products of features; linear cost, and a state of constant size.
+class LinearAttention(TotalsAttention):
+    """Scores that are products of features.
 
     Args:
-        feature_map: φ, see `linear_attention`.
+        feature_map: φ, see `linear_attention`; a `FeatureMap` with parameters is part of the model.
         guard: what keeps the denominator from zero, see there.
         eps: the guard's constant, see there.
         algorithm: how it is computed while training, see there.
@@ -206,55 +311,112 @@ class LinearAttention(AttentionVariant):
 
     def __init__(
         self,
-        feature_map: str = "elu",
+        feature_map: Any = "elu",
         guard: str = "clamp",
         eps: float | None = None,
         algorithm: str = "auto",
     ) -> None:
-        self.algorithm = algorithm
-        self.options: dict[str, Any] = {"feature_map": feature_map, "guard": guard, "eps": eps}
+        self.feature_map, self.algorithm = feature_map, algorithm
+        self.options = {"guard": guard, "eps": eps}
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
-        """Attend, see `AttentionVariant.forward`."""
-        output: Tensor = linear_attention(
-            query, key, value, algorithm=self.algorithm, **self.options, **visible
-        )
-        return output
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
+    ) -> Any:
+        """Attend; sums know no positions."""
+        options = {"feature_map": self.feature_map, **self.options, **keywords}
+        return linear_attention(query, key, value, algorithm=self.algorithm, **options)
+
+    def attend_token(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
+    ) -> tuple[Tensor, Any]:
+        """Add the key to the sums, and read them."""
+        options = {"feature_map": self.feature_map, **self.options}
+        return linear_attention_step(query, key, value, state, **options)
 
     def extra_repr(self) -> str:
         """Return the feature map and the algorithm."""
-        return f"feature_map={self.options['feature_map']!r}, algorithm={self.algorithm!r}"
+        return f"feature_map={self.feature_map!r}, algorithm={self.algorithm!r}"
 
-    def init_state(self) -> LinearState | None:
-        """Return None: sums over no keys."""
-        return None
 
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Add the tokens' keys to the sums and read them, see `AttentionVariant.step`."""
-        if query.shape[2] > 1:
-            return self._scan(query, key, value, initial_state=state)
-        token = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # (N, H, E), ..., (N, H, M)
-        output, state = linear_attention_step(*token, state, **self.options)
-        return output[:, :, None], state  # (N, H, 1, M)
+@register_attention("relative")
+class RelativeLinearAttention(StatefulAttention):
+    """Linear attention that also weighs by distance: an embedding for each, learned (Shaw et al.).
 
-    def remember(self, key: Tensor, value: Tensor, key_lengths: Any = None) -> LinearState:
-        """Return S and Z, the sums over all keys: all that any later query asks of them."""
-        _, totals = self._scan(key[:, :, :1], key, value, key_lengths=key_lengths)
-        return totals
+    Across to another sequence it needs all values, as any distance may come near: it keeps them.
 
-    def recall(self, query: Tensor, memory: LinearState) -> Tensor:
-        """Read the sums with queries that bring no keys."""
-        no_key, no_value = query[:, :, :0], memory.S[:, :, :0]  # (N, H, 0, E), (N, H, 0, M)
-        output, _ = self._scan(query, no_key, no_value, initial_state=memory)
-        return output
+    Args:
+        max_distance: k; what is farther away than that counts as being there.
+        score_map: see `relative_linear_attention`.
+        relative_query: see there.
+        feature_map: see there.
+        guard: see there.
+        eps: see there.
+        algorithm: see there.
 
-    def _scan(
-        self, query: Tensor, key: Tensor, value: Tensor, **more: Any
-    ) -> tuple[Tensor, LinearState]:
-        output, state = linear_attention(
-            query, key, value, causal=True, return_state=True, **self.options, **more
+    Source: Shaw et al. 2018; S0.
+    """
+
+    def __init__(
+        self,
+        max_distance: int = 16,
+        score_map: str = "softplus",
+        relative_query: str = "feature",
+        feature_map: str = "elu",
+        guard: str | None = None,
+        eps: float | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        self.max_distance, self.algorithm = max_distance, algorithm
+        self.embedding: Parameter | None = None
+        self.options = {
+            "score_map": score_map,
+            "relative_query": relative_query,
+            "feature_map": feature_map,
+            "guard": guard,
+            "eps": eps,
+        }
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make the embeddings (H, 2k + 1, E), small, so that all distances begin alike."""
+        shape = num_heads, 2 * self.max_distance + 1, head_dim
+        self.embedding = _shared(self, self.embedding, shape, normal(shape, head_dim**-0.5))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
+    ) -> Any:
+        """Attend; distances do not depend on where the sequence begins."""
+        inputs = query, key, value, self.embedding
+        return relative_linear_attention(
+            *inputs, algorithm=self.algorithm, **self.options, **keywords
         )
-        return output, state
+
+    def attend_token(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
+    ) -> tuple[Tensor, Any]:
+        """Add the token to the sums and to the window of the last values, and read them."""
+        return relative_linear_attention_step(
+            query, key, value, self.embedding, state, **self.options
+        )
+
+
+def normal(shape: tuple[int, ...], deviation: float) -> Array:
+    """Return random numbers, float32, around 0."""
+    return deviation * random.generator().standard_normal(shape, np.float32)
+
+
+def _shared(
+    variant: AttentionVariant, parameter: Parameter | None, shape: tuple[int, ...], start: Array
+) -> Parameter:
+    """Return the parameter that a variant has already, or a new one."""
+    if parameter is None:
+        return Parameter(start)
+    if parameter.shape != shape:
+        raise ValueError(
+            f"{type(variant).__name__}: one instance serves layers of one number of heads and one "
+            f"head dim; its parameter has the shape {parameter.shape}, this layer needs {shape}; "
+            "give the layer an instance of its own"
+        )
+    return parameter
 
 
 def _extended(buffer: Array, length: int, new: Array) -> Array:

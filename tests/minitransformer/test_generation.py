@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer import manual_seed, no_grad
+from minitransformer import manual_seed, nn, no_grad
 from minitransformer.generation import Sampler, generate, greedy
 from tests.cases import Array
 
 from .models import language_model, some_tokens, translator
 
-ATTENTIONS = pytest.mark.parametrize("attention", ["softmax", "linear"])
+ATTENTIONS = pytest.mark.parametrize("attention", nn.attention_names())
 
 
 def greedily(model: Any, prompt: Array, count: int, *source: Any) -> Array:

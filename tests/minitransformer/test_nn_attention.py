@@ -94,7 +94,7 @@ def test_self_and_memory_attention_are_shorthands(variant: str, bias: bool) -> N
     np.testing.assert_allclose(across, attended(layer, x, y, y), rtol=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["softmax", "linear"])
+@pytest.mark.parametrize("variant", nn.attention_names())
 @pytest.mark.parametrize("widths", [{}, WIDTHS], ids=["one-width", "all-widths"])
 def test_gradients(variant: str, widths: Any) -> None:
     layer = float64(MultiHeadAttention(4, 2, attention=variant, **widths))
@@ -106,7 +106,7 @@ def test_gradients(variant: str, widths: Any) -> None:
     check_gradients(layer, lambda layer, *inputs: layer(*inputs, **options), *inputs)
 
 
-@pytest.mark.parametrize("variant", ["softmax", "linear"])
+@pytest.mark.parametrize("variant", nn.attention_names())
 def test_gradients_of_self_attention(variant: str) -> None:
     layer = float64(MultiHeadAttention(4, 2, attention=variant))
     check_gradients(layer, lambda layer, x: layer(x), normal(2, 3, 4))
@@ -162,6 +162,16 @@ def test_an_instance_is_shared_by_the_layers_that_are_given_it() -> None:
     assert sum(name.endswith("sharpness") for name, _ in model.named_parameters()) == 1
 
 
+def test_a_shared_instance_serves_one_size() -> None:
+    variant = nn.RelativeLinearAttention(max_distance=3)
+    model = nn.TransformerEncoder(3, 8, 2, attention=variant)
+    assert sum(name.endswith("embedding") for name, _ in model.named_parameters()) == 1
+    with pytest.raises(
+        ValueError, match=r"has the shape \(2, 7, 4\), this layer needs \(4, 7, 2\)"
+    ):
+        MultiHeadAttention(8, 4, attention=variant)
+
+
 def test_the_cache_doubles_and_keeps_what_it_holds() -> None:
     cache = KeyValueCache()
     keys, values = normal(1, 2, 200, 3), normal(1, 2, 200, 5)
@@ -192,7 +202,8 @@ def test_the_cache_doubles_and_keeps_what_it_holds() -> None:
         ),
         (
             lambda: MultiHeadAttention(8, 2, attention="quadratic"),
-            "attention must be one of 'softmax', 'linear' or an AttentionVariant, got 'quadratic'",
+            f"attention must be one of {', '.join(map(repr, nn.attention_names()))} or an "
+            "AttentionVariant, got 'quadratic'",
         ),
     ],
 )

@@ -31,8 +31,9 @@ LAYERS = pytest.mark.parametrize(
     "options",
     [
         {"attention": attention, "norm_first": norm_first}
-        for attention in ("softmax", "linear")
+        for attention in nn.attention_names()
         for norm_first in (True, False)
+        if norm_first or attention in ("softmax", "linear")
     ],
     ids=lambda options: f"{options['attention']}-{'pre' if options['norm_first'] else 'post'}norm",
 )
@@ -110,7 +111,7 @@ def test_gradients_of_models_from_end_to_end(options: dict[str, Any], positions:
     )
 
 
-@given(st.sampled_from(["softmax", "linear"]), st.integers(1, 8), st.data())
+@given(st.sampled_from(nn.attention_names()), st.integers(1, 8), st.data())
 def test_no_logit_depends_on_a_later_token(attention: str, length: int, data: Any) -> None:
     now = data.draw(st.integers(0, length - 1))
     tokens, other = some_tokens(2, 2, length)
@@ -121,7 +122,7 @@ def test_no_logit_depends_on_a_later_token(attention: str, length: int, data: An
         np.testing.assert_array_equal(altered[:, : now + 1], logits[:, : now + 1])
 
 
-@given(st.sampled_from(["softmax", "linear"]), st.tuples(*[st.integers(1, 6)] * 2))
+@given(st.sampled_from(nn.attention_names()), st.tuples(*[st.integers(1, 6)] * 2))
 def test_padding_changes_nothing(attention: str, lengths: tuple[int, int]) -> None:
     model = translator(attention=attention)
     source, target, other = some_tokens(3, 2, 6)
@@ -166,7 +167,7 @@ def test_stepping_equals_the_whole_at_every_position(
         np.testing.assert_allclose(logits, model(source, tokens, lengths).numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("attention", nn.attention_names())
 def test_stepping_on_a_device(attention: str, device: str) -> None:
     model = translator(attention=attention).to(device)
     source, tokens = some_tokens(2, 2, 20)
@@ -175,21 +176,32 @@ def test_stepping_on_a_device(attention: str, device: str) -> None:
         np.testing.assert_allclose(logits, model(source, tokens).numpy(), atol=1e-5)
 
 
-def test_the_state_of_linear_attention_keeps_its_size() -> None:
-    model = translator(attention="linear")
-    with no_grad():
-        state, sizes = model.init_state([[1, 2, 3]]), set()
-        for _ in range(40):
-            _, state = model.step([[4]], state)
-            arrays = [x for layer in state.layers for pair in layer for x in pair]
-            sizes.add(sum(x.size for x in arrays))
-    assert state.position == 40
-    # 2 layers, each S (2, 12, 8) and Z (2, 12) of its own tokens and of the encoder's output.
-    assert sizes == {2 * 2 * (2 * 12 * 8 + 2 * 12)}
+def numbers_in(state: Any) -> int:
+    """How many numbers a state holds."""
+    if isinstance(state, tuple):
+        return sum(map(numbers_in, state))
+    return state.data.size if isinstance(state, Tensor) else 0
 
 
-def test_linear_states_are_values_so_decoding_can_branch() -> None:
-    model = language_model(attention="linear")
+@pytest.mark.parametrize("attention", [name for name in nn.attention_names() if name != "softmax"])
+def test_a_state_keeps_its_size(attention: str) -> None:
+    for model, source in ((language_model, []), (translator, [[[1, 2, 3]]])):
+        decoder = model(attention=attention)
+        with no_grad():
+            _, state = decoder.step([[4]], decoder.init_state(*source))
+            size = numbers_in(state)
+            for _ in range(40):
+                _, state = decoder.step([[4]], state)
+                assert numbers_in(state) == size
+        assert state.position == 41
+        if attention == "linear":
+            # 2 layers, each S (2, 12, 8) and Z (2, 12), of its own tokens and of the encoder's.
+            assert size == (1 + len(source)) * 2 * (2 * 12 * 8 + 2 * 12)
+
+
+@pytest.mark.parametrize("attention", [name for name in nn.attention_names() if name != "softmax"])
+def test_states_are_values_so_decoding_can_branch(attention: str) -> None:
+    model = language_model(attention=attention)
     with no_grad():
         _, state = model.step([[1, 2]], model.init_state())
         first, _ = model.step([[3]], state)
