@@ -305,6 +305,69 @@ ALGORITHMS: dict[str, Callable[[Sizes], Passes]] = {
 }
 
 
+def _relative(s: Sizes, k: int, algorithm: str, base: Passes) -> Passes:
+    """Relative positions on top of an algorithm: the memory of both, the work of theirs alone."""
+    low, high = occurring_distances(s, k)
+    distances = high - low + 1
+    pairs = s.all_heads * tile_pairs(s)
+    reach = _tiles(TILE - 1 + (1 if s.causal else high)) + _tiles(-low - 1)
+    query_tiles = s.all_heads * _tiles(s.queries)
+    near = pairs if algorithm == "naive" else min(pairs, query_tiles * reach)
+    embedded = query_tiles * _tiles(distances)
+    E, wide_E = _tiles(s.head_dim), _width(s.head_dim)
+    M, wide_M = _tiles(s.value_dim) * TILE, _width(s.value_dim)
+    product = 2 * TILE**2
+
+    has_state = algorithm not in ("naive", "linear")
+    row = s.all_heads * s.value_dim
+    copied = s.heads * distances * s.head_dim if distances < 2 * k + 1 else 0
+    setting = copied + s.state + row  # with a state that is empty
+    window = s.state + (k + 1) * row
+    scores = s.query_rows * distances
+    directions = 1 if s.causal else 2
+    far_keys = directions * (_tiles(s.keys) + 1) * row
+    far_queries = directions * (_tiles(s.queries) + 1) * row
+
+    results = s.output + s.query_rows + scores
+    held = setting + base.forward.kept + scores + s.query + far_keys + s.output + s.query_rows
+    forward = Work(
+        kept=results + (window if has_state else 0),
+        peak=max(setting + base.forward.peak, held + (window if has_state else 0)),
+        tiles=embedded * E + near,
+        flops=product * (embedded * E * TILE + near * wide_M),
+    )
+    parts = max(
+        1,
+        min(
+            linear.ENOUGH_BLOCKS // (s.all_heads * _tiles(distances)),
+            s.queries // linear.FEWEST_ROWS,
+        ),
+    )
+    embedding = s.heads * (2 * k + 1) * s.head_dim
+    shares = parts * s.all_heads * distances * s.head_dim + s.heads * distances * s.head_dim
+    tile_sums = 2 * _tiles(s.queries) * row
+    held = setting + s.output + s.query_rows + base.backward.kept
+    held += far_keys + scores + tile_sums + embedding
+    backward = Work(
+        kept=base.backward.kept + embedding + (row if has_state else 0),
+        peak=max(
+            setting + base.backward.peak,
+            held + s.query + shares,
+            held + window + row + far_queries,
+        ),
+        tiles=2 * near + 2 * embedded,
+        flops=product * (near * (M + wide_M) + 2 * embedded * wide_E),
+    )
+    return Passes(forward, backward)
+
+
+def occurring_distances(s: Sizes, k: int) -> tuple[int, int]:
+    """The least and the greatest clipped distance of a key from a query that sees it."""
+    nearest, farthest = s.keys - 1 - s.query_offset, -(s.query_offset + s.queries - 1)
+    high = max(-k, min(k, nearest, 0 if s.causal else k))
+    return min(high, max(-k, farthest)), high
+
+
 # -- What that costs -------------------------------------------------------------------------------
 
 
@@ -328,6 +391,7 @@ SPEEDS = {
     "naive": (Speed(51, 162, 83.5), Speed(121, 380, 80.0)),
     "linear": (Speed(45, 492, 134.1), Speed(129, 458, 108.3)),
     "recurrent": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
+    "relative": (Speed(100, 300, 80.0), Speed(200, 300, 80.0)),
     "softmax": (Speed(32, 139, 117.7), Speed(63, 158, 97.8)),
 }
 DOUBLE = 2.2  # how much longer float64 takes than float32
@@ -389,8 +453,13 @@ def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: 
 
 def _costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
     """The costs of an algorithm, term by term."""
-    passes = ALGORITHMS[algorithm](sizes)
-    return {"kernelized": _cost(passes, SPEEDS[algorithm], sizes.itemsize, backward)}
+    base = ALGORITHMS[algorithm](sizes)
+    costs = {"kernelized": _cost(base, SPEEDS[algorithm], sizes.itemsize, backward)}
+    if sizes.max_distance is not None and algorithm != "softmax":
+        both = _relative(sizes, sizes.max_distance, algorithm, base)
+        cost = _cost(both, SPEEDS["relative"], sizes.itemsize, backward)
+        costs["relative"] = cost._replace(bytes=cost.bytes - costs["kernelized"].bytes)
+    return costs
 
 
 # -- The choice ------------------------------------------------------------------------------------
