@@ -458,6 +458,9 @@ class Fourier(NamedTuple):
     amplitude: Array
 
 
+Side = tuple[Array, Array, Array, Array]  # positions, frequency, phase, amplitude
+
+
 def fourier_linear_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -716,7 +719,7 @@ def fourier_final_state(
     return S, Z + np.sum(valid * (K if denominator == "rotated" else k), axis=-2)  # (19)
 
 
-def fourier_sides(fourier: Fourier, dtype: DTypeLike) -> tuple[tuple[Array, ...], ...]:
+def fourier_sides(fourier: Fourier, dtype: DTypeLike) -> tuple[Side, Side]:
     """Positions, frequency, phase and amplitude of the queries, and those of the keys."""
     p, r, a, b, c = (np.asarray(x, np.result_type(dtype, np.float64)) for x in fourier)
     return (p, a, b, c), (r, a, 0 * b, 1 + 0 * c)
@@ -749,7 +752,7 @@ class Past(NamedTuple):
 
     value: Array  # (N, H, J, M)
     position: Array  # (J,)
-    count: Array  # (N, 1, 1, J), how many keys a value is the sum of
+    counts: Array  # (N, 1, 1, J), how many keys a value is the sum of
     seen: Array  # (N, 1, Lq, J)
 
 
@@ -826,7 +829,7 @@ def relative_sums(
         query, embedding, past.position, relative_query, feature_map, query_offset
     )
     s = past.seen * score_weights(b, score_map)  # (R3)
-    return n + s @ past.value, d + np.sum(s * past.count, axis=-1)  # (R4)
+    return n + s @ past.value, d + np.sum(s * past.counts, axis=-1)  # (R4)
 
 
 def relative_scores(
@@ -938,7 +941,7 @@ def relative_linear_attention_backward(
     past = with_the_past(v, seen, alive, initial_state)
     b, row = relative_scores(query, e, past.position, relative_query, feature_map, query_offset)
     s = past.seen * score_weights(b, score_map)  # (R3)
-    ds = past.seen * (dn @ past.value.swapaxes(-1, -2) + dd * past.count)  # (R5)
+    ds = past.seen * (dn @ past.value.swapaxes(-1, -2) + dd * past.counts)  # (R5)
     db = ds * score_slope(b, score_map)  # (R5)
     of_each_distance = [np.sum(db * (row == r), axis=-1) for r in range(e.shape[1])]
     dB = np.stack(of_each_distance, axis=-1)  # (N, H, Lq, 2k + 1)

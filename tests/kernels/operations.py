@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import references
-from ..cases import Array, Arrays, Case, Domain, Problem, Variant
+from ..cases import Array, Arrays, Case, Domain, Problem, Variant, fourier_inputs, fourier_state
 from ..properties import Operation
 from ..references import Result, qkv
 
@@ -123,6 +123,92 @@ def recurrent(package: str = KERNELS) -> Operation:
     return Operation("recurrent", domain, apply, references.recurrent, step)
 
 
+def rotation(form: str, denominator: str, guard: str = "clamp", **sizes: int) -> dict[str, Any]:
+    """The options and the sizes of Fourier attention."""
+    options = {**linear("elu", guard), "form": form, "denominator": denominator}
+    return {"options": options, "sizes": {"P": 1, "shared": 0, **sizes}}
+
+
+ONE_PLUS_COS, COS = rotation("one_plus_cos", "rotated", P=2), rotation("cos", "rotated", "signed")
+FOURIER_VARIANTS = (Variant("float64", 5, 3, **ONE_PLUS_COS), Variant("float32", 5, 3, **COS))
+PLAIN_VARIANTS = (
+    Variant("float64", 5, 3, **rotation("cos", "plain")),
+    Variant("float32", 5, 3, **rotation("one_plus_cos", "plain")),
+)
+
+
+def fourier(package: str = KERNELS) -> Operation:
+    """Bidirectional Fourier attention; the whole batch shares its positions."""
+    domain = Domain(
+        (
+            Variant("float64", 5, 3, **rotation("one_plus_cos", "rotated", P=2, shared=1)),
+            Variant("float32", 40, 3, **rotation("cos", "rotated", shared=1)),
+        ),
+        (8,),
+        causal=(False,),
+        extras=fourier_inputs,
+    )
+    apply = fourier_apply(package, "linear")
+    return Operation("fourier", domain, apply, references.fourier)
+
+
+def fourier_causal(package: str = KERNELS) -> Operation:
+    """Causal Fourier attention, with its states and its step."""
+    return fourier_recurrent(package, "fourier_causal", FOURIER_VARIANTS)
+
+
+def fourier_plain(package: str = KERNELS) -> Operation:
+    """The same with plain denominators: no mean of the values."""
+    exempt = ("preserves_a_constant_value",)
+    return replace(fourier_recurrent(package, "fourier_plain", PLAIN_VARIANTS), exempt=exempt)
+
+
+def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) -> Operation:
+    """Causal Fourier attention by the recurrence."""
+    module = import_module(f"{package}.fourier")
+
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {
+            name: x for name, x in keywords.items() if name not in ("causal", "query_offset")
+        }
+        token = (inputs[name] for name in ("query", "key", "value", *references.FOURIER))
+        state = state if state is None else module.FourierState(*state)
+        return module.step(*token, state, **options)
+
+    domain = Domain(
+        variants, (8,), causal=(True,), stateful=True, packed=True,
+        extras=fourier_inputs, states=fourier_state,
+    )  # fmt: skip
+    apply = fourier_apply(package, "recurrent")
+    return Operation(name, domain, apply, references.fourier_causal, step)
+
+
+def fourier_apply(package: str, algorithm: str) -> Any:
+    """Forward and backward of Fourier attention as one pass over a problem."""
+    module = import_module(f"{package}.fourier")
+
+    def as_state(state: Any) -> Any:
+        return state if state is None else module.FourierState(*state)
+
+    def apply(problem: Problem) -> Result:
+        arrays = [*qkv(problem), *(problem.inputs[name] for name in references.FOURIER)]
+        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords["initial_state"] = as_state(problem.initial_state)
+        output, d, state, saved = module.forward(*arrays, **keywords)
+        outputs = {"output": output, "denominator": d}
+        if state is not None:
+            outputs |= state._asdict()
+        keywords.pop("form")
+        grad = problem.cotangents["output"], as_state(problem.grad_state)
+        gradients = module.backward(*grad, *arrays, output, d, saved, **keywords)._asdict()
+        initial = gradients.pop("state")
+        if problem.initial_state is not None:
+            gradients |= initial._asdict()
+        return Result(outputs, gradients)
+
+    return apply
+
+
 def by_name(gradients: Any) -> dict[str, Array]:
     """Gradients of query, key and value."""
     return dict(zip(("query", "key", "value"), gradients, strict=True))
@@ -159,4 +245,12 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
     )
 
 
-OPERATIONS = (softmax(), bidirectional(), naive(), recurrent())
+OPERATIONS = (
+    softmax(),
+    bidirectional(),
+    naive(),
+    recurrent(),
+    fourier(),
+    fourier_causal(),
+    fourier_plain(),
+)

@@ -39,5 +39,8 @@ def test_a_long_sequence(operation: Operation, causal: bool, device: str) -> Non
         initial_state=operation.domain.stateful,
         grad_state=operation.domain.stateful,
         options=variant.options,
+        sizes=variant.sizes,
+        extras=operation.domain.extras,
+        states=operation.domain.states,
     )
     equals_the_reference(operation.on(device), case)
