@@ -409,7 +409,7 @@ def forward(
     guard: str = "clamp",
     eps: float | None = None,
     **visible: Any,
-) -> tuple[Array, Array, FourierState | None, Saved]:
+) -> tuple[Array, Array, Saved, FourierState | None]:
     """Linear attention with Fourier relative positions, equations (1) to (9).
 
     Args:
@@ -432,8 +432,8 @@ def forward(
             `(1, T, P)`.
 
     Returns:
-        The output `(N, H, Lq, M)`, the denominators `(N, H, Lq)`, the state after the last key
-        (None where the algorithm has none), and what `backward` needs beside these.
+        The output `(N, H, Lq, M)`, the denominators `(N, H, Lq)`, what `backward` needs beside
+        these, and the state after the last key, None where the algorithm has none.
 
     Raises:
         ValueError: there is no such form or denominator, or shapes do not fit.
@@ -456,7 +456,7 @@ def forward(
         )
         d = n_of_ones[..., 0]  # (9)
     output = divided(n, d, guard=guard, eps=eps)  # (8)
-    return output, d, _fourier_state(state, plain_state), Saved(q, k)
+    return output, d, Saved(q, k), _fourier_state(state, plain_state)
 
 
 def backward(
@@ -475,6 +475,7 @@ def backward(
     saved: Saved,
     *,
     algorithm: str,
+    form: str = "one_plus_cos",
     denominator: str = "rotated",
     feature_map: str = "elu",
     initial_state: FourierState | None = None,
@@ -499,6 +500,7 @@ def backward(
         d: the denominators that it returned.
         saved: as there.
         algorithm: as there.
+        form: as there; the saved features show it.
         denominator: as there.
         feature_map: as there.
         initial_state: as there.

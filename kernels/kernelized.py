@@ -31,6 +31,8 @@ from .arrays import HEAD_DIMS, Array, array_module, ceil_div
 from .guards import divided, normaliser_gradients
 from .recurrent import LinearState
 
+step = recurrent.step  # of one token, whatever read the tokens before
+
 Gradients = tuple[Array, Array, Array, LinearState | None]
 
 WIDEST = HEAD_DIMS[-1]
@@ -198,28 +200,6 @@ def gradients(
     xp = array_module(query)
     dq, dk, dv, dstates = zip(*parts, strict=True)
     return xp.concatenate(dq, axis=3), xp.concatenate(dk, axis=3), sum(dv), _joined(dstates)
-
-
-def step(
-    query: Array, key: Array, value: Array, state: LinearState | None, **options: Any
-) -> tuple[Array, LinearState]:
-    """One token: `recurrent.step`; features in groups, where there are more than a kernel holds.
-
-    Args:
-        query: (N, H, E).
-        key: (N, H, E).
-        value: (N, H, M).
-        state: the state before this token; zeros where None. It is not modified.
-        options: feature_map, guard and eps, as in `forward`.
-
-    Returns:
-        The output (N, H, M) and the next state.
-    """
-    if query.shape[2] <= WIDEST:
-        return recurrent.step(query, key, value, state, **options)
-    rows = (x[:, :, None] for x in (query, key, value))
-    output, _, after = forward(*rows, algorithm="recurrent", initial_state=state, **options)
-    return output[:, :, 0], after
 
 
 def _groups(

@@ -194,11 +194,10 @@ def fourier_apply(package: str, algorithm: str) -> Any:
         arrays = [*qkv(problem), *(problem.inputs[name] for name in references.FOURIER)]
         keywords = {**problem.keywords, "algorithm": algorithm}
         keywords["initial_state"] = as_state(problem.initial_state)
-        output, d, state, saved = module.forward(*arrays, **keywords)
+        output, d, saved, state = module.forward(*arrays, **keywords)
         outputs = {"output": output, "denominator": d}
         if state is not None:
             outputs |= state._asdict()
-        keywords.pop("form")
         grad = problem.cotangents["output"], as_state(problem.grad_state)
         gradients = module.backward(*grad, *arrays, output, d, saved, **keywords)._asdict()
         initial = gradients.pop("state")
