@@ -839,19 +839,18 @@ def _setting(
     low = min(high, max(-k, -(query_offset + Lq - 1))) if initial_state is None else -k
     naive = algorithm == "naive"
     queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
-    state = initial_state
-    if state is None:
-        state = empty_state(len(queries), key, value, 0)
+    (occurring,) = contiguous(embedding[:, k + low : k + high + 1])
+    state = initial_state or empty_state(len(queries), key, value, 0)
     return _Setting(
-        queries,
-        keys,
-        *contiguous(embedding[:, k + low : k + high + 1]),
-        low,
-        -FAR if naive else low + 1,
-        1 if causal else FAR if naive else high,
-        query_offset,
-        causal,
-        RelativeState(*contiguous(*state)),
+        queries=queries,
+        keys=keys,
+        embedding=occurring,
+        low=low,
+        below=-FAR if naive else low + 1,
+        above=1 if causal else FAR if naive else high,
+        offset=query_offset,
+        causal=causal,
+        state=RelativeState._make(contiguous(*state)),
     )
 
 
@@ -910,9 +909,13 @@ def empty_state(count: int, key: Array, value: Array, window: int) -> RelativeSt
     """
     xp = array_module(key)
     H, E, M = key.shape[1], key.shape[-1], value.shape[-1]
-    shapes = (count, H, E, M), (count, H, E), (count, H, M), (count, H, window, M)
-    zeros = (xp.zeros(shape, key.dtype) for shape in shapes)
-    return RelativeState(*zeros, xp.zeros(count, xp.int64))
+
+    def zeros(*shape: int) -> Array:
+        return xp.zeros((count, H, *shape), key.dtype)
+
+    return RelativeState(
+        zeros(E, M), zeros(E), zeros(M), zeros(window, M), xp.zeros(count, xp.int64)
+    )
 
 
 def _longest(sequences: Array, packed: bool, length: int) -> int:
@@ -1212,7 +1215,7 @@ def step(
     window = embedding.shape[1] // 2
     _check(embedding, "recurrent", True, 0, state)
     after = empty_state(N, key, value, window)
-    before = RelativeState(*contiguous(*(after if state is None else state)))
+    before = contiguous(*(state or after))
     out = array_module(value).empty_like(value)
     columns = min(MAX_COLUMNS, round_up(M))
     kernel = _step_kernel(
@@ -1222,4 +1225,4 @@ def step(
     kernel[(ceil_div(M, columns), H, N), columns](
         query, key, value, embedding, eps_or_default(guard, eps, query), *before, out, *after[:4]
     )
-    return out, after._replace(length=before.length + 1)
+    return out, after._replace(length=before[4] + 1)
