@@ -1,4 +1,4 @@
-"""The command line: `minitransformer train copy`, `copy`, `inspect` and `doctor`.
+"""The command line: `minitransformer train copy`, `copy`, `inspect`, `plan` and `doctor`.
 
 Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
 1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
@@ -31,6 +31,7 @@ Settings = dict[str, Any]
 _RUNS = Path("runs")
 _FRESH = 256
 _SHOWN = 3
+_LONGEST = 2**24
 
 
 class Option(NamedTuple):
@@ -110,6 +111,22 @@ OPTIONS = {
     "optimizer": _choices("adam", "how to take a step", "adam", "radam", "sgd"),
     "seed": Option(0, _integer(0), "N", "decides the model's start and the data"),
     "device": _choices("auto", "where to run; auto takes CUDA if it works", "auto", "cpu", "cuda"),
+}
+
+PLAN_OPTIONS = {
+    "lq": Option(1024, _integer(1, _LONGEST), "N", "queries"),
+    "lk": Option(None, _integer(1, _LONGEST), "N", "keys (default: as many as queries)"),
+    "head_dim": Option(64, _integer(1, 256), "N", "width of queries and keys, E"),
+    "value_dim": Option(None, _integer(1, 256), "N", "width of values, M (default: the head dim)"),
+    "max_distance": Option(
+        None, _integer(0, _LONGEST), "K", "relative positions up to this distance (default: none)"
+    ),
+    "batch": Option(1, _integer(1), "N", "sequences"),
+    "heads": Option(8, _integer(1), "N", "heads"),
+    "dtype": _choices("float32", "of all arrays", "float32", "float64"),
+    "cost_model": _choices(
+        "kernel", "what our kernels take, or S0's count of numbers in memory", "kernel", "seed"
+    ),
 }
 
 
@@ -261,6 +278,33 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.run()
 
 
+# -- minitransformer plan --------------------------------------------------------------------------
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from minitransformer_kernels.planner import Sizes
+
+    from . import plan
+
+    sizes = Sizes(
+        queries=options.lq,
+        keys=options.lk or options.lq,
+        head_dim=options.head_dim,
+        value_dim=options.value_dim or options.head_dim,
+        causal=options.causal,
+        max_distance=options.max_distance,
+        batch=options.batch,
+        heads=options.heads,
+        itemsize={"float32": 4, "float64": 8}[options.dtype],
+    )
+    how = options.cost_model, options.backward
+    print("\n".join(plan.report(sizes, *how)))
+    if options.out is not None:
+        plan.draw_map(options.out, sizes, *how)
+        print(f"\n{options.out}")
+    return 0
+
+
 # -- minitransformer inspect -----------------------------------------------------------------------
 
 
@@ -394,6 +438,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train_copy(tasks)
     _add_copy(commands)
     _add_inspect(commands)
+    _add_plan(commands)
     _add_doctor(commands)
     return parser
 
@@ -498,6 +543,30 @@ def _add_inspect(commands: Any) -> None:
         help="leave out registers, spills and occupancy",
     )
     parser.set_defaults(command=_inspect, parser=parser)
+
+
+def _add_plan(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="what each algorithm of linear attention costs, and which one to take",
+        description="Say what each algorithm of linear attention costs, in memory and time, and "
+        "which one to take.",
+        epilog="examples:\n"
+        "  minitransformer plan --lq 4096 --causal --max-distance 32 --backward\n"
+        "  minitransformer plan --cost-model seed --causal --max-distance 32 --out map.png",
+    )
+    for name, option in PLAN_OPTIONS.items():
+        shown = "" if option.default is None else f" (default: {option.default})"
+        parser.add_argument(
+            _flag(name), type=option.parse, default=option.default, metavar=option.metavar,
+            help=f"{option.help}{shown}",
+        )  # fmt: skip
+    parser.add_argument("--causal", action="store_true", help="no query sees a later key")
+    parser.add_argument("--backward", action="store_true", help="count the backward, too")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.png", help="draw where which algorithm is taken, too"
+    )
+    parser.set_defaults(command=_plan, parser=parser)
 
 
 def _add_doctor(commands: Any) -> None:

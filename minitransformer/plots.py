@@ -1,4 +1,4 @@
-"""The two pictures of a run: how it learned, and where it looks.
+"""The two pictures of a run, how it learned and where it looks, and the map of a plan.
 
 Drawn with `matplotlib.figure.Figure` and no `pyplot`: no window, no global state, no display.
 The colours are Okabe and Ito's (2008), which stay apart for colour-blind eyes, and each curve has
@@ -10,12 +10,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
@@ -26,6 +26,12 @@ Row = Mapping[str, Any]
 
 _STYLES = {"linear": ("#0072B2", "-"), "softmax": ("#D55E00", (0, (5, 1.5)))}
 _OTHERS = ("#009E73", (0, (1, 1)))
+_REGIONS = {
+    "naive": "#f6d9a8",
+    "linear": "#a9cfe8",
+    "recurrent": "#b5dfcd",
+    "chunked": "#e6c7da",
+}
 _INK = "#333333"
 # White, where nobody looks, to the darkest blue; in between as far apart in print as on a screen.
 _SHARES = LinearSegmentedColormap.from_list(
@@ -116,6 +122,89 @@ def plot_attention(path: Path, maps: Sequence[AttentionMap], title: str = "") ->
             ha="left",
         )
         _write(figure, path)
+
+
+class ChoiceMap(NamedTuple):
+    """Which algorithm is taken for each length and one more size, ready to be drawn.
+
+    Attributes:
+        title: What is chosen.
+        label: What the other size is.
+        lengths: (X,), increasing.
+        sizes: (Y,), increasing.
+        choices: (Y, X), names of algorithms.
+        crossovers: Where the algorithm changes, at one size: that size, and texts by length.
+    """
+
+    title: str
+    label: str
+    lengths: np.ndarray
+    sizes: np.ndarray
+    choices: np.ndarray
+    crossovers: tuple[int, Mapping[int, str]]
+
+
+def plot_choices(path: Path, maps: Sequence[ChoiceMap], title: str = "") -> None:
+    """Draw side by side which algorithm is taken where.
+
+    Args:
+        path: The PNG file to write.
+        maps: What to draw.
+        title: Stands above the picture.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(5.2 * len(maps), 4.6), layout="constrained")
+        figure.suptitle(title, x=0.02, ha="left", fontsize=11, fontweight="bold")
+        for axis, shown in zip(figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True):
+            _draw_choices(axis, shown)
+        _write(figure, path)
+
+
+def _draw_choices(axis: Axes, shown: ChoiceMap) -> None:
+    names = list(_REGIONS)
+    index = np.vectorize(names.index)(shown.choices)
+    axis.pcolormesh(
+        shown.lengths, shown.sizes, index, cmap=ListedColormap(list(_REGIONS.values())),
+        vmin=0, vmax=len(names) - 1, shading="nearest", rasterized=True,
+    )  # fmt: skip
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set_title(shown.title, loc="left", fontsize=9)
+    axis.set_xlabel("length, Lq = Lk")
+    axis.set_ylabel(shown.label)
+    for name in np.unique(shown.choices):
+        _name_region(axis, shown, str(name))
+    axis.set_xlim(shown.lengths[0], shown.lengths[-1])
+    axis.set_ylim(shown.sizes[0], shown.sizes[-1])
+    size, texts = shown.crossovers
+    for length, text in texts.items():
+        _mark_crossover(axis, length, size, text)
+
+
+def _name_region(axis: Axes, shown: ChoiceMap, name: str) -> None:
+    """Write the name in the middle of its region: in its middle row, half way along it."""
+    rows, columns = np.nonzero(shown.choices == name)
+    row = rows[len(rows) // 2]
+    column = int(np.median(columns[rows == row]))
+    axis.text(
+        shown.lengths[column], shown.sizes[row], name, ha="center", va="center", fontsize=11
+    )  # fmt: skip
+
+
+def _mark_crossover(axis: Axes, length: int, size: int, text: str) -> None:
+    """Put a dot, and a text on that side of it where there is more room; nothing off the map."""
+    left, right = axis.get_xlim()
+    side, align = (1, "left") if length**2 < left * right else (-1, "right")
+    axis.plot(length, size, "o", color=_INK, markersize=4)
+    axis.annotate(
+        text, (length, size), xytext=(6 * side, -3), textcoords="offset points", ha=align,
+        va="top", annotation_clip=True,
+    )  # fmt: skip
 
 
 def _curve(axis: Axes, attention: str, rows: Sequence[Row], key: str) -> None:
