@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from importlib.util import find_spec
 from math import prod
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from . import linear, recurrent, softmax
+from . import fourier, linear, recurrent, softmax
 from .arrays import HEAD_DIMS
 from .cuda import Kernel, Launch, cuda
 
@@ -95,8 +96,22 @@ def _recurrent(query: Any, key: Any, value: Any) -> None:
     recurrent.step(query[:, :, 0], key[:, :, 0], value[:, :, 0], state)
 
 
+def _fourier(query: Any, key: Any, value: Any) -> None:
+    (N, H, L, E), dtype = query.shape, query.dtype
+    positions, frequency = np.zeros((N, L, 2)), np.zeros((H, E, 2), dtype)
+    phase, amplitude = np.zeros((2, H, E), dtype)
+    saved = fourier.features(query, positions, frequency, phase, amplitude)
+    fourier.features_backward(saved.rows, query, positions, frequency, amplitude, saved)
+
+
 # Each calls the host functions of one attention, forward and backward, on query, key and value.
-HOSTS = {"softmax": _softmax, "naive": _naive, "linear": _linear, "recurrent": _recurrent}
+HOSTS = {
+    "softmax": _softmax,
+    "naive": _naive,
+    "linear": _linear,
+    "recurrent": _recurrent,
+    "fourier": _fourier,
+}
 
 
 def available() -> bool:
@@ -108,6 +123,7 @@ def available() -> bool:
     return find_spec("numba_cuda") is not None
 
 
+@cache
 def needs(specialisation: Specialisation, architecture: tuple[int, int]) -> Needs:
     """Compile a kernel for an architecture, and return what it needs there."""
     text = ptx(specialisation, architecture)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numba import float32, int64
+from numba import float32, float64, int64
 
 from minitransformer_kernels import cubins
 from minitransformer_kernels.arrays import HEAD_DIMS, SHARED_BYTES
@@ -17,11 +17,16 @@ def compiled(head_dim, dtype, architecture):
         yield specialisation, cubins.needs(specialisation, architecture)
 
 
+def takes_float64(specialisation):
+    """Whether an array argument is float64, such as the positions of angles."""
+    return any(getattr(each, "dtype", None) == float64 for each in specialisation.types)
+
+
 @pytest.mark.parametrize("architecture", cubins.ARCHITECTURES, ids=str)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_float32_kernels(head_dim, architecture):
     for specialisation, needs in compiled(head_dim, np.float32, architecture):
-        assert needs.float64 == 0, specialisation
+        assert needs.float64 == 0 or takes_float64(specialisation), specialisation
         assert needs.spills == 0, specialisation
         assert needs.registers * specialisation.threads <= cubins.REGISTERS, specialisation
         assert needs.shared <= SHARED_BYTES, specialisation

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import OutOfBounds, checked, optimizer
+from minitransformer_kernels import OutOfBounds, checked, fourier, optimizer
 
 from ... import cases
 from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
@@ -59,7 +59,7 @@ def launches() -> Iterator[Any]:
                     operation,
                     ragged(operation, variant, causal),
                     id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
-                    marks=[] if number == always[str(operation)] else pytest.mark.nightly,
+                    marks=[] if number == always.get(str(operation)) else pytest.mark.nightly,
                 )
 
 
@@ -74,6 +74,28 @@ def test_attention(operation: Operation, case: cases.Case) -> None:
             steps_like_the_whole(operation, case)
     allowed = times(2, allowed_errors(operation, problem))
     assert_within(found.arrays(), wanted.arrays(), allowed)
+
+
+def test_fourier_features() -> None:
+    """The kernels of Fourier attention beside those that it shares; nightly runs take it whole."""
+    dtype = np.float32
+    rng = np.random.default_rng(0)
+    x, grad = (rng.normal(size=(2, 2, 35, E)).astype(dtype) for E in (37, 111))
+    positions, frequency = rng.normal(size=(1, 35, 2)), rng.normal(size=(2, 37, 2)).astype(dtype)
+    phase, amplitude = rng.normal(size=(2, 2, 37)).astype(dtype)
+    lengths = np.array([35, 20])
+
+    def passes() -> tuple[Any, ...]:
+        saved = fourier.features(x, positions, frequency, phase, amplitude)
+        return *saved, *fourier.features_backward(
+            grad, x, positions, frequency, amplitude, saved, lengths=lengths
+        )
+
+    with checked(False):
+        wanted = passes()
+    with checked():
+        found = passes()
+    assert_same(found, wanted)
 
 
 UPDATES: dict[str, tuple[Callable[..., None], int, dict[str, Any]]] = {
