@@ -122,6 +122,8 @@ class Case:
         keywords = dict(self.options)
         if self.causal:
             keywords |= {"causal": True, "query_offset": self.query_offset}
+        elif "relative_query" in self.options:
+            keywords["query_offset"] = self.query_offset  # distances depend on it all the same
         for name in ("query_lengths", "key_lengths"):
             if (lengths := getattr(self, name)) is not None:
                 keywords[name] = np.array(lengths)
@@ -162,6 +164,27 @@ def fourier_state(case: Case, rng: np.random.Generator) -> Arrays:
     features = np.concatenate(parts[: 2 if case.options["form"] == "cos" else 3], axis=-1)
     S = rng.normal(size=(*features.shape, case.value_dim))
     return {"S": S, "Z": k if case.options["denominator"] == "plain" else features}
+
+
+def relative_inputs(case: Case, rng: np.random.Generator) -> Arrays:
+    """Embeddings of the distances up to `sizes["k"]`.
+
+    Those whose scores are weights themselves are positive, so that denominators keep their sign.
+    """
+    e = 0.7 * rng.normal(size=(case.heads, 2 * case.sizes["k"] + 1, case.head_dim))
+    positive = case.options["score_map"] == "identity"
+    return {"relative_embedding": 0.1 + np.abs(e) if positive else e}
+
+
+def relative_state(case: Case, rng: np.random.Generator) -> Arrays:
+    """A state after a few keys, fewer or more than the window holds; what is not real is random."""
+    k, shape = case.sizes["k"], (case.batch, case.heads)
+    return {
+        **linear_state(case, rng),
+        "tail": rng.normal(size=(*shape, case.value_dim)),
+        "recent": rng.normal(size=(*shape, k, case.value_dim)),
+        "length": rng.integers(0, 2 * k + 3, case.batch),
+    }
 
 
 def without_whole_numbers(arrays: Arrays) -> Arrays:
@@ -205,7 +228,8 @@ class Domain:
     Every variant, after its head dims are rounded up, is a kernel to compile, which takes seconds:
     they are few. `tiles` are the numbers of tokens that the kernels take at once. `extras` draws
     the inputs that an operation has besides query, key and value; with them, the order of the keys
-    matters. `states` draws a state, of S and Z by default.
+    matters. `states` draws a state, of S and Z by default. Where it `follows` its state, no query
+    may stand before the first key.
     """
 
     variants: tuple[Variant, ...]
@@ -215,6 +239,7 @@ class Domain:
     packed: bool = False
     extras: Extras | None = None
     states: Extras | None = None
+    follows: bool = False
 
     @property
     def lengths(self) -> list[int]:
@@ -232,6 +257,8 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         draw(st.sampled_from(domain.lengths)),
         draw(st.sampled_from(domain.lengths)),
     )
+    initial_state = domain.stateful and draw(st.booleans())
+    query_offset = draw(offsets(query_length, key_length))
     return Case(
         dtype=variant.dtype,
         batch=batch,
@@ -241,10 +268,10 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         head_dim=variant.head_dim,
         value_dim=variant.value_dim,
         causal=draw(st.sampled_from(domain.causal)),
-        query_offset=draw(offsets(query_length, key_length)),
+        query_offset=abs(query_offset) if domain.follows and initial_state else query_offset,
         query_lengths=draw(padding(batch, query_length)),
         key_lengths=draw(padding(batch, key_length)),
-        initial_state=domain.stateful and draw(st.booleans()),
+        initial_state=initial_state,
         grad_state=domain.stateful and draw(st.booleans()),
         guard_bites=domain.extras is None
         and variant.options.get("guard", "add") != "add"

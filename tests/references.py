@@ -138,3 +138,48 @@ def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
     if state is not None:
         gradients |= dict(zip("SZ", dstate, strict=True))
     return Result(outputs, gradients)
+
+
+RELATIVE_STATE = reference.RelativeState._fields[:4]  # the parts of it that have gradients
+
+
+def relative(problem: Problem, dtype: Any) -> Result:
+    """Linear attention with Shaw's relative positions."""
+    return _relative(problem, dtype, stateful=False)
+
+
+def relative_causal(problem: Problem, dtype: Any) -> Result:
+    """Linear attention with Shaw's relative positions, and its final state."""
+    return _relative(problem, dtype, stateful=True)
+
+
+def _relative(problem: Problem, dtype: Any, stateful: bool) -> Result:
+    query, key, value = (x.astype(dtype) for x in qkv(problem))
+    embedding = problem.inputs["relative_embedding"].astype(dtype)
+    inputs, keywords = (query, key, value, embedding), {**problem.keywords, "dtype": dtype}
+    state = problem.initial_state and reference.RelativeState(*problem.initial_state)
+    keywords["initial_state"] = state
+    chosen = {name: keywords[name] for name in ("score_map", "relative_query", "feature_map")}
+    offset = keywords.get("query_offset", 0)
+    _, denominator = reference.relative_sums(
+        *inputs, *chosen.values(), offset, *seen_and_alive(problem), state
+    )
+    outputs = {"output": reference.relative_linear_attention(*inputs, **keywords)}
+    outputs["denominator"] = denominator
+    gradients, of_state = reference.relative_linear_attention_backward(
+        problem.cotangents["output"], *inputs, **keywords
+    )
+    names = "query", "key", "value", "relative_embedding", *RELATIVE_STATE
+    found = dict(zip(names, (*gradients, *(of_state or ())), strict=False))
+    if not stateful:
+        return Result(outputs, found)
+    ends = {name: keywords.get(name) for name in ("feature_map", "key_lengths", "initial_state")}
+    final = reference.relative_final_state(key, value, embedding.shape[1] // 2, **ends, dtype=dtype)
+    outputs |= final._asdict()
+    if problem.grad_state is None:
+        return Result(outputs, found)
+    dk, dv, dstate = reference.relative_final_state_backward(
+        problem.grad_state, key, value, **ends, dtype=dtype
+    )
+    more = {"key": dk, "value": dv, **dict(zip(RELATIVE_STATE, dstate, strict=True))}
+    return Result(outputs, {name: x + more.get(name, 0) for name, x in found.items()})

@@ -8,7 +8,18 @@ from importlib import import_module
 from typing import Any
 
 from .. import references
-from ..cases import Array, Arrays, Case, Domain, Problem, Variant, fourier_inputs, fourier_state
+from ..cases import (
+    Array,
+    Arrays,
+    Case,
+    Domain,
+    Problem,
+    Variant,
+    fourier_inputs,
+    fourier_state,
+    relative_inputs,
+    relative_state,
+)
 from ..properties import Operation
 from ..references import Result, qkv
 
@@ -208,6 +219,107 @@ def fourier_apply(package: str, algorithm: str) -> Any:
     return apply
 
 
+def distances(k: int, score_map: str, relative_query: str, **options: str) -> dict[str, Any]:
+    """The options and the sizes of attention with relative positions."""
+    maps = {"score_map": score_map, "relative_query": relative_query}
+    return {"options": {**linear("elu", "clamp"), **maps, **options}, "sizes": {"k": k}}
+
+
+SIGNED = distances(0, "identity", "feature", feature_map="identity", guard="signed")
+NAIVE_RELATIVE_VARIANTS: tuple[Variant, ...] = (
+    Variant("float64", 5, 3, **distances(1, "softplus", "feature")),
+    Variant("float32", 5, 3, **SIGNED),
+)
+RELATIVE_VARIANTS: tuple[Variant, ...] = (
+    Variant("float64", 5, 3, **distances(3, "softplus", "feature")),
+    Variant("float64", 5, 3, **distances(100, "softplus", "feature")),  # beyond every length
+    Variant("float32", 5, 3, **SIGNED),
+    Variant("float32", 40, 70, **distances(33, "exp", "raw")),
+)
+
+if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+    EVERY_DISTANCES = [
+        distances(k, score_map, relative_query)
+        for k in (0, 1, 3, 100)
+        for score_map in ("softplus", "exp")
+        for relative_query in ("feature", "raw")
+    ]
+    EVERY_RELATIVE = [
+        *(Variant("float64", 5, 3, **each) for each in EVERY_DISTANCES),
+        *(Variant(*each, **distances(32, "softplus", "feature")) for each in EVERY),
+    ]
+    NAIVE_RELATIVE_VARIANTS += tuple(EVERY_RELATIVE)
+    RELATIVE_VARIANTS += tuple(EVERY_RELATIVE)
+
+
+def relative_naive(package: str = KERNELS) -> Operation:
+    """Attention with relative positions by the quadratic form of both its terms."""
+    module = import_module(f"{package}.relative")
+    domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.TILE,), extras=relative_inputs)
+    apply = relative_apply(package, "naive")
+    return Operation("relative_naive", domain, apply, references.relative)
+
+
+def relative(package: str = KERNELS) -> Operation:
+    """Bidirectional attention with relative positions, in linear time."""
+    module = import_module(f"{package}.relative")
+    domain = Domain(RELATIVE_VARIANTS, (module.TILE,), causal=(False,), extras=relative_inputs)
+    return Operation("relative", domain, relative_apply(package, "linear"), references.relative)
+
+
+def relative_causal(package: str = KERNELS) -> Operation:
+    """Causal attention with relative positions, with its states and its step."""
+    module = import_module(f"{package}.relative")
+
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {
+            name: x for name, x in keywords.items() if name not in ("causal", "query_offset")
+        }
+        token = (inputs[name] for name in ("query", "key", "value", "relative_embedding"))
+        return module.step(*token, state and module.RelativeState(*state), **options)
+
+    domain = Domain(
+        RELATIVE_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
+        extras=relative_inputs, states=relative_state, follows=True,
+    )  # fmt: skip
+    return Operation(
+        "relative_causal",
+        domain,
+        relative_apply(package, "recurrent"),
+        references.relative_causal,
+        step,
+        values=("value", "S", "tail", "recent"),
+    )
+
+
+def relative_apply(package: str, algorithm: str) -> Any:
+    """Forward and backward of attention with relative positions as one pass over a problem."""
+    module = import_module(f"{package}.relative")
+
+    def apply(problem: Problem) -> Result:
+        arrays = (*qkv(problem), problem.inputs["relative_embedding"])
+        initial, of_state = problem.initial_state, problem.grad_state
+        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords["initial_state"] = initial and module.RelativeState(*initial)
+        output, d, weights, state = module.forward(*arrays, **keywords)
+        *gradients, embedding, of_initial = module.backward(
+            problem.cotangents["output"],
+            of_state and module.RelativeState(*of_state, None),
+            *arrays,
+            output,
+            d,
+            weights,
+            **keywords,
+        )
+        named = {**by_name(gradients), "relative_embedding": embedding}
+        if initial is not None:
+            named |= {name: getattr(of_initial, name) for name in references.RELATIVE_STATE}
+        ends = {} if state is None else state._asdict()
+        return Result({"output": output, "denominator": d, **ends}, named)
+
+    return apply
+
+
 def by_name(gradients: Any) -> dict[str, Array]:
     """Gradients of query, key and value."""
     return dict(zip(("query", "key", "value"), gradients, strict=True))
@@ -232,7 +344,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
         head_dim=variant.head_dim,
         value_dim=variant.value_dim,
         causal=domain.causal[0] if causal is None else causal,
-        query_offset=-2,
+        query_offset=2 if domain.follows else -2,
         query_lengths=(2 * tile + 3, tile + 1),
         key_lengths=(tile - 1, 2 * tile + 1),
         initial_state=domain.stateful,
@@ -252,4 +364,7 @@ OPERATIONS = (
     fourier(),
     fourier_causal(),
     fourier_plain(),
+    relative_naive(),
+    relative(),
+    relative_causal(),
 )
