@@ -65,6 +65,47 @@ def linear_bidirectional(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return q @ (k.mT @ value) / (q @ k.sum(-2, keepdim=True).mT)
 
 
+def relative_quadratic(query: Tensor, key: Tensor, value: Tensor, embedding: Tensor) -> Tensor:
+    """Causal linear attention with Shaw's relative positions, by its masked scores.
+
+    Each row has k + 1 different weights, softplus(q . e_r) for r from -k to 0: `gather` spreads
+    them out over the keys.
+    """
+    length, furthest = query.shape[-2], embedding.shape[1] // 2
+    q, k = features(query), features(key)
+    weights = F.softplus(q @ embedding[:, : furthest + 1].mT)  # (N, H, L, k + 1)
+    place = torch.arange(length)
+    rows = (furthest + place - place[:, None]).clamp(0, furthest)  # of the embedding, r + k
+    scores = q @ k.mT + weights.gather(-1, rows.expand(*q.shape[:2], -1, -1))
+    scores = scores * scores.new_ones(length, length).tril()
+    return scores @ value / scores.sum(-1, keepdim=True)
+
+
+def fourier_quadratic(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    frequency: Tensor,
+    phase: Tensor,
+    amplitude: Tensor,
+) -> Tensor:
+    """Causal linear attention with weights 1 + c cos(b + a (i - j)), by its masked scores.
+
+    The cosine of a difference is split in two, so that no array (N, H, L, L, E) is made.
+    """
+    q, k = features(query), features(key)
+    turn = (positions[..., None, :] * frequency[:, None]).sum(-1)  # (H, L, E)
+    angle = (turn + phase[:, None]).float()
+    turn = turn.float()
+    scaled = amplitude[:, None] * q
+    q_hat = torch.cat([scaled * angle.cos(), scaled * angle.sin(), q], -1)  # (N, H, L, 3 E)
+    k_hat = torch.cat([k * turn.cos(), k * turn.sin(), k], -1)
+    scores = q_hat @ k_hat.mT
+    scores = scores * scores.new_ones(scores.shape[-2:]).tril()
+    return scores @ value / scores.sum(-1, keepdim=True)
+
+
 class MultiHeadAttention(nn.Module):
     """H attentions between projections."""
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import linear, recurrent
+from . import chunked, linear, recurrent
 from .arrays import HEAD_DIMS, Array, array_module, ceil_div
 from .guards import divided, normaliser_gradients
 from .recurrent import LinearState
@@ -57,6 +57,7 @@ ALGORITHMS = {
     ),
     "linear": _Algorithm(linear.forward, linear.gradients, LENGTHS),
     "recurrent": _Algorithm(recurrent.forward, recurrent.gradients, CAUSAL),
+    "chunked": _Algorithm(chunked.forward, chunked.gradients, CAUSAL),
 }
 
 

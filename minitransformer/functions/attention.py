@@ -5,7 +5,8 @@ The public functions, which check and explain, are in `minitransformer.attention
 
 from typing import Any
 
-from minitransformer_kernels import kernelized, relative, softmax
+from minitransformer_kernels import fourier, kernelized, relative, softmax
+from minitransformer_kernels.fourier import FourierState
 from minitransformer_kernels.recurrent import LinearState
 from minitransformer_kernels.relative import RelativeState
 
@@ -83,6 +84,13 @@ class RelativeLinearAttention(KernelizedAttention):
     state = RelativeState
 
 
+class FourierLinearAttention(KernelizedAttention):
+    """Linear attention whose features turn with their positions, by learned frequencies."""
+
+    kernels = fourier
+    state = FourierState
+
+
 class TokenStep(Function):
     """One token of an attention, by the kernel made for it."""
 
@@ -134,6 +142,13 @@ class RelativeLinearAttentionStep(TokenStep):
 
     sequence = RelativeLinearAttention
     axes = (2, 2, 2, None)
+
+
+class FourierLinearAttentionStep(TokenStep):
+    """One token of `FourierLinearAttention`."""
+
+    sequence = FourierLinearAttention
+    axes = (2, 2, 2, 1, 1, None, None, None)
 
 
 def _filled(ctx: Context, *gradients: Array | None) -> list[Array]:

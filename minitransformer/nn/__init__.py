@@ -25,6 +25,8 @@ from .transformer import (
 )
 from .variants import (
     AttentionVariant,
+    CosFormerAttention,
+    FourierLinearAttention,
     LinearAttention,
     RelativeLinearAttention,
     SoftmaxAttention,
@@ -36,9 +38,11 @@ __all__ = [
     "ELU",
     "GELU",
     "AttentionVariant",
+    "CosFormerAttention",
     "Dropout",
     "Embedding",
     "FeedForward",
+    "FourierLinearAttention",
     "LayerNorm",
     "LearnedPositions",
     "Linear",

@@ -17,15 +17,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from minitransformer_kernels.fourier import cosformer
+
 from .. import random
 from ..attention import (
+    fourier_linear_attention,
+    fourier_linear_attention_step,
     linear_attention,
     linear_attention_step,
     relative_linear_attention,
     relative_linear_attention_step,
     softmax_attention,
 )
-from ..device import array_module
+from ..device import array_module, as_array
+from ..functions import tanh
 from ..tensor import Tensor
 from .module import Module, Parameter
 
@@ -82,6 +87,26 @@ class AttentionVariant(Module):
             num_heads: H.
             head_dim: E.
         """
+
+    def learn(self, name: str, shape: tuple[int, ...], start: Callable[[], Array]) -> None:
+        """Make a parameter, unless another layer that shares the variant has done so.
+
+        Args:
+            name: the attribute.
+            shape: the parameter's shape.
+            start: makes its first value.
+
+        Raises:
+            ValueError: the other layer needed another shape.
+        """
+        if not hasattr(self, name):
+            setattr(self, name, Parameter(start()))
+        elif (found := getattr(self, name).shape) != shape:
+            raise ValueError(
+                f"{type(self).__name__}: one instance serves layers of one number of heads and one "
+                f"head dim; its {name} has the shape {found}, this layer needs {shape}; give the "
+                "layer an instance of its own"
+            )
 
     def forward(
         self,
@@ -340,7 +365,7 @@ class LinearAttention(TotalsAttention):
 
 @register_attention("relative")
 class RelativeLinearAttention(StatefulAttention):
-    """Linear attention that also weighs by distance: an embedding for each, learned (Shaw et al.).
+    """Linear attention that also weighs by distance: an embedding for each, learned.
 
     Across to another sequence it needs all values, as any distance may come near: it keeps them.
 
@@ -356,6 +381,8 @@ class RelativeLinearAttention(StatefulAttention):
     Source: Shaw et al. 2018; S0.
     """
 
+    embedding: Parameter
+
     def __init__(
         self,
         max_distance: int = 16,
@@ -367,7 +394,6 @@ class RelativeLinearAttention(StatefulAttention):
         algorithm: str = "auto",
     ) -> None:
         self.max_distance, self.algorithm = max_distance, algorithm
-        self.embedding: Parameter | None = None
         self.options = {
             "score_map": score_map,
             "relative_query": relative_query,
@@ -379,16 +405,14 @@ class RelativeLinearAttention(StatefulAttention):
     def prepare(self, num_heads: int, head_dim: int) -> None:
         """Make the embeddings (H, 2k + 1, E), small, so that all distances begin alike."""
         shape = num_heads, 2 * self.max_distance + 1, head_dim
-        self.embedding = _shared(self, self.embedding, shape, normal(shape, head_dim**-0.5))
+        self.learn("embedding", shape, lambda: normal(shape, head_dim**-0.5))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
     ) -> Any:
         """Attend; distances do not depend on where the sequence begins."""
-        inputs = query, key, value, self.embedding
-        return relative_linear_attention(
-            *inputs, algorithm=self.algorithm, **self.options, **keywords
-        )
+        options = {"algorithm": self.algorithm, **self.options, **keywords}
+        return relative_linear_attention(query, key, value, self.embedding, **options)
 
     def attend_token(
         self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
@@ -399,24 +423,113 @@ class RelativeLinearAttention(StatefulAttention):
         )
 
 
+@register_attention("fourier")
+class FourierLinearAttention(TotalsAttention):
+    """Linear attention whose features turn with the position: learned harmonics of the distance.
+
+    Token i stands at position i. Frequencies start as the sinusoids of Vaswani et al. 2017 have
+    them, from 1 down to 1 / 10,000 radians a token; amplitudes are c = tanh of what is learned.
+
+    Args:
+        form: see `fourier_linear_attention`.
+        denominator: see there.
+        feature_map: see there.
+        guard: see there.
+        eps: see there.
+        algorithm: see there.
+
+    Source: S2.
+    """
+
+    frequency: Tensor
+    phase: Tensor
+    unbounded_amplitude: Tensor
+
+    def __init__(
+        self,
+        form: str = "one_plus_cos",
+        denominator: str = "rotated",
+        feature_map: str = "elu",
+        guard: str | None = None,
+        eps: float | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        self.algorithm = algorithm
+        self.options = {
+            "form": form,
+            "denominator": denominator,
+            "feature_map": feature_map,
+            "guard": guard,
+            "eps": eps,
+        }
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make frequencies (H, E, 1), phases and amplitudes (H, E)."""
+        share = np.arange(head_dim, dtype=np.float32) / head_dim
+        frequency = np.tile(10_000**-share, (num_heads, 1))[..., None]
+        flat = num_heads, head_dim
+        self.learn("frequency", (*flat, 1), lambda: frequency)
+        self.learn("phase", flat, lambda: np.zeros(flat, np.float32))
+        self.learn("unbounded_amplitude", flat, lambda: np.full(flat, 1.5, np.float32))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
+    ) -> Any:
+        """Attend from and to the positions that follow `first_key`."""
+        first_query = first_key + keywords.get("query_offset", 0)
+        places = _places(query, first_query), _places(key, first_key)
+        options = {"algorithm": self.algorithm, **self.options, **keywords}
+        return fourier_linear_attention(query, key, value, *places, *self.wave(query), **options)
+
+    def attend_token(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
+    ) -> tuple[Tensor, Any]:
+        """Turn the token to its position, add it to the sums, and read them."""
+        place = np.array([[float(position)]])  # (1, P)
+        return fourier_linear_attention_step(
+            query, key, value, place, place, *self.wave(query), state, **self.options
+        )
+
+    def wave(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return frequency (H, E, 1), phase (H, E) and amplitude (H, E), for a query."""
+        return self.frequency, self.phase, tanh(self.unbounded_amplitude)
+
+
+@register_attention("cosformer")
+class CosFormerAttention(FourierLinearAttention):
+    """relu features, re-weighted by cos(pi (i - j) / 2T): a Fourier attention that learns nothing.
+
+    Args:
+        longest: T, at least the length of the longest sequence: beyond it weights are negative.
+        algorithm: see `fourier_linear_attention`.
+
+    Source: Qin et al. 2022, equation 10.
+    """
+
+    def __init__(self, longest: int = 1024, algorithm: str = "auto") -> None:
+        super().__init__("cos", "rotated", "relu", algorithm=algorithm)
+        self.longest = longest
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make the frequencies, phases and amplitudes, which are no parameters."""
+        self.fixed = cosformer(self.longest, num_heads, head_dim)
+
+    def wave(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return frequency pi / 2T, phase 0 and amplitude 1, for a query."""
+        frequency, phase, amplitude = (
+            Tensor(as_array(x, query.device, query.dtype)) for x in self.fixed
+        )
+        return frequency, phase, amplitude
+
+
+def _places(x: Tensor, first: int) -> Array:
+    """Return the positions (1, L, 1) of the tokens of (N, H, L, E)."""
+    return np.arange(first, first + x.shape[2], dtype=np.float64)[None, :, None]
+
+
 def normal(shape: tuple[int, ...], deviation: float) -> Array:
     """Return random numbers, float32, around 0."""
     return deviation * random.generator().standard_normal(shape, np.float32)
-
-
-def _shared(
-    variant: AttentionVariant, parameter: Parameter | None, shape: tuple[int, ...], start: Array
-) -> Parameter:
-    """Return the parameter that a variant has already, or a new one."""
-    if parameter is None:
-        return Parameter(start)
-    if parameter.shape != shape:
-        raise ValueError(
-            f"{type(variant).__name__}: one instance serves layers of one number of heads and one "
-            f"head dim; its parameter has the shape {parameter.shape}, this layer needs {shape}; "
-            "give the layer an instance of its own"
-        )
-    return parameter
 
 
 def _extended(buffer: Array, length: int, new: Array) -> Array:

@@ -1,0 +1,117 @@
+"""Relative positions in linear cost, forward and backward, beside their quadratic form in PyTorch.
+
+Shaw's relative positions with k=32 and softplus scores; Fourier positions in the form 1 + c cos.
+Both causal, N=8, H=8, L=2048, E=M=64. The peers make all L x L scores in eager PyTorch, with a
+backward by autograd.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from minitransformer import Tensor
+from minitransformer.attention import fourier_linear_attention, relative_linear_attention
+from minitransformer_kernels import reference
+
+from . import harness, peers
+
+N, H, L, E, FURTHEST = 8, 8, 2048, 64, 32
+SHOWN = 256  # first rows, which hang on no later ones: the float64 truth is cubic in memory
+EAGER = "PyTorch eager, quadratic"
+
+Array = Any
+Arrays = list[Array]
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each kind of positions and each contestant."""
+    generator = np.random.default_rng(0)
+    *qkv, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
+    embedding = 0.3 * generator.standard_normal((H, 2 * FURTHEST + 1, E), np.float32)
+    yield from compare("Shaw", [*qkv, embedding], grad, our_shaw, peers.relative_quadratic, shaw)
+    wave = [generator.uniform(-1, 1, shape).astype(np.float32) for shape in ((H, E, 1), (H, E))]
+    amplitude = generator.uniform(-0.9, 0.9, (H, E)).astype(np.float32)
+    inputs = [*qkv, *wave, amplitude]
+    yield from compare("Fourier", inputs, grad, our_fourier, their_fourier, fourier)
+
+
+def compare(
+    name: str,
+    inputs: Arrays,
+    grad: Array,
+    attend: Callable[..., Tensor],
+    peer: Callable[..., torch.Tensor],
+    truth: Callable[..., Array],
+) -> Iterator[harness.Row]:
+    """Yield the rows of one kind of positions."""
+    ours = [Tensor(array, requires_grad=True) for array in inputs]
+    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
+    passes: harness.Contestants = {
+        harness.OURS: lambda: our_passes(attend, ours, grad),
+        EAGER: lambda: their_passes(peer, theirs, torch.from_numpy(grad)),
+    }
+    right = truth(*(array[-1:, :, :SHOWN] for array in inputs[:3]), *inputs[3:])
+    results = {contestant: run() for contestant, run in passes.items()}
+    errors = {
+        who: harness.error(result[0][-1:, :, :SHOWN], right) for who, result in results.items()
+    }
+    for mine, other in zip(results[harness.OURS], results[EAGER], strict=True):
+        harness.error(mine, other)  # the gradients
+    results.clear()
+    case = f"{name} positions, causal, forward and backward, L={L}"
+    for row in harness.race(case, passes, rounds=5):
+        yield row | {"error": errors[row["contestant"]]}
+
+
+def our_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Array) -> Arrays:
+    """Return the output and the gradients."""
+    for tensor in inputs:
+        tensor.grad = None
+    output = attend(*inputs)
+    output.backward(grad)
+    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
+
+
+def their_passes(peer: Callable[..., Any], inputs: list[torch.Tensor], grad: Any) -> Arrays:
+    """Return the output and the gradients."""
+    output = peer(*inputs)
+    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
+
+
+def our_shaw(query: Tensor, key: Tensor, value: Tensor, embedding: Tensor) -> Tensor:
+    """Attend with relative positions."""
+    output: Tensor = relative_linear_attention(query, key, value, embedding, causal=True)
+    return output
+
+
+def shaw(query: Array, key: Array, value: Array, embedding: Array) -> Array:
+    """Return the output in float64."""
+    return reference.relative_linear_attention(query, key, value, embedding, causal=True)
+
+
+POSITIONS = np.arange(L, dtype=np.float64)[None, :, None]  # (1, L, P)
+
+
+def our_fourier(query: Tensor, key: Tensor, value: Tensor, *wave: Tensor) -> Tensor:
+    """Attend with Fourier positions."""
+    places = Tensor(POSITIONS), Tensor(POSITIONS)
+    output: Tensor = fourier_linear_attention(query, key, value, *places, *wave, causal=True)
+    return output
+
+
+def their_fourier(query: Any, key: Any, value: Any, *wave: Any) -> torch.Tensor:
+    """Attend with Fourier positions, in PyTorch."""
+    return peers.fourier_quadratic(query, key, value, torch.from_numpy(POSITIONS[0]), *wave)
+
+
+def fourier(query: Array, key: Array, value: Array, *wave: Array) -> Array:
+    """Return the output in float64."""
+    positions = POSITIONS[:, :SHOWN]
+    fourier = reference.Fourier(positions, positions, *wave)
+    return reference.fourier_linear_attention(query, key, value, fourier, causal=True)
+
+
+if __name__ == "__main__":
+    harness.main("positions", rows)

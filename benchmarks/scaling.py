@@ -1,0 +1,182 @@
+"""Time and memory against length, and where each linear variant overtakes fused softmax.
+
+Forward and backward of the public functions, N=8, H=8, E=M=64, relative positions with k=32, over
+lengths from 2^8 to 2^15. *Slope* is the slope of the least-squares line through the logarithms: 1
+is linear, 2 quadratic. Memory is the high-water mark of NumPy's arrays (tracemalloc), inputs left
+out, with gradients. *Overtakes softmax at* is the length from which the variant takes less time
+than fused softmax attention in the same direction, interpolated between measured lengths from 2^4
+to 2^12. Curves are in [scaling.png](scaling.png).
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer import Tensor
+from minitransformer.attention import (
+    fourier_linear_attention,
+    linear_attention,
+    relative_linear_attention,
+    softmax_attention,
+)
+
+from . import harness
+
+N, H, E, FURTHEST = 8, 8, 64, 32
+LENGTHS = [2**power for power in range(8, 16)]
+SHORT = [2**power for power in range(4, 13)]  # on which softmax is measured too
+ROUNDS = 3
+MIB = 2**20
+
+Attend = Callable[..., Any]
+
+
+class Variant(NamedTuple):
+    """An attention: its function, and what it takes besides query, key and value."""
+
+    attend: Attend
+    extras: Callable[[int], list[Tensor]]
+    options: dict[str, Any]
+
+    def passes(self, length: int) -> Callable[[], None]:
+        """Return a forward and a backward of one length."""
+        generator = np.random.default_rng(0)
+        *qkv, grad = (generator.standard_normal((N, H, length, E), np.float32) for _ in range(4))
+        inputs = [*(Tensor(x, requires_grad=True) for x in qkv), *self.extras(length)]
+
+        def run() -> None:
+            for tensor in inputs:
+                tensor.grad = None
+            self.attend(*inputs, **self.options).backward(grad)
+
+        return run
+
+
+def nothing(length: int) -> list[Tensor]:
+    """Return no further inputs."""
+    return []
+
+
+def embedding(length: int) -> list[Tensor]:
+    """Return embeddings of distances."""
+    table = np.random.default_rng(1).normal(0, 0.1, (H, 2 * FURTHEST + 1, E))
+    return [Tensor(table.astype(np.float32), requires_grad=True)]
+
+
+def waves(length: int) -> list[Tensor]:
+    """Return positions, frequencies, phases and amplitudes."""
+    generator = np.random.default_rng(1)
+    positions = Tensor(np.arange(length, dtype=np.float64)[None, :, None])
+    shapes = (H, E, 1), (H, E), (H, E)
+    wave = (generator.uniform(-0.9, 0.9, shape).astype(np.float32) for shape in shapes)
+    return [positions, positions, *(Tensor(x, requires_grad=True) for x in wave)]
+
+
+def variants(causal: bool) -> dict[str, Variant]:
+    """Return the variants of one direction, softmax first."""
+    way = {"causal": causal}
+    found = {
+        "softmax": Variant(softmax_attention, nothing, way),
+        "linear": Variant(linear_attention, nothing, way),
+        "Shaw": Variant(relative_linear_attention, embedding, way),
+        "Fourier": Variant(fourier_linear_attention, waves, way),
+    }
+    for name in ("favor", "dpfp"):
+        found[name] = Variant(linear_attention, nothing, {**way, "feature_map": name})
+    if causal:
+        for algorithm in ("recurrent", "chunked"):
+            options = {**way, "algorithm": algorithm}
+            found[algorithm] = Variant(linear_attention, nothing, options)
+    return found
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each variant: slopes, and where it overtakes softmax."""
+    curves = []
+    for causal in (True, False):
+        everyone = variants(causal)
+        softmax = everyone.pop("softmax")
+        short = {length: seconds(softmax, length) for length in SHORT}
+        curves.append(("softmax", causal, short, {n: peak(softmax, n) for n in LENGTHS[:5]}))
+        for name, variant in everyone.items():
+            times = {length: seconds(variant, length) for length in sorted({*SHORT, *LENGTHS})}
+            peaks = {length: peak(variant, length) for length in LENGTHS}
+            curves.append((name, causal, times, peaks))
+            yield {
+                "variant": name,
+                "direction": "causal" if causal else "both",
+                "slope_of_time": slope({n: times[n] for n in LENGTHS}),
+                "slope_of_memory": slope(peaks),
+                "overtakes_softmax_at": crossover(times, short),
+                **{f"ms_at_{n:,}": 1e3 * times[n] for n in (256, 2048, 32768)},
+                "MiB_at_32,768": peaks[32768],
+            }
+    draw(curves)
+
+
+def seconds(variant: Variant, length: int) -> float:
+    """Return the median time of forward and backward."""
+    run = variant.passes(length)
+    run()
+    rounds = ROUNDS if length > 1024 else 3 * ROUNDS
+    return float(np.median([harness.elapsed(run) for _ in range(rounds)]))
+
+
+def peak(variant: Variant, length: int) -> float:
+    """Return the high-water mark of arrays in forward and backward, in MiB above the inputs."""
+    run = variant.passes(length)
+    tracemalloc.start()
+    run()
+    high = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return high / MIB
+
+
+def slope(curve: dict[int, float]) -> float:
+    """Return the exponent of the power law that fits a curve best."""
+    exponent, _ = np.polyfit(np.log(list(curve)), np.log(list(curve.values())), 1)
+    return float(exponent)
+
+
+def crossover(mine: dict[int, float], softmax: dict[int, float]) -> float | None:
+    """Return the length from which `mine` takes less; None where it never does."""
+    lengths = sorted(softmax)
+    ahead = [np.log(mine[n] / softmax[n]) for n in lengths]  # negative: mine is faster
+    behind = [i for i, gap in enumerate(ahead) if gap > 0]
+    if not behind:
+        return float(lengths[0])
+    last = behind[-1]
+    if last + 1 == len(lengths):
+        return None
+    share = ahead[last] / (ahead[last] - ahead[last + 1])
+    return float(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)
+
+
+def draw(curves: Iterable[tuple[str, bool, dict[int, float], dict[int, float]]]) -> None:
+    """Write the curves of time and memory to `results/cpu/scaling.png`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey="row")
+    for name, causal, times, peaks in curves:
+        style = {"color": "black", "ls": "--"} if name == "softmax" else {}
+        for row, curve in enumerate((times, peaks)):
+            axes = panels[row, 0 if causal else 1]
+            x, y = zip(*((n, v) for n, v in sorted(curve.items()) if n >= 32), strict=True)
+            axes.loglog(x, y, marker="o", ms=3, label=name, base=2, **style)
+            axes.grid(alpha=0.3)
+    for axes, title in zip(panels[0], ("causal", "both directions"), strict=True):
+        axes.set_title(f"{title}, forward and backward")
+        axes.legend(frameon=False)
+    panels[0, 0].set_ylabel("seconds")
+    panels[1, 0].set_ylabel("MiB of arrays above the inputs")
+    for axes in panels[1]:
+        axes.set_xlabel("length L")
+    harness.RESULTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(harness.RESULTS / "scaling.png", dpi=110)
+
+
+if __name__ == "__main__":
+    harness.main("scaling", rows)
