@@ -81,7 +81,7 @@ class Module:
 
     def num_parameters(self) -> int:
         """Return how many numbers the module learns."""
-        return sum(parameter.data.size for parameter in self.parameters())
+        return sum(p.data.size for p in self.parameters() if p.requires_grad)
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training, where dropout drops.
