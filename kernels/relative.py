@@ -1215,7 +1215,7 @@ def step(
     window = embedding.shape[1] // 2
     _check(embedding, "recurrent", True, 0, state)
     after = empty_state(N, key, value, window)
-    before = contiguous(*(state or after))
+    before = contiguous(*(state or empty_state(N, key, value, window)))
     out = array_module(value).empty_like(value)
     columns = min(MAX_COLUMNS, round_up(M))
     kernel = _step_kernel(
