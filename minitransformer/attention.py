@@ -36,7 +36,7 @@ from .attention_checks import (
     visible_options,
     whole,
 )
-from .device import as_array
+from .device import Array, as_array, to_numpy
 from .functions.attention import (
     FourierLinearAttention,
     FourierLinearAttentionStep,
@@ -327,7 +327,7 @@ def relative_linear_attention(
         name, query, key, value, causal=causal, query_offset=query_offset,
         query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         feature_map=feature_map, algorithm=algorithm, eps=eps,
-        guard=guard or _relative_guard(score_map),
+        guard=guard or _relative_guard(score_map), sums_alone=False,
         carries="initial_state and return_state" if initial_state or return_state else "",
     )  # fmt: skip
     options |= _relative_options(
@@ -701,9 +701,13 @@ def _prepared(
     guard: str,
     eps: float | None,
     carries: str,
+    sums_alone: bool = True,
     **visible: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Check the inputs; return query and key, or their features, and the options of the kernels."""
+    """Check the inputs; return query and key, or their features, and the options of the kernels.
+
+    `sums_alone`: whether the output is a fraction that the size of a query's features cancels in.
+    """
     check_sequences(name, query, key, value)
     options = visible_options(name, query, key, **visible) | guard_options(name, guard, eps)
     packed = visible["cu_seqlens"] is not None
@@ -713,10 +717,7 @@ def _prepared(
         algorithm = "recurrent" if visible["causal"] else "linear"
     features: Any = feature_map
     if not _is_elementwise(feature_map):
-        from .features import apply_feature_map
-
-        query = apply_feature_map(name, feature_map, query, options["query_offset"])
-        key = apply_feature_map(name, feature_map, key, 0)
+        query, key = _row_features(name, feature_map, query, key, options, carries, sums_alone)
         features = "identity"
     return query, key, {**options, "algorithm": algorithm, "feature_map": features}
 
@@ -731,15 +732,49 @@ def _is_elementwise(feature_map: FeatureMap) -> bool:
     return isinstance(feature_map, str) and feature_map in FEATURE_MAPS
 
 
+def _row_features(
+    name: str,
+    feature_map: FeatureMap,
+    query: Tensor,
+    key: Tensor,
+    options: dict[str, Any],
+    carries: str,
+    sums_alone: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the features of query and key by a map of whole rows."""
+    # Feature maps may be modules, and modules attend: at the top this import would be a circle.
+    from .features import apply_feature_map, has_positions
+
+    if "state" in carries and has_positions(feature_map):
+        raise ValueError(
+            f"{name}: the features of {feature_map!r} depend on positions, which a state does not "
+            "know; use fourier_linear_attention, which is told them"
+        )
+    first_query: Any = options["query_offset"]
+    first_key: Any = 0
+    if (starts := options.get("cu_seqlens")) is not None:
+        first_query = first_key = _positions_in_sequences(starts)
+    scalable = sums_alone and options["guard"] != "add"
+    return (
+        apply_feature_map(name, feature_map, query, first_query, query=scalable),
+        apply_feature_map(name, feature_map, key, first_key),
+    )
+
+
+def _positions_in_sequences(starts: Array) -> Array:
+    """Return (T,) integers, the place of each packed row in its sequence."""
+    starts = to_numpy(starts)
+    places: Array = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+    return places
+
+
 def _token_features(
     name: str, feature_map: FeatureMap, query: Tensor, key: Tensor
 ) -> tuple[Tensor, Tensor, str]:
     """Return the features of one token (N, H, E), or leave them to the kernel."""
     if _is_elementwise(feature_map):
         return query, key, str(feature_map)
-    from .features import apply_feature_map
-
-    features = [
-        apply_feature_map(name, feature_map, x[:, :, None], 0)[:, :, 0] for x in (query, key)
-    ]
-    return features[0], features[1], "identity"
+    rows = query[:, :, None], key[:, :, None]
+    options = {"query_offset": 0, "guard": "add"}
+    q, k = _row_features(name, feature_map, *rows, options, "a state", sums_alone=False)
+    return q[:, :, 0], k[:, :, 0], "identity"

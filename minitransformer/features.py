@@ -39,7 +39,12 @@ class FeatureMap(Module):
     """The hook: override `features` and `dim`. One with parameters is part of its model.
 
     Called with x (N, H, L, E), it returns features (N, H, L, D).
+
+    Attributes:
+        positional: whether the features of a row depend on where it stands.
     """
+
+    positional = False
 
     def __call__(self, x: Tensor, first: Any = 0, *, query: bool = False) -> Tensor:
         """Return the features of every row.
@@ -189,6 +194,8 @@ class CosFormer(FeatureMap):
     0.5
     """
 
+    positional = True
+
     def __init__(self, longest: int) -> None:
         _check_at_least_one("CosFormer", longest=longest)
         self.longest = longest
@@ -284,6 +291,11 @@ def apply_feature_map(
     _check_features(function, feature_map, x, phi)
     features: Tensor = phi
     return features
+
+
+def has_positions(feature_map: Any) -> bool:
+    """Return whether the features of a map, or of one by that name, depend on positions."""
+    return feature_map == "cosformer" or getattr(feature_map, "positional", False)
 
 
 def _check_features(function: str, feature_map: Any, x: Tensor, phi: Any) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from minitransformer_kernels.fourier import cosformer
 
-from .. import random
+from .. import features, random
 from ..attention import (
     fourier_linear_attention,
     fourier_linear_attention_step,
@@ -361,6 +361,50 @@ class LinearAttention(TotalsAttention):
     def extra_repr(self) -> str:
         """Return the feature map and the algorithm."""
         return f"feature_map={self.feature_map!r}, algorithm={self.algorithm!r}"
+
+
+@register_attention("favor")
+class FavorAttention(LinearAttention):
+    """Linear attention by positive random features, an estimate of softmax attention.
+
+    Args:
+        num_features: R; see `Favor`.
+        guard: see `LinearAttention`.
+        eps: see there.
+        algorithm: see there.
+
+    Source: Choromanski et al. 2021.
+    """
+
+    def __init__(
+        self,
+        num_features: int | None = None,
+        guard: str = "clamp",
+        eps: float | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        super().__init__(None, guard, eps, algorithm)
+        self.num_features = num_features
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Draw the projection."""
+        if self.feature_map is None:
+            self.feature_map = features.Favor(head_dim, self.num_features)
+
+
+@register_attention("dpfp")
+class DPFPAttention(LinearAttention):
+    """Linear attention by products of neighbouring numbers.
+
+    Args:
+        nu: see `DPFP`.
+        options: see `LinearAttention`.
+
+    Source: Schlag et al. 2021.
+    """
+
+    def __init__(self, nu: int = 1, **options: Any) -> None:
+        super().__init__(features.DPFP(nu), **options)
 
 
 @register_attention("relative")
