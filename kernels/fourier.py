@@ -178,22 +178,18 @@ def _feature_gradient_kernel(real: Any, feature_name: str) -> Kernel:
         i = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
         E, D = x.shape[3], grad.shape[3]
         at = n % cos.shape[0]
-        if i < x.shape[2]:
+        if i < lengths[n]:
             for e in range(cuda.threadIdx.x, E, COLUMNS):
-                dx[n, h, i, e] = real(0)
-                dangle[n, h, i, e] = real(0)
-                damplitude[n, h, i, e] = real(0)
-                if i < lengths[n]:
-                    c, q = amplitude[h, e], phi(x[n, h, i, e])
-                    of_cos, of_sin = grad[n, h, i, e], grad[n, h, i, E + e]
-                    along = of_cos * cos[at, h, i, e] + of_sin * sin[at, h, i, e]  # (10), h
-                    across = of_sin * cos[at, h, i, e] - of_cos * sin[at, h, i, e]
-                    dangle[n, h, i, e] = c * q * across  # (10)
-                    damplitude[n, h, i, e] = q * along  # (11)
-                    dq = c * along  # (11)
-                    if D > 2 * E:
-                        dq += grad[n, h, i, 2 * E + e]  # (11)
-                    dx[n, h, i, e] = dq * slope(x[n, h, i, e])
+                c, q = amplitude[h, e], phi(x[n, h, i, e])
+                of_cos, of_sin = grad[n, h, i, e], grad[n, h, i, E + e]
+                along = of_cos * cos[at, h, i, e] + of_sin * sin[at, h, i, e]  # (10), h
+                across = of_sin * cos[at, h, i, e] - of_cos * sin[at, h, i, e]
+                dq = c * along  # (11)
+                if D > 2 * E:
+                    dq += grad[n, h, i, 2 * E + e]  # (11)
+                dx[n, h, i, e] = dq * slope(x[n, h, i, e])
+                dangle[n, h, i, e] = c * q * across  # (10)
+                damplitude[n, h, i, e] = q * along  # (11)
 
     return feature_gradient
 
@@ -319,7 +315,7 @@ def features_backward(
     *,
     lengths: Array | None = None,
     feature_map: str = "elu",
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[Array, ...]:
     """The gradients of `features`, equations (10) to (13).
 
     Args:
@@ -333,21 +329,22 @@ def features_backward(
         feature_map: as in `features`.
 
     Returns:
-        The gradients of x; of positions, in float64; of frequency, phase and amplitude, in float64
-        sums that the dtype of x has taken part in.
+        The gradients of x; and in float64 those of positions, frequency, phase and amplitude: the
+        last is None where the amplitude is.
     """
     N, H, L, E = x.shape
     xp, real = array_module(x), kernel_dtype(x)
     counts = lengths_or_full(lengths, N, L, x)
     c = xp.ones((H, E), x.dtype) if amplitude is None else xp.asarray(amplitude, x.dtype)
-    dx, dangle, damplitude = (xp.empty((N, H, L, E), x.dtype) for _ in range(3))
+    dx, dangle, damplitude = (xp.zeros((N, H, L, E), x.dtype) for _ in range(3))
     _feature_gradient_kernel(real, feature_map)[(_blocks(L), H, N), THREADS](
         *contiguous(grad, x), saved.cos, saved.sin, *contiguous(c), counts, dx, dangle, damplitude
     )  # fmt: skip
-    ones = xp.ones((1, L, 1))
-    places = xp.asarray(positions, xp.float64)
-    dfrequency = _moments(dangle, places, counts).swapaxes(1, 2)  # (13): (H, E, P)
-    dphase, damplitude = (_moments(array, ones, counts)[:, 0] for array in (dangle, damplitude))
+    # A phase is the frequency of one more coordinate, which is 1 everywhere.
+    ones = xp.ones((*positions.shape[:2], 1))
+    slopes = _moments(dangle, xp.concatenate((positions, ones), axis=2), counts)  # (12), (13)
+    dfrequency, dphase = slopes[:, :-1].swapaxes(1, 2), slopes[:, -1]
+    dc = None if amplitude is None else _moments(damplitude, ones, counts)[:, 0]  # (11)
     by_coordinate = xp.asarray(frequency, x.dtype).transpose(2, 0, 1)
     dpositions = xp.empty((N, *positions.shape[1:]), x.dtype)
     _position_gradient_kernel(real)[(_blocks(L), positions.shape[2], N), THREADS](
@@ -355,7 +352,7 @@ def features_backward(
     )
     if len(positions) == 1:
         dpositions = dpositions.sum(axis=0, keepdims=True)
-    return dx, dpositions.astype(xp.float64), dfrequency, dphase, damplitude
+    return dx, dpositions.astype(xp.float64), dfrequency, dphase, dc
 
 
 def _moments(x: Array, places: Array, lengths: Array) -> Array:
@@ -363,7 +360,7 @@ def _moments(x: Array, places: Array, lengths: Array) -> Array:
     N, H, L, E = x.shape
     blocks = _blocks(L, ROWS * OWN)
     shares = array_module(x).empty((blocks, N, H, places.shape[2], E))
-    _moment_kernel[(blocks, H, N), THREADS](x, *contiguous(places), lengths, shares)
+    _moment_kernel[(blocks, H, N), THREADS](x, places, lengths, shares)
     return shares.sum(axis=(0, 1))
 
 
