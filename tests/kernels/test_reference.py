@@ -27,6 +27,8 @@ from ..cases import (
     cases,
     fourier_inputs,
     fourier_state,
+    relative_inputs,
+    relative_state,
 )
 from ..references import Result
 
@@ -57,6 +59,26 @@ FOURIER = Domain(
     stateful=True,
     extras=fourier_inputs,
     states=fourier_state,
+)  # fmt: skip
+RELATIVE = Domain(
+    tuple(
+        Variant(
+            "float64", 3, 2,
+            {
+                "feature_map": "elu", "guard": guard, "score_map": score_map,
+                "relative_query": relative_query,
+            },
+            {"k": k},
+        )
+        for score_map, guard, k in (("softplus", "clamp", 1), ("exp", "add", 0),
+                                    ("identity", "signed", 4))
+        for relative_query in ("feature", "raw")
+    ),
+    tiles=(3,),
+    stateful=True,
+    extras=relative_inputs,
+    states=relative_state,
+    follows=True,
 )  # fmt: skip
 
 Reference = Callable[[Problem, Any], Result]
@@ -98,6 +120,11 @@ def test_linear_backward_with_states(case: Case) -> None:
 @given(cases(FOURIER))
 def test_fourier_backward_with_states(case: Case) -> None:
     assert_proven(references.fourier_causal, case)
+
+
+@given(cases(RELATIVE))
+def test_relative_backward_with_states(case: Case) -> None:
+    assert_proven(references.relative_causal, case)
 
 
 @given(cases(LINEAR))
