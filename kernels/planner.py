@@ -38,14 +38,17 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from . import linear, recurrent
+import numba
+
+from . import chunked, linear, recurrent
 from .arrays import ceil_div, round_up
 
 TILE = linear.TILE
+REALS = {4: numba.float32, 8: numba.float64}
 CLOSE = 1.1  # estimates that differ by a smaller factor do not tell algorithms apart
 LONGEST = 2**24  # of the sequences among which crossovers are looked for
 COST_MODELS = "seed", "kernel"
-CAUSAL, BIDIRECTIONAL = ("naive", "recurrent"), ("naive", "linear")
+CAUSAL, BIDIRECTIONAL = ("naive", "recurrent", "chunked"), ("naive", "linear")
 
 
 class Sizes(NamedTuple):
@@ -79,6 +82,11 @@ class Sizes(NamedTuple):
     def all_heads(self) -> int:
         """N H."""
         return self.batch * self.heads
+
+    @property
+    def positions(self) -> int:
+        """From the first key or query to the last: what a scan walks over."""
+        return max(self.keys, self.queries + self.query_offset) - min(0, self.query_offset)
 
     @property
     def query(self) -> int:
@@ -154,6 +162,17 @@ class Work(NamedTuple):
     peak: int
     tiles: int
     flops: int
+
+
+class Load(NamedTuple):
+    """The last two of a `Work`."""
+
+    tiles: int
+    flops: int
+
+
+def _together(*loads: Load) -> Load:
+    return Load(*map(sum, zip(*loads, strict=True)))
 
 
 class Passes(NamedTuple):
@@ -253,38 +272,60 @@ def _linear(s: Sizes) -> Passes:
 
 
 def _recurrent(s: Sizes) -> Passes:
-    first, last = min(0, s.query_offset), max(s.keys, s.queries + s.query_offset)
-    walk = _tiles(last - first)
-    deep_E, deep_M = round_up(s.head_dim), round_up(s.value_dim)
-    blocks_E, columns_E = _columns(s.head_dim)
-    blocks_M, columns_M = _columns(s.value_dim)
-    tiles = s.all_heads * walk
-    updates = 4 * tiles * TILE
     results = s.output + s.query_rows + s.state
-    forward = Work(
-        kept=results,
-        peak=results + s.state,
-        tiles=tiles * blocks_M,
-        flops=updates * deep_E * columns_M,
-    )
     gradients = s.query + s.key + s.value + s.state
-    normaliser = s.output + s.query_rows
-    ones_and_zeros = 2 * s.key_rows + s.query_rows + s.all_heads * s.value_dim
     matrix, row = s.all_heads * s.head_dim * s.value_dim, s.all_heads * s.value_dim
+    normaliser = s.output + s.query_rows
+    ones_and_zeros = 2 * s.key_rows + s.query_rows + row
+    to_M = _recurrence(s, s.head_dim, s.value_dim)
+    to_E = _recurrence(s, s.value_dim, s.head_dim)
+    forward = Work(results, results + s.state, *to_M)
     backward = Work(
-        kept=gradients,
-        peak=normaliser + ones_and_zeros + 2 * s.state + gradients + matrix + row,
-        tiles=tiles * (2 * blocks_E + blocks_M),
-        flops=updates * (2 * deep_M * columns_E + deep_E * columns_M),
+        gradients,
+        normaliser + ones_and_zeros + 2 * s.state + gradients + matrix + row,
+        *_together(to_E, to_E, to_M),
     )
     return Passes(forward, backward)
 
 
-def _columns(size: int) -> tuple[int, int]:
-    """How many blocks share the columns of a state out, and how many columns those are."""
-    columns = min(recurrent.MAX_COLUMNS, round_up(size))
-    blocks = ceil_div(size, columns)
-    return blocks, blocks * columns
+def _recurrence(s: Sizes, inner: int, outer: int) -> Load:
+    """One scan of `recurrent`, for a state of `inner` rows and `outer` columns."""
+    shape = recurrent._shape(round_up(inner), round_up(outer), REALS[s.itemsize])
+    blocks = s.all_heads * ceil_div(outer, shape.columns)
+    tiles = blocks * ceil_div(s.positions, shape.tile)
+    return Load(tiles, 4 * tiles * shape.tile * round_up(inner) * shape.columns)
+
+
+def _chunked(s: Sizes) -> Passes:
+    to_M, parts_M = _chunks(s, s.head_dim, s.value_dim)
+    to_E, parts_E = _chunks(s, s.value_dim, s.head_dim)
+    matrix = s.all_heads * s.head_dim * s.value_dim
+    row_E, row_M = s.all_heads * s.head_dim, s.all_heads * s.value_dim
+    results = s.output + s.query_rows + parts_M * s.state
+    gradients = s.query + s.key + s.value + parts_M * matrix + parts_E * row_E
+    normaliser = s.output + s.query_rows
+    ones_and_zeros = 2 * s.key_rows + s.query_rows + row_M
+    last_scan = parts_E * matrix + parts_M * (matrix + 2 * row_M)
+    forward = Work(results, results + (1 + parts_M) * s.state, *to_M)
+    backward = Work(
+        gradients,
+        normaliser + ones_and_zeros + 2 * s.state + gradients + last_scan,
+        *_together(to_E, to_E, to_M),
+    )
+    return Passes(forward, backward)
+
+
+def _chunks(s: Sizes, inner: int, outer: int) -> tuple[Load, int]:
+    """One scan of `chunked`, and into how many segments the sequence is cut."""
+    shape = chunked._shape(inner, outer, REALS[s.itemsize])
+    blocks = s.all_heads * ceil_div(outer, shape.columns)
+    enough = chunked.ENOUGH_BLOCKS["numpy"] // blocks
+    parts = max(1, min(enough, s.positions // chunked.FEWEST_TOKENS))
+    tiles = blocks * ceil_div(s.positions, chunked.TILE)
+    update = shape.inner * shape.columns
+    answer = update + chunked.TILE * (shape.inner + shape.columns)
+    updates = 1 if parts == 1 else 2  # the first walk over segments only adds up
+    return Load(updates * tiles, 2 * tiles * chunked.TILE * (updates * update + answer)), parts
 
 
 def _softmax(s: Sizes) -> Passes:
@@ -301,6 +342,7 @@ ALGORITHMS: dict[str, Callable[[Sizes], Passes]] = {
     "naive": _naive,
     "linear": _linear,
     "recurrent": _recurrent,
+    "chunked": _chunked,
     "softmax": _softmax,
 }
 
@@ -391,6 +433,7 @@ SPEEDS = {
     "naive": (Speed(51, 162, 83.5), Speed(121, 380, 80.0)),
     "linear": (Speed(45, 492, 134.1), Speed(129, 458, 108.3)),
     "recurrent": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
+    "chunked": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
     "relative": (Speed(100, 300, 80.0), Speed(200, 300, 80.0)),
     "softmax": (Speed(32, 139, 117.7), Speed(63, 158, 97.8)),
 }
