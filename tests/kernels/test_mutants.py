@@ -9,8 +9,29 @@ import pytest
 
 from minitransformer_kernels import DataRace, checked
 
+from ..cases import Variant
+from ..properties import Operation
 from .mutants import Mutant, killer, without_barriers
-from .operations import WIDE, bidirectional, naive, narrowed, ragged, recurrent, softmax
+from .operations import (
+    WIDE,
+    bidirectional,
+    distances,
+    naive,
+    narrowed,
+    ragged,
+    recurrent,
+    relative,
+    relative_causal,
+    softmax,
+)
+
+
+def only_one_distance(package: str) -> Operation:
+    """Relative attention with k = 0."""
+    operation = relative(package)
+    variant = Variant("float64", 5, 3, **distances(0, "softplus", "feature"))
+    return replace(operation, domain=replace(operation.domain, variants=(variant,)))
+
 
 MUTANTS = [
     Mutant(
@@ -153,6 +174,125 @@ MUTANTS = [
         "return real(1) if x > real(0) else math.exp(x)  # (2)",
         "return real(1)",
     ),
+    Mutant(
+        "distances_mirrored",
+        relative,
+        "relative.py",
+        "embedding[:, k + low : k + high + 1]",
+        "embedding[:, ::-1][:, k + low : k + high + 1]",
+    ),
+    Mutant(
+        "near_keys_begin_too_late",
+        relative_causal,
+        "relative.py",
+        "below=-FAR if naive else low + 1",
+        "below=-FAR if naive else low + 2",
+    ),
+    Mutant(
+        "far_sums_overlap",
+        only_one_distance,
+        "relative.py",
+        "else FAR if naive else high,",
+        "else FAR if naive else high - TILE,",
+    ),
+    Mutant(
+        "one_distance_forgets_an_end",
+        only_one_distance,
+        "relative.py",
+        "                    at_low += at_high",
+        "                    at_low += real(0)",
+    ),
+    Mutant(
+        "far_keys_not_counted_after",
+        relative,
+        "relative.py",
+        "at_low * real(count_before) + at_high * real(count_after)",
+        "at_low * real(count_before)",
+    ),
+    Mutant(
+        "far_keys_without_their_normaliser",
+        relative,
+        "relative.py",
+        "g_tile[y * OWN + r, 0] + gd[b, h, row + i] * real(count_before)",
+        "g_tile[y * OWN + r, 0]",
+    ),
+    Mutant(
+        "embedding_gradient_forgets_an_end",
+        relative,
+        "relative.py",
+        "dB[b, h, row + i, R - 1] = at_high * slope(F[b, h, row + i, R - 1])",
+        "dB[b, h, row + i, R - 1] = real(0)",
+    ),
+    Mutant(
+        "query_gradient_forgets_the_features",
+        relative,
+        "relative.py",
+        "u_own[m, r] * slope(query[b, h, i, e])",
+        "u_own[m, r]",
+    ),
+    Mutant(
+        "values_forget_queries_before",
+        relative,
+        "relative.py",
+        "total += high_before[n, h, begin, c]",
+        "total += real(0) * high_before[n, h, begin, c]",
+    ),
+    Mutant(
+        "weights_with_the_slope_of_exp",
+        relative,
+        "relative.py",
+        "return -math.expm1(-f)",
+        "return f",
+    ),
+    Mutant(
+        "tail_off_by_one",
+        relative_causal,
+        "relative.py",
+        "tile * TILE, oldest), fallen):",
+        "tile * TILE, oldest), fallen - 1):",
+    ),
+    Mutant(
+        "window_off_by_one",
+        relative_causal,
+        "relative.py",
+        "h, row, fallen + w, m)",
+        "h, row, fallen + w - 1, m)",
+    ),
+    Mutant(
+        "tail_forgets_its_gradient",
+        relative_causal,
+        "relative.py",
+        "d_tail = grad_tail + low_after[:, :, 0]",
+        "d_tail = low_after[:, :, 0]",
+    ),
+    Mutant(
+        "window_and_tail_exchange_a_gradient",
+        relative_causal,
+        "relative.py",
+        "if j < last_key - window:",
+        "if j <= last_key - window:",
+    ),
+    Mutant(
+        "unreal_values_have_gradients",
+        relative_causal,
+        "relative.py",
+        "oldest = -min(past[n], d_recent.shape[2])",
+        "oldest = -d_recent.shape[2]",
+    ),
+    Mutant(
+        "step_drops_a_value_early",
+        relative_causal,
+        "relative.py",
+        "elif count > k:",
+        "elif count >= k:",
+    ),
+    Mutant(
+        "step_shifts_its_window_twice",
+        relative_causal,
+        "relative.py",
+        "seen = recent[n, h, k - ago, m]",
+        "seen = recent[n, h, k - 1 - ago, m]",
+    ),
 ]
 
 
@@ -168,6 +308,7 @@ BARRIERS = [
     *without_barriers("linear.py", bidirectional, "(?!naive_).*"),
     *without_barriers("recurrent.py", recurrent),
     *without_barriers("guards.py", recurrent),
+    *without_barriers("relative.py", relative_causal, "(?!step).*"),
 ]
 # Without one of these, results are still right on the CPU, whose order of threads is one of many.
 SURVIVORS = (
