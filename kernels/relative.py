@@ -337,7 +337,7 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
         oldest = -min(past[n], recent.shape[2])
         begin = _first_tile(first + offset + below, start_of_tiles, last_key)
         p_end = min(first + TILE, last) - 1 + offset + above
-        end = max(begin, _end_tile(p_end, start_of_tiles, last_key))
+        end = _end_tile(p_end, start_of_tiles, last_key)
 
         for r in range(OWN):
             d_own[r] = real(0)
@@ -434,7 +434,7 @@ def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
         oldest = -min(past[n], recent.shape[2])
         begin = _first_tile(first + offset + below, start_of_tiles, last_key)
         p_end = min(first + TILE, last) - 1 + offset + above
-        end = max(begin, _end_tile(p_end, start_of_tiles, last_key))
+        end = _end_tile(p_end, start_of_tiles, last_key)
 
         for r in range(OWN):
             low_own[r] = real(0)
@@ -645,7 +645,7 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
         # Key j is near to the queries from p = j - above + 1 to j - below.
         begin = _first_tile(first - above + 1 - offset, 0, last)
         end_of_rows = min(first + TILE, last_key) - below - offset
-        end = max(begin, _end_tile(end_of_rows, 0, last))
+        end = _end_tile(end_of_rows, 0, last)
 
         for m in range(width):
             for r in range(OWN):
