@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numba
 
-from . import chunked, linear, recurrent
+from . import chunked, fourier, kernelized, linear, recurrent
 from .arrays import ceil_div, round_up
 
 TILE = linear.TILE
@@ -62,6 +62,7 @@ class Sizes(NamedTuple):
         causal: whether query i sees only the keys j <= i + query_offset.
         query_offset: the position of the first query among the keys.
         max_distance: k of Shaw's relative positions; None without them.
+        fourier: the form of Fourier relative positions, of one number each; None without them.
         batch: N.
         heads: H.
         itemsize: bytes of a number.
@@ -74,6 +75,7 @@ class Sizes(NamedTuple):
     causal: bool = False
     query_offset: int = 0
     max_distance: int | None = None
+    fourier: str | None = None
     batch: int = 1
     heads: int = 1
     itemsize: int = 4
@@ -343,8 +345,41 @@ ALGORITHMS: dict[str, Callable[[Sizes], Passes]] = {
     "linear": _linear,
     "recurrent": _recurrent,
     "chunked": _chunked,
-    "softmax": _softmax,
 }
+
+
+def _kernelized(s: Sizes, algorithm: str) -> Passes:
+    """An algorithm; where features are too wide for a kernel, in groups of them (`kernelized`)."""
+    groups = ceil_div(s.head_dim, kernelized.WIDEST)
+    if groups == 1:
+        return ALGORITHMS[algorithm](s)
+    part = ALGORITHMS[algorithm](s._replace(head_dim=ceil_div(s.head_dim, groups)))
+    forward, backward = part
+    results = s.output + s.query_rows
+    state = forward.kept - results  # of a group
+    held = groups * forward.kept
+    copies = (s.query + s.key) // groups
+    gradients = groups * backward.kept
+    return Passes(
+        Work(
+            kept=results + groups * state,
+            peak=max(
+                held - forward.kept + copies + forward.peak,
+                held + results + max(results, groups * state),
+            ),
+            tiles=groups * forward.tiles,
+            flops=groups * forward.flops,
+        ),
+        Work(
+            kept=s.query + s.key + s.value + groups * state,
+            peak=max(
+                gradients - backward.kept + copies + backward.peak,
+                results + gradients + s.query + s.key + s.value,
+            ),
+            tiles=groups * backward.tiles,
+            flops=groups * backward.flops,
+        ),
+    )
 
 
 def _relative(s: Sizes, k: int, algorithm: str, base: Passes) -> Passes:
@@ -410,6 +445,36 @@ def occurring_distances(s: Sizes, k: int) -> tuple[int, int]:
     return min(high, max(-k, farthest)), high
 
 
+def _fourier(s: Sizes, base: Passes) -> Passes:
+    """Fourier positions on top of an algorithm of their features: memory and work as above."""
+    wide = 8 // s.itemsize  # sums and positions are float64
+    features = (fourier.PARTS[s.fourier or "cos"] + 2) * (s.query + s.key)  # with cos and sin
+    positions = wide * s.batch * (s.queries + s.keys)
+
+    def moments(length: int) -> int:
+        blocks = ceil_div(length, fourier.ROWS * fourier.OWN)
+        return wide * (blocks + 1) * s.all_heads * s.head_dim
+
+    forward = Work(
+        kept=features + base.forward.kept,
+        peak=features + max(base.forward.peak, base.forward.kept + s.output),
+        tiles=ceil_div(s.query + s.key, TILE**2),
+        flops=5 * (s.query + s.key),
+    )
+    held = s.output + 2 * s.query_rows + base.backward.kept + positions
+    backward = Work(
+        kept=s.query + s.key + s.value + positions,
+        peak=max(
+            s.query_rows + base.backward.peak,
+            held + 3 * s.query + moments(s.queries),
+            held + s.query + 3 * s.key + moments(s.keys),
+        ),
+        tiles=ceil_div(s.query + s.key, TILE**2),
+        flops=14 * (s.query + s.key),
+    )
+    return Passes(forward, backward)
+
+
 # -- What that costs -------------------------------------------------------------------------------
 
 
@@ -435,6 +500,7 @@ SPEEDS = {
     "recurrent": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
     "chunked": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
     "relative": (Speed(100, 300, 80.0), Speed(200, 300, 80.0)),
+    "fourier": (Speed(100, 30000, 50.0), Speed(200, 10000, 50.0)),
     "softmax": (Speed(32, 139, 117.7), Speed(63, 158, 97.8)),
 }
 DOUBLE = 2.2  # how much longer float64 takes than float32
@@ -496,12 +562,25 @@ def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: 
 
 def _costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
     """The costs of an algorithm, term by term."""
-    base = ALGORITHMS[algorithm](sizes)
-    costs = {"kernelized": _cost(base, SPEEDS[algorithm], sizes.itemsize, backward)}
-    if sizes.max_distance is not None and algorithm != "softmax":
-        both = _relative(sizes, sizes.max_distance, algorithm, base)
-        cost = _cost(both, SPEEDS["relative"], sizes.itemsize, backward)
-        costs["relative"] = cost._replace(bytes=cost.bytes - costs["kernelized"].bytes)
+
+    def cost(passes: Passes, part: str) -> Cost:
+        return _cost(passes, SPEEDS[part], sizes.itemsize, backward)
+
+    if algorithm == "softmax":
+        return {"kernelized": cost(_softmax(sizes), "softmax")}
+    if sizes.fourier is None:
+        base = _kernelized(sizes, algorithm)
+    else:
+        width = fourier.PARTS[sizes.fourier] * sizes.head_dim
+        base = _kernelized(sizes._replace(head_dim=width), algorithm)
+    costs = {"kernelized": cost(base, algorithm)}
+    if sizes.max_distance is not None:
+        costs["relative"] = cost(_relative(sizes, sizes.max_distance, algorithm, base), "relative")
+    if sizes.fourier is not None:
+        costs["fourier"] = cost(_fourier(sizes, base), "fourier")
+    for term in costs.keys() - {"kernelized"}:
+        both = costs[term]
+        costs[term] = both._replace(bytes=both.bytes - costs["kernelized"].bytes)
     return costs
 
 
