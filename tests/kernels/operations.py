@@ -226,16 +226,14 @@ def distances(k: int, score_map: str, relative_query: str, **options: str) -> di
 
 
 SIGNED = distances(0, "identity", "feature", feature_map="identity", guard="signed")
-NAIVE_RELATIVE_VARIANTS: tuple[Variant, ...] = (
-    Variant("float64", 5, 3, **distances(1, "softplus", "feature")),
-    Variant("float32", 5, 3, **SIGNED),
+FEW, ALL, NONE = (
+    Variant("float64", 5, 3, **distances(k, "softplus", "feature")) for k in (3, 100, 0)
 )
-RELATIVE_VARIANTS: tuple[Variant, ...] = (
-    Variant("float64", 5, 3, **distances(3, "softplus", "feature")),
-    Variant("float64", 5, 3, **distances(100, "softplus", "feature")),  # beyond every length
-    Variant("float32", 5, 3, **SIGNED),
-    Variant("float32", 40, 70, **distances(33, "exp", "raw")),
-)
+SIGNED_RELATIVE = Variant("float32", 5, 3, **SIGNED)
+WIDE_RELATIVE = Variant("float32", 40, 70, **distances(33, "exp", "raw"))
+NAIVE_RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW, SIGNED_RELATIVE)
+RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW, ALL, SIGNED_RELATIVE, WIDE_RELATIVE)
+CAUSAL_RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW, ALL, NONE, WIDE_RELATIVE)
 
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EVERY_DISTANCES = [
@@ -250,6 +248,7 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     ]
     NAIVE_RELATIVE_VARIANTS += tuple(EVERY_RELATIVE)
     RELATIVE_VARIANTS += tuple(EVERY_RELATIVE)
+    CAUSAL_RELATIVE_VARIANTS += (SIGNED_RELATIVE, *EVERY_RELATIVE)
 
 
 def relative_naive(package: str = KERNELS) -> Operation:
@@ -279,7 +278,7 @@ def relative_causal(package: str = KERNELS) -> Operation:
         return module.step(*token, state and module.RelativeState(*state), **options)
 
     domain = Domain(
-        RELATIVE_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
+        CAUSAL_RELATIVE_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
         extras=relative_inputs, states=relative_state, follows=True,
     )  # fmt: skip
     return Operation(

@@ -296,7 +296,28 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+# Each needs one of the large kernels again.
+SLOW = (
+    "one_distance_forgets_an_end",
+    "far_keys_not_counted_after",
+    "far_keys_without_their_normaliser",
+    "embedding_gradient_forgets_an_end",
+    "query_gradient_forgets_the_features",
+    "values_forget_queries_before",
+    "weights_with_the_slope_of_exp",
+    "window_and_tail_exchange_a_gradient",
+    "step_shifts_its_window_twice",
+)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, marks=pytest.mark.nightly if mutant.name in SLOW else [])
+        for mutant in MUTANTS
+    ],
+    ids=str,
+)
 def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation:
         assert killer(narrowed(operation), examples=60), f"{mutant} passes every check"
