@@ -162,7 +162,6 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
         Z = cuda.shared.array(inner, real)
         a_own = cuda.local.array(OWN, real)
         n_own = cuda.local.array((width, OWN), real)
-        sums = cuda.local.array((width, at_once), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -206,9 +205,11 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                                 k[t, e] = real(0)
                                 if is_key and s + e < E:
                                     k[t, e] = phi(key[batch, h, first_key + j, s + e])
-                                q[e, t] = real(0)
-                                if is_query and s + e < E:
-                                    q[e, t] = phi(query[batch, h, first_query + i, s + e])
+                                q[e, t] = (
+                                    phi(query[batch, h, first_query + i, s + e])
+                                    if is_query and s + e < E
+                                    else real(0)
+                                )
                             for w in range(width):
                                 m = first_m + w * LANES + x
                                 v[t, w * LANES + x] = real(0)
@@ -242,16 +243,12 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                         if tile + step >= stop:
                             for first in range(0, group, at_once):
                                 e = y * group + first
-                                for w in range(width):
-                                    for r in range(at_once):
-                                        sums[w, r] = S[s + e + r, w * LANES + x]
                                 for t in range(TILE):
                                     for w in range(width):
                                         for r in range(at_once):
-                                            sums[w, r] += k[t, e + r] * v[t, w * LANES + x]  # (5)
-                                for w in range(width):
-                                    for r in range(at_once):
-                                        S[s + e + r, w * LANES + x] = sums[w, r]
+                                            S[s + e + r, w * LANES + x] += (
+                                                k[t, e + r] * v[t, w * LANES + x]
+                                            )  # (5)
                             for e in range(y * LANES + x, slice_, GROUPS * LANES):
                                 z = Z[s + e]
                                 for t in range(TILE):
@@ -326,7 +323,6 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
         x_extra = cuda.shared.array(columns, real)
         w_own = cuda.local.array(OWN, real)
         y_own = cuda.local.array((width, OWN), real)
-        sums = cuda.local.array((width, at_once), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -370,9 +366,11 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                                 b_tile[t, d] = real(0)
                                 if is_b and s + d < D:
                                     b_tile[t, d] = map_ab(B[batch, h, first_b + j, s + d])
-                                a_tile[d, t] = real(0)
-                                if is_a and s + d < D:
-                                    a_tile[d, t] = map_ab(A[batch, h, first_a + i, s + d])
+                                a_tile[d, t] = (
+                                    map_ab(A[batch, h, first_a + i, s + d])
+                                    if is_a and s + d < D
+                                    else real(0)
+                                )
                             for w in range(width):
                                 c = first_c + w * LANES + x
                                 c_tile[t, w * LANES + x] = real(0)
@@ -408,18 +406,12 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                         if tile + step >= stop:
                             for first in range(0, group, at_once):
                                 d = y * group + first
-                                for w in range(width):
-                                    for r in range(at_once):
-                                        sums[w, r] = X[s + d + r, w * LANES + x]
                                 for t in range(TILE):
                                     for w in range(width):
                                         for r in range(at_once):
-                                            sums[w, r] += (
+                                            X[s + d + r, w * LANES + x] += (
                                                 b_tile[t, d + r] * c_tile[t, w * LANES + x]
                                             )  # (10)
-                                for w in range(width):
-                                    for r in range(at_once):
-                                        X[s + d + r, w * LANES + x] = sums[w, r]
 
                     if tile + step >= stop:
                         for c in range(y * LANES + x, columns, GROUPS * LANES):
