@@ -1,0 +1,157 @@
+"""What only Fourier attention has: laws of its positions, its special cases, its precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import fourier, reference
+
+from .. import references
+from ..cases import Array, Case, Problem, fourier_inputs, fourier_state
+from ..properties import equals_the_reference
+from ..references import Result, qkv
+from .operations import KERNELS, ONE_PLUS_COS, fourier_apply, fourier_causal, rotation
+
+LENGTH = 19
+CASE = Case(
+    batch=2,
+    heads=2,
+    query_length=LENGTH,
+    key_length=LENGTH,
+    head_dim=5,
+    value_dim=3,
+    causal=True,
+    extras=fourier_inputs,
+    states=fourier_state,
+    **ONE_PLUS_COS,
+)
+COS = rotation("cos", "rotated")
+POSITIONS = "query_positions", "key_positions"
+
+
+def run(problem: Problem, algorithm: str = "recurrent") -> Result:
+    result: Result = fourier_apply(KERNELS, algorithm)(problem)
+    return result
+
+
+def changed(problem: Problem, **inputs: Array) -> Problem:
+    return replace(problem, inputs={**problem.inputs, **inputs})
+
+
+def assert_same_output(first: Problem, second: Problem) -> None:
+    outputs = (run(problem).outputs["output"] for problem in (first, second))
+    np.testing.assert_allclose(*outputs, atol=1e-9)
+
+
+def test_only_differences_of_positions_count() -> None:
+    problem = CASE.problem()
+    moved = {name: problem.inputs[name] + [30.0, -7.0] for name in POSITIONS}
+    assert_same_output(problem, changed(problem, **moved))
+
+
+def test_gradients_of_positions_add_up_to_zero() -> None:
+    gradients = run(CASE.problem()).gradients
+    of_queries, of_keys = (gradients[name].sum(axis=1) for name in POSITIONS)
+    assert np.abs(of_queries).min() > 1e-3
+    np.testing.assert_allclose(of_queries, -of_keys, atol=1e-12)
+
+
+def test_phases_and_amplitudes_turn() -> None:
+    problem = CASE.problem()
+    phase, amplitude = problem.inputs["phase"], problem.inputs["amplitude"]
+    assert_same_output(problem, changed(problem, phase=phase + 2 * np.pi))
+    assert_same_output(problem, changed(problem, phase=phase + np.pi, amplitude=-amplitude))
+
+
+def test_without_frequencies_it_is_plain_linear_attention() -> None:
+    problem = replace(CASE, **COS).problem()
+    a, b = (0 * problem.inputs[name] for name in ("frequency", "phase"))
+    still = changed(problem, frequency=a, phase=b, amplitude=b + 1)
+    plain = reference.linear_attention(*qkv(problem), causal=True)
+    np.testing.assert_allclose(run(still).outputs["output"], plain, atol=1e-12)
+
+
+def test_cosformer() -> None:
+    case = replace(CASE, shift=1.0, **COS)
+    problem = replace(case, options={**case.options, "feature_map": "relu"}).problem()
+    harmonics = dict(zip(references.FOURIER[2:], fourier.cosformer(LENGTH, 2, 5), strict=True))
+    i = np.arange(LENGTH)[:, None]
+    places = dict.fromkeys(POSITIONS, i[None].astype(float))
+    q, k, v = qkv(problem)
+    relu = np.maximum(q, 0) @ np.maximum(k, 0).swapaxes(-1, -2)
+    weights = np.tril(relu * np.cos(np.pi / 2 * (i - i.T) / LENGTH))
+    expected = weights @ v / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    output = run(changed(problem, **places, **harmonics)).outputs["output"]
+    np.testing.assert_allclose(output, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "causal"),
+    [
+        ("naive", True),
+        ("naive", False),
+        pytest.param("chunked", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_other_algorithms(algorithm: str, causal: bool) -> None:
+    stateful = algorithm == "chunked"
+    case = replace(CASE, causal=causal, query_offset=-2, key_lengths=(LENGTH, 7))
+    case = replace(case, initial_state=stateful, grad_state=stateful)
+    operation = fourier_causal()
+    if not stateful:
+        operation = replace(operation, reference=references.fourier)
+    equals_the_reference(replace(operation, apply=fourier_apply(KERNELS, algorithm)), case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("causal", [True, False])
+def test_more_features_than_a_kernel_holds(causal: bool) -> None:
+    case = replace(CASE, causal=causal, head_dim=90, initial_state=causal, grad_state=causal)
+    operation = fourier_causal()
+    if not causal:
+        apply = fourier_apply(KERNELS, "linear")
+        operation = replace(operation, apply=apply, reference=references.fourier)
+    equals_the_reference(operation, case)
+
+
+def test_angles_far_from_zero_are_exact_in_float32() -> None:
+    """In float32 the angle of a position of 1e6 would be off by 0.06."""
+    problem = replace(CASE, dtype="float32").problem()
+    far = changed(problem, **{name: problem.inputs[name] + 1e6 for name in POSITIONS})
+    truth = references.fourier_causal(far, np.float64)
+    found = run(far)
+    assert np.abs(found.outputs["output"] - truth.outputs["output"]).max() < 3e-6
+
+
+def test_nothing_in_the_padding_reaches_the_parameters() -> None:
+    case = replace(CASE, query_lengths=(LENGTH, 7), key_lengths=(3, LENGTH))
+    problem = case.problem()
+    inputs = {name: x.copy() for name, x in problem.inputs.items()}
+    for name in ("query", "query_positions"):
+        inputs[name][1, ..., 7:, :] = np.nan
+    for name in ("key", "value", "key_positions"):
+        inputs[name][0, ..., 3:, :] = np.nan
+    wanted, found = run(problem).gradients, run(replace(problem, inputs=inputs)).gradients
+    for name in references.FOURIER:
+        np.testing.assert_array_equal(found[name], wanted[name], name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"form": "sin"}, r"form must be one of \['cos', 'one_plus_cos'\], got 'sin'"),
+        ({"denominator": "none"}, r"denominator must be one of \['plain', 'rotated'\], got 'none'"),
+        ({"frequency": np.zeros((1, 4, 2))}, r"frequency must be \(H, E, P\) = \(2, 5, P\), got"),
+        ({"key_positions": np.zeros((2, 18, 2))}, r"positions must be \(N, L, P\) = \(2, 19, 2\)"),
+        ({"key_positions": np.zeros((1, 19, 1))}, r"or \(1, 19, 2\) for the whole batch, got"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    problem = CASE.problem()
+    arguments = {**problem.inputs, **problem.keywords, "algorithm": "recurrent", **change}
+    with pytest.raises(ValueError, match=message):
+        fourier.forward(**arguments)
