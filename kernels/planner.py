@@ -382,60 +382,23 @@ def _kernelized(s: Sizes, algorithm: str) -> Passes:
     )
 
 
-def _relative(s: Sizes, k: int, algorithm: str, base: Passes) -> Passes:
-    """Relative positions on top of an algorithm: the memory of both, the work of theirs alone."""
+class _Near(NamedTuple):
+    """What `relative` walks over: see its equation (7)."""
+
+    distances: int  # R, those that occur
+    tiles: int  # pairs of a tile of queries and a tile of keys near to it
+    embedded: int  # pairs of a tile of queries and a tile of distances
+
+
+def _near(s: Sizes, k: int, algorithm: str) -> _Near:
     low, high = occurring_distances(s, k)
     distances = high - low + 1
-    pairs = s.all_heads * tile_pairs(s)
-    reach = _tiles(TILE - 1 + (1 if s.causal else high)) + _tiles(-low - 1)
     query_tiles = s.all_heads * _tiles(s.queries)
-    near = pairs if algorithm == "naive" else min(pairs, query_tiles * reach)
-    embedded = query_tiles * _tiles(distances)
-    E, wide_E = _tiles(s.head_dim), _width(s.head_dim)
-    M, wide_M = _tiles(s.value_dim) * TILE, _width(s.value_dim)
-    product = 2 * TILE**2
-
-    has_state = algorithm not in ("naive", "linear")
-    row = s.all_heads * s.value_dim
-    copied = s.heads * distances * s.head_dim if distances < 2 * k + 1 else 0
-    setting = copied + s.state + row  # with a state that is empty
-    window = s.state + (k + 1) * row
-    scores = s.query_rows * distances
-    directions = 1 if s.causal else 2
-    far_keys = directions * (_tiles(s.keys) + 1) * row
-    far_queries = directions * (_tiles(s.queries) + 1) * row
-
-    results = s.output + s.query_rows + scores
-    held = setting + base.forward.kept + scores + s.query + far_keys + s.output + s.query_rows
-    forward = Work(
-        kept=results + (window if has_state else 0),
-        peak=max(setting + base.forward.peak, held + (window if has_state else 0)),
-        tiles=embedded * E + near,
-        flops=product * (embedded * E * TILE + near * wide_M),
-    )
-    parts = max(
-        1,
-        min(
-            linear.ENOUGH_BLOCKS // (s.all_heads * _tiles(distances)),
-            s.queries // linear.FEWEST_ROWS,
-        ),
-    )
-    embedding = s.heads * (2 * k + 1) * s.head_dim
-    shares = parts * s.all_heads * distances * s.head_dim + s.heads * distances * s.head_dim
-    tile_sums = 2 * _tiles(s.queries) * row
-    held = setting + s.output + s.query_rows + base.backward.kept
-    held += far_keys + scores + tile_sums + embedding
-    backward = Work(
-        kept=base.backward.kept + embedding + (row if has_state else 0),
-        peak=max(
-            setting + base.backward.peak,
-            held + s.query + shares,
-            held + window + row + far_queries,
-        ),
-        tiles=2 * near + 2 * embedded,
-        flops=product * (near * (M + wide_M) + 2 * embedded * wide_E),
-    )
-    return Passes(forward, backward)
+    tiles = s.all_heads * tile_pairs(s)
+    if algorithm != "naive":
+        reach = _tiles(TILE - 1 + (1 if s.causal else high)) + _tiles(-low - 1)
+        tiles = min(tiles, query_tiles * reach)
+    return _Near(distances, tiles, query_tiles * _tiles(distances))
 
 
 def occurring_distances(s: Sizes, k: int) -> tuple[int, int]:
@@ -445,10 +408,53 @@ def occurring_distances(s: Sizes, k: int) -> tuple[int, int]:
     return min(high, max(-k, farthest)), high
 
 
-def _fourier(s: Sizes, base: Passes) -> Passes:
-    """Fourier positions on top of an algorithm of their features: memory and work as above."""
+def _relative(s: Sizes, k: int, algorithm: str, base: Passes) -> Passes:
+    """Relative positions on top of an algorithm: the memory of both, the work of theirs alone."""
+    near = _near(s, k, algorithm)
+    E, wide_E = _tiles(s.head_dim), _width(s.head_dim)
+    M, wide_M = _tiles(s.value_dim) * TILE, _width(s.value_dim)
+    row = s.all_heads * s.value_dim
+    window = s.state + (k + 1) * row
+    next_state = 0 if algorithm in ("naive", "linear") else window
+    occurring = s.heads * near.distances * s.head_dim
+    setting = s.state + row + (occurring if near.distances < 2 * k + 1 else 0)
+    results, scores = s.output + s.query_rows, s.query_rows * near.distances
+    far_keys, far_queries = (
+        (1 if s.causal else 2) * (_tiles(length) + 1) * row for length in (s.keys, s.queries)
+    )
+    product = 2 * TILE**2
+
+    held = setting + base.forward.kept + scores + s.query + far_keys + results + next_state
+    forward = Work(
+        kept=results + scores + next_state,
+        peak=max(setting + base.forward.peak, held),
+        tiles=near.embedded * E + near.tiles,
+        flops=product * (near.embedded * E * TILE + near.tiles * wide_M),
+    )
+
+    embedding = s.heads * (2 * k + 1) * s.head_dim
+    blocks = s.all_heads * _tiles(near.distances)
+    shares = max(1, min(linear.ENOUGH_BLOCKS // blocks, s.queries // linear.FEWEST_ROWS))
+    sums_of_shares = (shares * s.batch + 1) * occurring
+    tile_sums = 2 * _tiles(s.queries) * row
+    held = setting + results + base.backward.kept + far_keys + scores + tile_sums + embedding
+    backward = Work(
+        kept=base.backward.kept + embedding + (row if next_state else 0),
+        peak=max(
+            setting + base.backward.peak,
+            held + s.query + sums_of_shares,
+            held + window + row + far_queries,
+        ),
+        tiles=2 * near.tiles + 2 * near.embedded,
+        flops=product * (near.tiles * (M + wide_M) + 2 * near.embedded * wide_E),
+    )
+    return Passes(forward, backward)
+
+
+def _fourier(s: Sizes, form: str, base: Passes) -> Passes:
+    """Fourier positions on top of an algorithm of their features, as `_relative`."""
     wide = 8 // s.itemsize  # sums and positions are float64
-    features = (fourier.PARTS[s.fourier or "cos"] + 2) * (s.query + s.key)  # with cos and sin
+    features = (fourier.PARTS[form] + 2) * (s.query + s.key)  # with cos and sin
     positions = wide * s.batch * (s.queries + s.keys)
 
     def moments(length: int) -> int:
@@ -473,6 +479,30 @@ def _fourier(s: Sizes, base: Passes) -> Passes:
         flops=14 * (s.query + s.key),
     )
     return Passes(forward, backward)
+
+
+def parts(sizes: Sizes, algorithm: str) -> dict[str, Passes]:
+    """What an algorithm does for the attention that is asked for.
+
+    Args:
+        sizes: of the attention.
+        algorithm: "naive", "linear", "recurrent", "chunked"; "softmax" has no positions.
+
+    Returns:
+        The work by the part that does it, a name of `SPEEDS`: the algorithm, and then "relative"
+        and "fourier" where there are such positions, whose work is their own, but whose memory is
+        that of the whole.
+    """
+    if algorithm == "softmax":
+        return {"softmax": _softmax(sizes)}
+    width = 1 if sizes.fourier is None else fourier.PARTS[sizes.fourier]
+    base = _kernelized(sizes._replace(head_dim=width * sizes.head_dim), algorithm)
+    found = {algorithm: base}
+    if sizes.max_distance is not None:
+        found["relative"] = _relative(sizes, sizes.max_distance, algorithm, base)
+    if sizes.fourier is not None:
+        found["fourier"] = _fourier(sizes, sizes.fourier, base)
+    return found
 
 
 # -- What that costs -------------------------------------------------------------------------------
@@ -561,27 +591,16 @@ def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: 
 
 
 def _costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
-    """The costs of an algorithm, term by term."""
-
-    def cost(passes: Passes, part: str) -> Cost:
-        return _cost(passes, SPEEDS[part], sizes.itemsize, backward)
-
-    if algorithm == "softmax":
-        return {"kernelized": cost(_softmax(sizes), "softmax")}
-    if sizes.fourier is None:
-        base = _kernelized(sizes, algorithm)
-    else:
-        width = fourier.PARTS[sizes.fourier] * sizes.head_dim
-        base = _kernelized(sizes._replace(head_dim=width), algorithm)
-    costs = {"kernelized": cost(base, algorithm)}
-    if sizes.max_distance is not None:
-        costs["relative"] = cost(_relative(sizes, sizes.max_distance, algorithm, base), "relative")
-    if sizes.fourier is not None:
-        costs["fourier"] = cost(_fourier(sizes, base), "fourier")
-    for term in costs.keys() - {"kernelized"}:
-        both = costs[term]
-        costs[term] = both._replace(bytes=both.bytes - costs["kernelized"].bytes)
-    return costs
+    """The costs of an algorithm, term by term: those of positions are what they add."""
+    costs = {
+        part: _cost(work, SPEEDS[part], sizes.itemsize, backward)
+        for part, work in parts(sizes, algorithm).items()
+    }
+    kernelized = costs.pop(algorithm)
+    added = {
+        term: cost._replace(bytes=cost.bytes - kernelized.bytes) for term, cost in costs.items()
+    }
+    return {"kernelized": kernelized, **added}
 
 
 # -- The choice ------------------------------------------------------------------------------------
