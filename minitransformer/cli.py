@@ -95,9 +95,15 @@ def _choices(default: str, help: str, *allowed: str) -> Option:
     return Option(default, _choice(*allowed), "|".join(allowed), help)
 
 
+# What `nn.attention_names()` says, without the import that it would take.
+ATTENTIONS = "linear", "softmax", "relative", "fourier", "cosformer", "favor", "dpfp"
+
 OPTIONS = {
     "attention": _choices(
-        "linear", "which attention to train; both, one after the other", "linear", "softmax", "both"
+        "linear",
+        "which attention to train; both is linear, then softmax",
+        *ATTENTIONS,
+        "both",
     ),
     "length": Option(16, _integer(1), "N", "symbols in the longest sequence"),
     "layers": Option(2, _integer(1), "N", "layers of the encoder, and as many of the decoder"),

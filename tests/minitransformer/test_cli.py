@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer import cli
+from minitransformer import cli, nn
 from minitransformer.checkpoint import load
 from minitransformer.runs import WALL_CLOCK
 
@@ -202,7 +202,12 @@ def complaint(
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--attention", "Linear", "expected linear, softmax or both, got 'Linear'"),
+        (
+            "--attention",
+            "Linear",
+            "expected linear, softmax, relative, fourier, cosformer, favor, dpfp or both, got "
+            "'Linear'",
+        ),
         ("--length", "0", "expected a whole number of at least 1, got '0'"),
         ("--length", "many", "expected a whole number of at least 1, got 'many'"),
         ("--layers", "1.5", "expected a whole number of at least 1, got '1.5'"),
@@ -429,3 +434,7 @@ def test_help_and_errors_load_neither_numba_nor_matplotlib() -> None:
     ).stdout.split()
     assert "minitransformer.cli" in loaded
     assert not {"numba", "matplotlib", "safetensors", "tqdm"} & set(loaded)
+
+
+def test_train_offers_every_attention() -> None:
+    assert set(cli.ATTENTIONS) == set(nn.attention_names())

@@ -27,7 +27,7 @@ RNG = np.random.default_rng(5)
 TASK = CopyTask(length=6, layers=2, heads=3, head_dim=16)
 
 
-@pytest.fixture(scope="module", params=["linear", "softmax"])
+@pytest.fixture(scope="module", params=nn.attention_names())
 def model(request: pytest.FixtureRequest) -> nn.Transformer:
     manual_seed(1)
     return TASK.build(request.param)

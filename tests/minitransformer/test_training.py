@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitransformer import training
+from minitransformer import nn, training
 from minitransformer.checkpoint import CheckpointError, load
 from minitransformer.runs import WALL_CLOCK, Run
+from minitransformer.tasks.copy import CopyTask
 from minitransformer.training import (
     OPTIMIZERS,
     Interruption,
@@ -69,6 +71,17 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     run = run_in(tmp_path_factory.mktemp("runs") / "whole")
     train_to_the_end(run)
     return without_clock(run.rows())
+
+
+@pytest.mark.parametrize("attention", nn.attention_names())
+def test_every_attention_trains_and_comes_back(attention: str, tmp_path: Path) -> None:
+    task, recipe = CopyTask(length=4, layers=1, heads=2, head_dim=16), replace(RECIPE, lr=1e-2)
+    one, other = (Trainer(task, recipe, attention) for _ in range(2))
+    losses = [one.advance()["loss"] for _ in range(12)]
+    assert losses[-1] < 0.8 * losses[0]
+    one.save(tmp_path / "checkpoint.safetensors")
+    other.restore(tmp_path / "checkpoint.safetensors")
+    assert other.advance()["loss"] == one.advance()["loss"]
 
 
 def test_a_row_for_each_step(tmp_path: Path) -> None:
