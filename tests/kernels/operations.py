@@ -141,11 +141,24 @@ def rotation(form: str, denominator: str, guard: str = "clamp", **sizes: int) ->
 
 
 ONE_PLUS_COS, COS = rotation("one_plus_cos", "rotated", P=2), rotation("cos", "rotated", "signed")
-FOURIER_VARIANTS = (Variant("float64", 5, 3, **ONE_PLUS_COS), Variant("float32", 5, 3, **COS))
-PLAIN_VARIANTS = (
+FOURIER_VARIANTS: tuple[Variant, ...] = (
+    Variant("float64", 5, 3, **ONE_PLUS_COS),
+    Variant("float32", 5, 3, **COS),
+)
+PLAIN_VARIANTS: tuple[Variant, ...] = (
     Variant("float64", 5, 3, **rotation("cos", "plain")),
     Variant("float32", 5, 3, **rotation("one_plus_cos", "plain")),
 )
+
+if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+    FOURIER_VARIANTS += (
+        Variant("float64", 40, 7, **rotation("cos", "rotated", P=3)),
+        Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=3)),
+    )
+    PLAIN_VARIANTS += (
+        Variant("float64", 40, 7, **rotation("one_plus_cos", "plain", "add", P=3)),
+        Variant("float32", 40, 33, **rotation("cos", "plain")),
+    )
 
 
 def fourier(package: str = KERNELS) -> Operation:

@@ -16,6 +16,9 @@ from .operations import (
     WIDE,
     bidirectional,
     distances,
+    fourier,
+    fourier_causal,
+    fourier_plain,
     naive,
     narrowed,
     ragged,
@@ -293,6 +296,69 @@ MUTANTS = [
         "seen = recent[n, h, k - ago, m]",
         "seen = recent[n, h, k - 1 - ago, m]",
     ),
+    Mutant(
+        "phase_forgotten",
+        fourier_causal,
+        "fourier.py",
+        "angle = phase[h, e]",
+        "angle = 0.0",
+    ),
+    Mutant(
+        "sine_forgets_the_amplitude",
+        fourier_causal,
+        "fourier.py",
+        "amplitude[h, e] * q * sin[at, h, i, e]",
+        "q * sin[at, h, i, e]",
+    ),
+    Mutant(
+        "angles_of_the_first_sequence",
+        fourier_causal,
+        "fourier.py",
+        "at = n % places.shape[0]",
+        "at = 0",
+    ),
+    Mutant(
+        "angle_gradient_mirrored",
+        fourier_causal,
+        "fourier.py",
+        "across = of_sin * cos[at, h, i, e] - of_cos * sin[at, h, i, e]",
+        "across = of_cos * sin[at, h, i, e] - of_sin * cos[at, h, i, e]",
+    ),
+    Mutant(
+        "rotated_features_without_their_slope",
+        fourier_causal,
+        "fourier.py",
+        "dq * slope(x[n, h, i, e])",
+        "dq",
+    ),
+    Mutant(
+        "frequencies_forget_the_keys",
+        fourier_causal,
+        "fourier.py",
+        "da_of_queries + da_of_keys",
+        "da_of_queries",
+    ),
+    Mutant(
+        "shared_positions_of_the_first_sequence",
+        fourier,
+        "fourier.py",
+        "dpositions.sum(axis=0, keepdims=True)",
+        "dpositions[:1]",
+    ),
+    Mutant(
+        "plain_denominator_missing_in_dk",
+        fourier_plain,
+        "fourier.py",
+        "dkey + more_dkey",
+        "dkey",
+    ),
+    Mutant(
+        "plain_denominator_starts_from_zero",
+        fourier_plain,
+        "fourier.py",
+        "LinearState(Z[..., None],",
+        "LinearState(0 * Z[..., None],",
+    ),
 ]
 
 
@@ -330,6 +396,7 @@ BARRIERS = [
     *without_barriers("recurrent.py", recurrent),
     *without_barriers("guards.py", recurrent),
     *without_barriers("relative.py", relative_causal, "(?!step).*"),
+    *without_barriers("fourier.py", fourier_causal),
 ]
 # Without one of these, results are still right on the CPU, whose order of threads is one of many.
 SURVIVORS = (
