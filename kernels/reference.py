@@ -208,7 +208,7 @@ def phi(x: Array, feature_map: str) -> Array:
     if feature_map == "exp":
         return np.exp(x)
     if feature_map == "relu":
-        return np.where(x > 0, x, 0)
+        return np.where(np.real(x) > 0, x, 0)
     if feature_map == "softplus":
         return np.where(x > 0, x, 0) + np.log1p(np.exp(np.where(x > 0, -x, x)))
     return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
@@ -226,6 +226,48 @@ def phi_slope(x: Array, feature_map: str) -> Array:
         e = np.exp(np.where(x > 0, -x, x))
         return np.where(x > 0, 1, e) / (1 + e)
     return np.where(x > 0, 1, np.exp(np.minimum(x, 0)))
+
+
+def favor(x: ArrayLike, projection: ArrayLike, *, normalised: bool = False) -> Array:
+    """FAVOR+ features of rows x (..., E) for a projection w (R, E): (..., R).
+
+    With s = E^(-1/4) they are exp(s w_r.x - s^2 |x|^2 / 2) / sqrt(R), or with `normalised`
+    exp(s w_r.x) divided by its sum over r.
+
+    Source: Choromanski et al. 2021, lemma 1.
+    """
+    x, projection = np.asarray(x), np.asarray(projection)
+    scaled = x.dtype.type(x.shape[-1] ** -0.25) * x
+    z = scaled @ projection.T
+    if normalised:
+        e = np.exp(z - np.max(z.real, axis=-1, keepdims=True))
+        return e / np.sum(e, axis=-1, keepdims=True)
+    half_square = np.sum(scaled * scaled, axis=-1, keepdims=True) / 2
+    return np.exp(z - half_square) / x.dtype.type(len(projection) ** 0.5)
+
+
+def dpfp(x: ArrayLike, nu: int) -> Array:
+    """DPFP-nu features of rows x (..., E): r_a r_(a+m) for m = 1 .. nu, (..., 2 E nu).
+
+    Here r = [relu(x), relu(-x)], and a + m comes round at 2 E.
+
+    Source: Schlag et al. 2021, section 5.3.
+    """
+    x = np.asarray(x)
+    r = np.concatenate([phi(x, "relu"), phi(-x, "relu")], axis=-1)
+    return np.concatenate([r * np.roll(r, -m, axis=-1) for m in range(1, nu + 1)], axis=-1)
+
+
+def cosformer(x: ArrayLike, positions: ArrayLike, longest: int) -> Array:
+    """Features of cosFormer for rows x (..., L, E) at positions (L,): relu(x) cos, relu(x) sin.
+
+    The angles are pi p / (2 longest).
+
+    Source: Qin et al. 2022, equations 8 to 10.
+    """
+    x = np.asarray(x)
+    theta = (np.pi / (2 * longest) * np.asarray(positions, np.float64)[:, None]).astype(x.dtype)
+    return np.concatenate([phi(x, "relu") * np.cos(theta), phi(x, "relu") * np.sin(theta)], axis=-1)
 
 
 def guarded(d: Array, guard: str, eps: float | None) -> tuple[Array, Array]:

@@ -52,6 +52,7 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EVERY = [(dtype, *dims) for dtype in ("float32", "float64") for dims in EVERY_DIM]
     SOFTMAX_VARIANTS += tuple(Variant(*each) for each in EVERY)
     LINEAR_VARIANTS += tuple(Variant(*each, linear("elu", "clamp")) for each in EVERY)
+    LINEAR_VARIANTS += (Variant("float32", 20, 40, linear("softplus", "clamp")),)
 
 
 def softmax(package: str = KERNELS) -> Operation:
