@@ -1,0 +1,263 @@
+"""Feature maps of whole rows through the tape, in attention and in a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer import Tensor, gradcheck, manual_seed, nn
+from minitransformer import functions as F
+from minitransformer.attention import linear_attention, linear_attention_step, softmax_attention
+from minitransformer.features import (
+    DPFP,
+    CosFormer,
+    Favor,
+    FeatureMap,
+    apply_feature_map,
+    row_map,
+)
+from minitransformer_kernels import reference
+
+N, H, L, E, M = 2, 2, 5, 4, 3
+
+MAPS: dict[str, Callable[[], Any]] = {
+    "favor": lambda: Favor(E, 6, seed=1),
+    "dpfp": lambda: DPFP(nu=2),
+    "cosformer": lambda: CosFormer(longest=9),
+    "own": lambda: lambda x: F.relu(x) + 0.1,
+}
+
+
+def drawn(*widths: int, seed: int = 0) -> list[Tensor]:
+    """Sequences (N, H, L, width) of normal numbers."""
+    rng = np.random.default_rng(seed)
+    return [Tensor(rng.normal(size=(N, H, L, width))) for width in widths]
+
+
+def features(feature_map: Any, x: Tensor, first: int = 0) -> np.ndarray:
+    """What the map should give, in plain NumPy."""
+    if isinstance(feature_map, Favor):
+        return reference.favor(x.numpy(), feature_map.projection.numpy())
+    if isinstance(feature_map, DPFP):
+        return reference.dpfp(x.numpy(), feature_map.nu)
+    if isinstance(feature_map, CosFormer):
+        return reference.cosformer(x.numpy(), first + np.arange(x.shape[2]), feature_map.longest)
+    return np.maximum(x.numpy(), 0) + 0.1
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_features_are_those_of_the_reference(name: str) -> None:
+    (x,) = drawn(E)
+    feature_map = MAPS[name]()
+    found = apply_feature_map("test", feature_map, x, 2)
+    np.testing.assert_allclose(found.numpy(), features(feature_map, x, 2), rtol=1e-6)
+    if isinstance(feature_map, FeatureMap):
+        assert found.shape == (N, H, L, feature_map.dim(E))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_gradients(name: str) -> None:
+    (x,) = drawn(E)
+    feature_map = MAPS[name]()
+    gradcheck(lambda x: apply_feature_map("test", feature_map, x), [x])
+
+
+def test_gradients_of_favor_for_queries_and_with_a_learned_projection() -> None:
+    (x,) = drawn(E)
+    favor = Favor(E, 6, seed=1)
+    gradcheck(lambda x: favor(x, query=True), [x])
+    favor.projection.requires_grad = True
+    cotangent = np.random.default_rng(1).normal(size=(N, H, L, 6))
+    favor(x).backward(cotangent)
+    w = favor.projection.numpy()
+    step = np.zeros(w.shape, complex)
+    step[2, 1] = 1e-20j
+    slope = np.sum(cotangent * reference.favor(x.numpy(), w + step).imag) * 1e20
+    assert favor.projection.grad is not None
+    np.testing.assert_allclose(favor.projection.grad.numpy()[2, 1], slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_attention_goes_on_with_the_features(name: str, causal: bool) -> None:
+    query, key, value = drawn(E, E, M)
+    feature_map, offset = MAPS[name](), 2
+    output = linear_attention(
+        query, key, value, feature_map=feature_map, causal=causal, query_offset=offset
+    )
+    rows = features(feature_map, query, offset), features(feature_map, key)
+    wanted = reference.linear_attention(
+        *rows, value.numpy(), feature_map="identity", causal=causal, query_offset=offset
+    )
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["favor", "dpfp"])
+def test_decoding_gives_the_rows_of_the_whole(name: str) -> None:
+    """Maps that do not look at positions can be taken a token at a time."""
+    query, key, value = drawn(E, E, M)
+    feature_map, state, rows = MAPS[name](), None, []
+    for i in range(L):
+        token = (x[:, :, i] for x in (query, key, value))
+        output, state = linear_attention_step(*token, state, feature_map=feature_map)
+        rows.append(output.numpy())
+    whole = linear_attention(query, key, value, feature_map=feature_map, causal=True)
+    np.testing.assert_allclose(np.stack(rows, axis=2), whole.numpy(), rtol=1e-5, atol=1e-12)
+
+
+def test_a_scale_for_each_query_cancels_in_attention() -> None:
+    query, key, value = drawn(E, E, M)
+    favor = Favor(E, 6, seed=1)
+    outputs = [
+        linear_attention(favor(query, query=scaled), favor(key), value, feature_map="identity")
+        for scaled in (False, True)
+    ]
+    np.testing.assert_allclose(outputs[0].numpy(), outputs[1].numpy(), rtol=1e-5)
+
+
+def test_favor_attention_comes_near_to_softmax_attention() -> None:
+    """And the nearer, the more features: 16 times as many, a quarter of the error."""
+    query, key, value = (x * 0.6 for x in drawn(E, E, M))
+    wanted = softmax_attention(query, key, value).numpy()
+
+    def error(num_features: int) -> float:
+        maps = [Favor(E, num_features, seed) for seed in range(20)]
+        found = [linear_attention(query, key, value, feature_map=m).numpy() for m in maps]
+        return float(np.sqrt(np.mean((np.stack(found) - wanted) ** 2)))
+
+    few, many = error(64), error(1024)
+    assert many < 0.12 * wanted.std()
+    assert 2.4 < few / many < 6.5
+
+
+def test_names() -> None:
+    """By name, keys and queries share one map, whose defaults never change."""
+    query, key, value = drawn(E, E, M)
+    for name in ("favor", "dpfp", "cosformer"):
+        by_name = linear_attention(query, key, value, feature_map=name)
+        by_hand = linear_attention(query, key, value, feature_map=row_map(name, E))
+        np.testing.assert_array_equal(by_name.numpy(), by_hand.numpy())
+    row_map("favor", E).redraw()
+    again = linear_attention(query, key, value, feature_map="favor")
+    np.testing.assert_array_equal(
+        again.numpy(), linear_attention(query, key, value, feature_map=row_map("favor", E)).numpy()
+    )
+
+
+def test_enough_features_by_default() -> None:
+    assert [row_map("favor", e).dim(e) for e in (1, 8, 16, 32, 64, 256)] == [
+        8, 24, 48, 112, 256, 256,
+    ]  # fmt: skip
+
+
+def test_a_projection_is_saved_with_its_model_and_not_learned() -> None:
+    def model(seed: int) -> nn.MultiHeadAttention:
+        manual_seed(3)
+        attention = nn.LinearAttention(feature_map=Favor(4, 6, seed))
+        return nn.MultiHeadAttention(8, num_heads=2, attention=attention)
+
+    tokens = Tensor(np.random.default_rng(0).normal(size=(1, 5, 8)).astype(np.float32))
+    first, second = model(1), model(2)
+    assert not np.allclose(first(tokens).numpy(), second(tokens).numpy())
+    second.load_state_dict(first.state_dict())
+    np.testing.assert_array_equal(first(tokens).numpy(), second(tokens).numpy())
+    plain = nn.MultiHeadAttention(8, num_heads=2)
+    assert first.num_parameters() == plain.num_parameters()
+
+
+def test_redraw_follows_its_seed_or_the_engine() -> None:
+    favor = Favor(4, 6, seed=1)
+    before = favor.projection.numpy().copy()
+    favor.redraw()
+    assert not np.allclose(favor.projection.numpy(), before)
+    favor.redraw(seed=1)
+    np.testing.assert_array_equal(favor.projection.numpy(), before)
+    manual_seed(5)
+    first = Favor(4, 6).projection.numpy()
+    manual_seed(5)
+    np.testing.assert_array_equal(Favor(4, 6).projection.numpy(), first)
+
+
+def test_cosformer_takes_the_position_of_each_row() -> None:
+    (x,) = drawn(E)
+    cosformer = CosFormer(longest=9)
+    anywhere = cosformer(x, np.array([3, 0, 1, 8, 2])).numpy()
+    for row, position in enumerate([3, 0, 1, 8, 2]):
+        alone = cosformer(x[:, :, row : row + 1], position).numpy()
+        np.testing.assert_allclose(anywhere[:, :, row], alone[:, :, 0])
+
+
+X = Tensor(np.zeros((N, H, L, E), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: apply_feature_map("asked", "fourier", X),
+            ValueError,
+            "asked: feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', "
+            "'favor', 'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one",
+        ),
+        (
+            lambda: apply_feature_map("asked", 3, X),
+            TypeError,
+            "asked: feature_map must be a name, a FeatureMap or a function from a Tensor",
+        ),
+        (
+            lambda: apply_feature_map("asked", lambda x: x.numpy(), X),
+            TypeError,
+            "asked: feature_map <lambda> must return a Tensor, got ndarray; compute with",
+        ),
+        (
+            lambda: apply_feature_map("asked", lambda x: x.sum(dim=2), X),
+            ValueError,
+            "asked: feature_map <lambda> must return the shape (2, 2, 5, D), D features for each "
+            "row of (2, 2, 5, 4), got (2, 2, 4)",
+        ),
+        (
+            lambda: apply_feature_map("asked", lambda x: x.transpose(1, 2), X),
+            ValueError,
+            "asked: feature_map <lambda> must return the shape (2, 2, 5, D)",
+        ),
+        (
+            lambda: apply_feature_map("asked", lambda x: x.to(dtype=np.float64), X),
+            ValueError,
+            "asked: feature_map <lambda> must return float32 on cpu, as it was given, got float64",
+        ),
+        (lambda: row_map("elu", 4), ValueError, "row_map: name must be one of 'favor', 'dpfp'"),
+        (
+            lambda: Favor(8)(X),
+            ValueError,
+            "Favor: x must have rows of head_dim=8, got (2, 2, 5, 4)",
+        ),
+        (lambda: Favor(0), ValueError, "Favor: head_dim must be a whole number above 0, got 0"),
+        (lambda: Favor(4, 0), ValueError, "Favor: num_features must be a whole number above 0"),
+        (lambda: DPFP(0), ValueError, "DPFP: nu must be a whole number above 0, got 0"),
+        (lambda: DPFP(8)(X), ValueError, "DPFP: nu must be below 2 E = 8, where neighbours come"),
+        (
+            lambda: DPFP()(X[0]),
+            ValueError,
+            "DPFP: x must be floating (N, H, L, E), got float32 (2,",
+        ),
+        (lambda: CosFormer(0), ValueError, "CosFormer: longest must be a whole number above 0"),
+        (
+            lambda: CosFormer(4)(X),
+            ValueError,
+            "CosFormer: positions must be below longest=4, got 4: keys that far away would get",
+        ),
+        (
+            lambda: CosFormer(9)(X, np.arange(3)),
+            ValueError,
+            "CosFormer: first must be one position or one for each of the 5 rows, got the shape",
+        ),
+        (lambda: FeatureMap()(X), NotImplementedError, "FeatureMap does not override features"),
+    ],
+)
+def test_refusals(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        call()
