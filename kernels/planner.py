@@ -571,11 +571,15 @@ class Plan(NamedTuple):
     @property
     def total(self) -> dict[str, Cost]:
         """By algorithm, the costs of all terms together."""
-        first, *others = self.terms.values()
-        return {
-            algorithm: sum((costs[algorithm] for costs in others), start=cost)
-            for algorithm, cost in first.items()
-        }
+        return _total(self.terms)
+
+
+def _total(terms: dict[str, dict[str, Cost]]) -> dict[str, Cost]:
+    first, *others = terms.values()
+    return {
+        algorithm: sum((costs[algorithm] for costs in others), start=cost)
+        for algorithm, cost in first.items()
+    }
 
 
 def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: bool) -> Cost:
@@ -590,17 +594,21 @@ def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: 
     return Cost(numbers * itemsize, flops, seconds)
 
 
-def _costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
-    """The costs of an algorithm, term by term: those of positions are what they add."""
-    costs = {
+def costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
+    """What an algorithm costs, term by term: those of positions are what they add.
+
+    Args:
+        sizes: of the attention.
+        algorithm: as in `parts`.
+        backward: whether to count the backward too.
+    """
+    found = {
         part: _cost(work, SPEEDS[part], sizes.itemsize, backward)
         for part, work in parts(sizes, algorithm).items()
     }
-    kernelized = costs.pop(algorithm)
-    added = {
-        term: cost._replace(bytes=cost.bytes - kernelized.bytes) for term, cost in costs.items()
-    }
-    return {"kernelized": kernelized, **added}
+    base = found.pop(algorithm)
+    added = {term: cost._replace(bytes=cost.bytes - base.bytes) for term, cost in found.items()}
+    return {"kernelized": base, **added}
 
 
 # -- The choice ------------------------------------------------------------------------------------
@@ -619,7 +627,7 @@ def plan(sizes: Sizes, *, cost_model: str = "kernel", backward: bool = False) ->
         the terms together in the kernels'.
 
     Raises:
-        ValueError: there is no such cost model, or the value dim is above 256.
+        ValueError: there is no such cost model, or a dim is above 256.
 
     >>> plan(Sizes(64, 64, 64, 64), cost_model="seed").choice
     {'kernelized': 'naive'}
@@ -645,15 +653,18 @@ def _seed_plan(sizes: Sizes) -> Plan:
 
 
 def _kernel_plan(sizes: Sizes, backward: bool) -> Plan:
+    terms = _kernel_terms(sizes, backward)
+    comparison = {"softmax": costs(sizes, "softmax", backward)["kernelized"]}
+    return Plan(terms, dict.fromkeys(terms, _best(_total(terms))), comparison)
+
+
+def _kernel_terms(sizes: Sizes, backward: bool) -> dict[str, dict[str, Cost]]:
     algorithms = CAUSAL if sizes.causal else BIDIRECTIONAL
-    costs = {algorithm: _costs(sizes, algorithm, backward) for algorithm in algorithms}
-    terms = {
-        term: {algorithm: costs[algorithm][term] for algorithm in algorithms}
-        for term in costs["naive"]
+    found = {algorithm: costs(sizes, algorithm, backward) for algorithm in algorithms}
+    return {
+        term: {algorithm: found[algorithm][term] for algorithm in algorithms}
+        for term in found["naive"]
     }
-    comparison = {"softmax": _costs(sizes, "softmax", backward)["kernelized"]}
-    unchosen = Plan(terms, {}, comparison)
-    return unchosen._replace(choice=dict.fromkeys(terms, _best(unchosen.total)))
 
 
 def _best(costs: dict[str, Cost]) -> str:
@@ -677,7 +688,7 @@ def choose(sizes: Sizes, stateful: bool = False) -> str:
     >>> choose(Sizes(4096, 4096, 64, 64, heads=8))
     'linear'
     """
-    totals = _kernel_plan(sizes, backward=True).total
+    totals = _total(_kernel_terms(sizes, backward=True))
     return _best(
         {name: cost for name, cost in totals.items() if not (stateful and name == "naive")}
     )
