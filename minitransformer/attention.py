@@ -21,6 +21,7 @@ import numpy as np
 
 from minitransformer_kernels.feature_maps import FEATURE_MAPS
 from minitransformer_kernels.fourier import DENOMINATORS, PARTS, FourierState
+from minitransformer_kernels.planner import Sizes, choose
 from minitransformer_kernels.recurrent import LinearState
 from minitransformer_kernels.relative import SCORE_MAPS, RelativeState
 
@@ -165,7 +166,8 @@ def linear_attention(
             packed one after the other, each from its entry to the next; needs `causal`. No work is
             done on padding. None: padded sequences.
         algorithm: "naive" makes all scores, tile by tile; "linear" takes linear time. Causal, that
-            is "recurrent", token after token, or "chunked", many tokens at a time. "auto" chooses.
+            is "recurrent", token after token, or "chunked", many tokens at a time. "auto" lets the
+            planner choose by the shapes: `minitransformer plan` shows how.
         initial_state: where the sequence continues from; needs `causal`. None: zeros.
         return_state: whether to return the state after the last key too; needs `causal`.
         guard: what keeps the denominator d from zero: "clamp" is max(d, eps), "add" is d + eps,
@@ -202,6 +204,8 @@ def linear_attention(
     if initial_state is not None:
         count = _sequences(key, cu_seqlens)
         check_state(name, initial_state, LINEAR_STATE, key, value, N=count)
+    stateful = return_state or initial_state is not None
+    options["algorithm"] = _algorithm(options, stateful, query, key, value)
     result = LinearAttention.apply(query, key, value, *(initial_state or (None, None)), **options)
     output, *state = result if isinstance(result, tuple) else (result,)
     return (output, LinearState(*state)) if return_state else output
@@ -335,6 +339,9 @@ def relative_linear_attention(
     )
     if initial_state is not None:
         _check_relative_state(name, initial_state, key, value, relative_embedding, cu_seqlens)
+    stateful = return_state or initial_state is not None
+    furthest = relative_embedding.shape[1] // 2
+    options["algorithm"] = _algorithm(options, stateful, query, key, value, max_distance=furthest)
     result = RelativeLinearAttention.apply(
         query, key, value, relative_embedding, *(initial_state or (None,) * 5), **options
     )
@@ -491,6 +498,8 @@ def fourier_linear_attention(
     if initial_state is not None:
         count = _sequences(key, cu_seqlens)
         _check_fourier_state(name, initial_state, key, value, form, denominator, count)
+    stateful = return_state or initial_state is not None
+    options["algorithm"] = _algorithm(options, stateful, query, key, value, fourier=form)
     result = FourierLinearAttention.apply(
         query, key, value, *places, *wave, *(initial_state or (None, None)), **options
     )
@@ -713,13 +722,42 @@ def _prepared(
     packed = visible["cu_seqlens"] is not None
     carries = " and ".join([*([carries] if carries else []), *(["cu_seqlens"] if packed else [])])
     check_algorithm(name, algorithm, ALGORITHMS, visible["causal"], carries)
-    if algorithm in ("auto", "linear"):
-        algorithm = "recurrent" if visible["causal"] else "linear"
     features: Any = feature_map
     if not _is_elementwise(feature_map):
         query, key = _row_features(name, feature_map, query, key, options, carries, sums_alone)
         features = "identity"
     return query, key, {**options, "algorithm": algorithm, "feature_map": features}
+
+
+def _algorithm(
+    options: dict[str, Any],
+    stateful: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    **positions: Any,
+) -> str:
+    """Return the algorithm that was asked for, or let the planner choose."""
+    algorithm: str = options["algorithm"]
+    if algorithm not in ("auto", "linear"):
+        return algorithm
+    boundaries = options.get("cu_seqlens")
+    count = query.shape[0] if boundaries is None else len(boundaries) - 1
+    packed = 1 if boundaries is None else count
+    sizes = Sizes(
+        queries=query.shape[2] // packed,
+        keys=key.shape[2] // packed,
+        head_dim=key.shape[3],
+        value_dim=value.shape[3],
+        causal=options["causal"],
+        query_offset=options["query_offset"],
+        batch=count,
+        heads=key.shape[1],
+        itemsize=key.dtype.itemsize,
+        **positions,
+    )
+    no_naive = stateful or boundaries is not None or algorithm == "linear"
+    return choose(sizes, stateful=no_naive)
 
 
 def _sequences(key: Tensor, cu_seqlens: Any) -> int:

@@ -121,7 +121,10 @@ def test_attention_maps_are_shares_of_what_is_visible(model: nn.Transformer) -> 
     for layer in maps:
         assert layer.weights.shape == (3, 6, 6)
         assert (layer.weights >= 0).all()
-        np.testing.assert_allclose(layer.weights.sum(-1), 1, rtol=1e-5)
+        shares = layer.weights.sum(-1)
+        seeing = shares > 0  # DPFP gives now and then a query no feature at all
+        np.testing.assert_allclose(shares[seeing], 1, rtol=1e-5)
+        assert seeing.mean() > 0.8
         inner = layer.title in ("decoder 1, self", "decoder 2, self")
         assert (np.triu(layer.weights, 1) == 0).all() == inner
         assert (layer.queries[0] == layer.keys[0] == "|") == inner
