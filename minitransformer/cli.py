@@ -127,6 +127,13 @@ PLAN_OPTIONS = {
     "max_distance": Option(
         None, _integer(0, _LONGEST), "K", "relative positions up to this distance (default: none)"
     ),
+    "fourier": Option(
+        None,
+        _choice("one_plus_cos", "cos"),
+        "FORM",
+        "Fourier positions, one_plus_cos or cos (default: none)",
+    ),
+    "query_offset": Option(0, _integer(0, _LONGEST), "N", "position of the first query"),
     "batch": Option(1, _integer(1), "N", "sequences"),
     "heads": Option(8, _integer(1), "N", "heads"),
     "dtype": _choices("float32", "of all arrays", "float32", "float64"),
@@ -292,13 +299,19 @@ def _plan(options: argparse.Namespace) -> int:
 
     from . import plan
 
+    if options.fourier and options.max_distance is not None:
+        raise OptionError("argument --fourier: not allowed with argument --max-distance")
+    if options.fourier and options.cost_model == "seed":
+        raise OptionError("argument --fourier: the seed's cost model has no Fourier positions")
     sizes = Sizes(
         queries=options.lq,
         keys=options.lk or options.lq,
         head_dim=options.head_dim,
         value_dim=options.value_dim or options.head_dim,
         causal=options.causal,
+        query_offset=options.query_offset,
         max_distance=options.max_distance,
+        fourier=options.fourier,
         batch=options.batch,
         heads=options.heads,
         itemsize={"float32": 4, "float64": 8}[options.dtype],

@@ -40,10 +40,12 @@ def report(sizes: Sizes, cost_model: str, backward: bool) -> list[str]:
 
 def _title(sizes: Sizes) -> str:
     kind = "causal" if sizes.causal else "bidirectional"
+    offset = f", query offset {sizes.query_offset}" if sizes.query_offset else ""
     distance = "" if sizes.max_distance is None else f", k={sizes.max_distance}"
+    waves = "" if sizes.fourier is None else f", Fourier {sizes.fourier}"
     return (
         f"Linear attention, {kind}: Lq={sizes.queries}, Lk={sizes.keys}, E={sizes.head_dim}, "
-        f"M={sizes.value_dim}{distance}, N={sizes.batch}, H={sizes.heads}, "
+        f"M={sizes.value_dim}{offset}{distance}{waves}, N={sizes.batch}, H={sizes.heads}, "
         f"float{8 * sizes.itemsize}"
     )
 
@@ -170,9 +172,10 @@ def draw_map(path: Path, sizes: Sizes, cost_model: str, backward: bool) -> None:
 
     seed = cost_model == "seed"
     dims = f"E = {sizes.head_dim}, M = {sizes.value_dim}"
+    alone = "without positions" if sizes.fourier is None else f"Fourier positions, {sizes.fourier}"
     maps = [
         choice_map(
-            "the kernelized term" if seed else "without relative positions",
+            "the kernelized term" if seed else alone,
             "head dim, d = E = M",
             "kernelized",
             _HEAD_DIMS,
@@ -185,7 +188,7 @@ def draw_map(path: Path, sizes: Sizes, cost_model: str, backward: bool) -> None:
             "relative",
             _DISTANCES,
             sizes.max_distance or _DISTANCE,
-            lambda k: sizes._replace(max_distance=k),
+            lambda k: sizes._replace(max_distance=k, fourier=None),
         ),
     ]
     kind = "Causal" if sizes.causal else "Bidirectional"
