@@ -417,6 +417,54 @@ def linear_sums_backward(
     return dq, dk, dv, (q.swapaxes(-1, -2) @ dn, np.sum(dd * q, axis=-2))  # (18)
 
 
+def linear_recurrence(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    feature_map: str = "elu",
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array, Array]:
+    """Causal linear attention and its gradients token by token, where a matrix would be too large.
+
+    The sums of equations (11), (12), (16) and (17) over j <= i are states S and Z; those over
+    i >= j, which run backwards, R and U.
+
+    Args:
+        grad_output: (N, H, L, M), dLoss/do.
+        query: (N, H, L, E) floats.
+        key: (N, H, L, E) floats.
+        value: (N, H, L, M) floats.
+        feature_map: a name of `feature_maps`; denominators must not be zero.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        The output (N, H, L, M), and dq, dk, dv.
+    """
+    g, query, key, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
+    q, k = phi(query, feature_map), phi(key, feature_map)
+    o, dn, dd = np.empty_like(v), np.empty_like(v), np.empty_like(v[..., 0])
+    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    S, Z = zero_state(k, v)
+    for i in range(q.shape[2]):
+        q_i, k_i, v_i, g_i = (x[:, :, i] for x in (q, k, v, g))
+        S += k_i[..., :, None] * v_i[..., None, :]
+        Z += k_i
+        D = np.sum(q_i * Z, axis=-1, keepdims=True)
+        o[:, :, i] = np.sum(S * q_i[..., :, None], axis=-2) / D  # (13)
+        dn[:, :, i] = g_i / D  # (14)
+        dd[:, :, i] = -np.sum(dn[:, :, i] * o[:, :, i], axis=-1)  # (14)
+        dq[:, :, i] = np.sum(S * dn[:, :, i, None], axis=-1) + dd[:, :, i, None] * Z  # (16)
+    R, U = zero_state(k, v)
+    for j in reversed(range(k.shape[2])):
+        R += q[:, :, j, :, None] * dn[:, :, j, None, :]
+        U += dd[:, :, j, None] * q[:, :, j]
+        dk[:, :, j] = np.sum(R * v[:, :, j, None], axis=-1) + U  # (17)
+        dv[:, :, j] = np.sum(R * k[:, :, j, :, None], axis=-2)  # (17)
+    return o, phi_slope(query, feature_map) * dq, phi_slope(key, feature_map) * dk, dv
+
+
 def final_state(
     key: ArrayLike,
     value: ArrayLike,

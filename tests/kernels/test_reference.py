@@ -213,3 +213,25 @@ def test_elu_features_do_not_cancel() -> None:
     """elu(x) + 1 is exp(x) below zero: at -40 the sum of the two is long zero in float32."""
     features = reference.phi(np.array([-40.0, 0.0, 2.0], np.float32), "elu")
     np.testing.assert_allclose(features, [np.exp(-40), 1, 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "softplus"])
+def test_the_recurrence_is_the_quadratic_form(feature_map: str) -> None:
+    """Token by token as by the matrix: output and gradients."""
+    rng = np.random.default_rng(0)
+    g, query, key, value = (rng.normal(size=(2, 2, 9, width)) for width in (4, 3, 3, 4))
+    keywords: dict[str, Any] = {"feature_map": feature_map}
+    found = reference.linear_recurrence(g, query, key, value, **keywords)
+    keywords["causal"] = True
+    *gradients, _ = reference.linear_attention_backward(g, query, key, value, **keywords)
+    output = reference.linear_attention(query, key, value, **keywords)
+    for x, wanted in zip(found, (output, *gradients), strict=True):
+        np.testing.assert_allclose(x, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "relu", "softplus", "exp", "identity"])
+def test_slopes_of_feature_maps(feature_map: str) -> None:
+    """By the complex step, on both sides of zero."""
+    x = np.array([-20.0, -3.0, -0.1, 0.1, 3.0, 20.0])
+    slope = reference.phi(x + 1e-30j, feature_map).imag / 1e-30
+    np.testing.assert_allclose(reference.phi_slope(x, feature_map), slope, rtol=1e-12, atol=0)

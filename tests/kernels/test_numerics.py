@@ -1,0 +1,175 @@
+"""Far from zero, over long sequences and in empty rows, kernels lose no more than they must.
+
+Everything here is float32. Far from zero the yardstick is the naive computation of the same dtype,
+as in all properties. Long sequences are too long for that: there it is the recurrence, token by
+token, in NumPy; in float64 that is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import kernelized, reference
+from tests.cases import Array, Arrays, Domain, Problem, Variant
+from tests.properties import (
+    Operation,
+    array_library,
+    equals_the_reference,
+    largest,
+    largest_error,
+    to_numpy,
+)
+from tests.references import Result, qkv
+from tests.references import linear as linear_reference
+
+from .operations import (
+    distances,
+    fourier,
+    fourier_causal,
+    linear,
+    ragged,
+    relative,
+    relative_causal,
+    relative_naive,
+    rotation,
+)
+
+ELU = Variant("float32", 40, 70, linear("elu", "clamp"))
+SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
+POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
+CAUSAL = {"naive": (False, True), "linear": (False,), "recurrent": (True,), "chunked": (True,)}
+TILE = 32
+
+# What is added to queries and keys, and what they and the values are multiplied by.
+FAR = [
+    *[(shift, 1.0) for shift in (-30.0, -16.0, -8.0, 8.0, 30.0)],
+    *[(0.0, spread) for spread in (1e-3, 1e-2, 10.0, 100.0, 1000.0)],
+]
+
+
+def by(algorithm: str) -> Operation:
+    """Linear attention by one of its algorithms."""
+
+    def apply(problem: Problem) -> Result:
+        inputs, keywords = qkv(problem), {**problem.keywords, "algorithm": algorithm}
+        output, denominator, _ = kernelized.forward(*inputs, **keywords)
+        gradients = kernelized.backward(
+            problem.cotangents["output"], None, *inputs, output, denominator, **keywords
+        )
+        named = dict(zip(("query", "key", "value"), gradients, strict=False))
+        return Result({"output": output, "denominator": denominator}, named)
+
+    domain = Domain((ELU,), (TILE,), causal=CAUSAL[algorithm])
+    return Operation(algorithm, domain, apply, linear_reference)
+
+
+def with_variant(operation: Operation, variant: Variant) -> Operation:
+    return replace(operation, domain=replace(operation.domain, variants=(variant,)))
+
+
+OPERATIONS = [
+    *map(by, CAUSAL),
+    *(with_variant(f(), SOFTPLUS_DISTANCES) for f in (relative_naive, relative, relative_causal)),
+    *(with_variant(f(), POSITIVE_WAVES) for f in (fourier, fourier_causal)),
+]
+ALWAYS = ("linear", "recurrent", "chunked")  # their kernels are compiled for other tests as well
+
+
+def directions(operations: list[Operation]) -> Iterator[Any]:
+    """Each operation, causal and not; some of them by default."""
+    for operation in operations:
+        for causal in operation.domain.causal:
+            yield pytest.param(
+                operation,
+                causal,
+                id=f"{operation}-{'causal' if causal else 'all'}",
+                marks=[] if str(operation) in ALWAYS else pytest.mark.nightly,
+            )
+
+
+@pytest.mark.parametrize(("operation", "causal"), list(directions(OPERATIONS)))
+def test_far_from_zero(operation: Operation, causal: bool, device: str) -> None:
+    """Outputs, denominators and gradients are finite, and as exact as the naive ones."""
+    case = ragged(operation, operation.domain.variants[0], causal)
+    case = replace(case, initial_state=False, grad_state=False)
+    for shift, spread in FAR:
+        far = replace(case, shift=shift, spread=spread)
+        equals_the_reference(operation.on(device), far)
+
+
+@pytest.mark.parametrize(("operation", "causal"), list(directions(OPERATIONS)))
+def test_far_from_zero_with_nothing_to_see(operation: Operation, causal: bool, device: str) -> None:
+    """A sequence without keys gives zeros beside one that has them, however small all features."""
+    case = ragged(operation, operation.domain.variants[0], causal)
+    case = replace(case, initial_state=False, grad_state=False, key_lengths=(0, 2 * TILE + 1))
+    for shift in (-30.0, -200.0):
+        result = operation.on(device).run(replace(case, shift=shift).problem())
+        arrays = {**result.gradients, "output": result.outputs["output"]}
+        assert all(np.isfinite(x).all() for x in arrays.values())
+        assert not any(arrays[name][0].any() for name in ("output", "query", "key", "value"))
+
+
+# -- Long sequences --------------------------------------------------------------------------------
+
+
+def long_problem(length: int) -> Arrays:
+    """One head of float32 numbers."""
+    rng = np.random.default_rng(0)
+    widths = {"query": ELU.head_dim, "key": ELU.head_dim, "value": ELU.value_dim}
+    widths["g"] = ELU.value_dim
+    return {
+        name: rng.standard_normal((1, 1, length, width), np.float32)
+        for name, width in widths.items()
+    }
+
+
+def recurrence(arrays: Arrays, dtype: Any) -> Arrays:
+    """The output and the gradients of the plain recurrence, by name."""
+    *inputs, g = arrays.values()
+    results = reference.linear_recurrence(g, *inputs, dtype=dtype)
+    return dict(zip(("output", "query", "key", "value"), results, strict=True))
+
+
+@pytest.mark.parametrize(
+    "length", [2048, *(pytest.param(n, marks=pytest.mark.nightly) for n in (16_384, 131_072))]
+)
+def test_long_sequences(length: int, device: str) -> None:
+    """Rounding errors add up no faster than those of the plain recurrence."""
+    xp = array_library(device)
+    arrays = long_problem(length)
+    truth, plain = (recurrence(arrays, dtype) for dtype in (np.float64, np.float32))
+    for algorithm in ("recurrent", "chunked"):
+        for name, x in long_result(algorithm, arrays, xp).items():
+            assert x.dtype == np.float32
+            allowed = 2 * largest_error(plain[name], truth[name]) + 1e-6 * largest(truth[name])
+            error = largest_error(x, truth[name])
+            assert error <= allowed, f"{algorithm}: {name} is off by {error}, allowed {allowed}"
+
+
+def long_result(algorithm: str, arrays: Arrays, xp: Any = np) -> Arrays:
+    """The same arrays as of `recurrence`, by the kernels."""
+    *inputs, g = (xp.asarray(x) for x in arrays.values())
+    options: dict[str, Any] = {"algorithm": algorithm, "causal": True}
+    output, d, _ = kernelized.forward(*inputs, **options)
+    gradients: tuple[Array, ...] = kernelized.backward(g, None, *inputs, output, d, **options)[:3]
+    results = dict(zip(("output", "query", "key", "value"), (output, *gradients), strict=True))
+    return to_numpy(results)
+
+
+@pytest.mark.parametrize("length", [5000, pytest.param(131_072, marks=pytest.mark.nightly)])
+def test_long_sequences_without_causality(length: int, device: str) -> None:
+    """The totals S and Z are sums over spans of the sequence: the last digits stay."""
+    xp = array_library(device)
+    arrays = long_problem(length)
+    q, k = (reference.phi(arrays[x][0, 0].astype(np.float64), "elu") for x in ("query", "key"))
+    S, Z = k.T @ arrays["value"][0, 0], k.sum(axis=0)
+    inputs = (xp.asarray(arrays[name]) for name in ("query", "key", "value"))
+    output, _, _ = kernelized.forward(*inputs, algorithm="linear")
+    wanted = q @ S / (q @ Z)[:, None]
+    error = largest_error(to_numpy({"output": output})["output"][0, 0], wanted)
+    assert error <= 3e-6 * largest(wanted)
