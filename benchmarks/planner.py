@@ -3,9 +3,9 @@
 One thread's processor time, the least of several turns; float32, N=1, Lq = Lk = L, E = M. The first
 table fits equation (5) of `kernels/planner.py`, start + tiles t_tile + flops / rate, to the times
 of each pass; for relative and Fourier positions, to what they add to an algorithm. *Estimate over
-time* is the tenth of the cases where it is least, and where it is most. The second table has other
-sizes, around the crossovers: forward and backward by the algorithm that is chosen and by the
-fastest one, and the first time over the second.
+time*, of the pass as a whole, leaves out the tenth of the cases where it is least, and that where
+it is most. The second table has other sizes, around the crossovers: forward and backward by the
+algorithm that is chosen and by the fastest one, and the first time over the second.
 """
 
 import itertools
@@ -38,7 +38,7 @@ class Attention(NamedTuple):
     backward: Callable[[Any], Any]
 
 
-def attention(sizes: Sizes, algorithm: str) -> Attention:
+def attention(sizes: Sizes, algorithm: str, **options: Any) -> Attention:
     """Return an attention of these sizes; its backward takes what its forward returns."""
     s, generator = sizes, np.random.default_rng(0)
     dtype = np.dtype(f"f{s.itemsize}")
@@ -49,7 +49,7 @@ def attention(sizes: Sizes, algorithm: str) -> Attention:
     N, H, E = s.batch, s.heads, s.head_dim
     inputs = [draw(N, H, s.queries, E), draw(N, H, s.keys, E), draw(N, H, s.keys, s.value_dim)]
     g = draw(N, H, s.queries, s.value_dim)
-    options: dict[str, Any] = {"causal": s.causal, "query_offset": s.query_offset}
+    options |= {"causal": s.causal, "query_offset": s.query_offset}
     if algorithm == "softmax":
         return Attention(
             lambda: softmax.forward(*inputs, **options),
@@ -78,8 +78,8 @@ def rows() -> Iterator[harness.Row]:
     for part, number in itertools.product(planner.SPEEDS, (0, 1)):
         mine = [case for case in cases if case.part == part]
         loads = np.array([[1.0, *case.work[number][2:]] for case in mine])
-        constants, ratios = fit(loads, np.array([case.seconds[number] for case in mine]))
-        start, tile, flop = constants
+        whole, base = (np.array(x)[:, number] for x in zip(*(c.times for c in mine), strict=True))
+        (start, tile, flop), estimates = fit(loads, whole, base)
         yield {
             "part": part,
             "pass": ("forward", "backward")[number],
@@ -87,17 +87,17 @@ def rows() -> Iterator[harness.Row]:
             "tile_ns": 1e9 * tile,
             "flops_per_ns": 1e-9 / flop if flop else None,
             "cases": len(mine),
-            "estimate_over_time": list(np.quantile(ratios, [0.1, 0.9])),
+            "estimate_over_time": list(np.quantile(estimates / whole, [0.1, 0.9])),
         }
     yield from judged()
 
 
 class Case(NamedTuple):
-    """What a part did, and the seconds that both of its passes took."""
+    """What a part did; the times of both passes, and those without the part."""
 
     part: str
     work: Passes
-    seconds: Seconds
+    times: tuple[Seconds, Seconds]
 
 
 def measured() -> Iterator[Case]:
@@ -106,22 +106,24 @@ def measured() -> Iterator[Case]:
         alone = {}
         for algorithm in [*algorithms(sizes), "softmax"]:
             if fits(sizes, algorithm):
+                work = planner.parts(sizes, algorithm)[algorithm]
                 alone[algorithm] = seconds(attention(sizes, algorithm))
-                yield Case(algorithm, planner.parts(sizes, algorithm)[algorithm], alone[algorithm])
+                yield Case(algorithm, work, (alone[algorithm], (0.0, 0.0)))
         linear = algorithms(sizes)[1]
         for k, algorithm in itertools.product(DISTANCES, ("naive", linear)):
             if algorithm in alone:
-                yield added(sizes._replace(max_distance=k), algorithm, "relative", alone[algorithm])
-        wide = sizes._replace(head_dim=2 * sizes.head_dim)
-        base = seconds(attention(wide, linear))
-        yield added(sizes._replace(fourier="cos"), linear, "fourier", base)
+                near = sizes._replace(max_distance=k)
+                yield added("relative", near, algorithm, alone[algorithm])
+        wide = attention(
+            sizes._replace(head_dim=2 * sizes.head_dim), linear, feature_map="identity"
+        )
+        yield added("fourier", sizes._replace(fourier="cos"), linear, seconds(wide))
 
 
-def added(sizes: Sizes, algorithm: str, part: str, base: Seconds) -> Case:
-    """Return what positions add to the times of an algorithm."""
-    forward, backward = seconds(attention(sizes, algorithm))
+def added(part: str, sizes: Sizes, algorithm: str, base: Seconds) -> Case:
+    """Return the times with positions, and without."""
     work = planner.parts(sizes, algorithm)[part]
-    return Case(part, work, (max(1e-6, forward - base[0]), max(1e-6, backward - base[1])))
+    return Case(part, work, (seconds(attention(sizes, algorithm)), base))
 
 
 def judged() -> Iterator[harness.Row]:
@@ -175,16 +177,16 @@ def least(run: Callable[[], Any]) -> float:
     return min(times)
 
 
-def fit(loads: Array, seconds: Array) -> tuple[Array, Array]:
-    """Return no negative x for which loads @ x is closest to seconds, by ratio; and the ratios."""
-    ratios = loads / seconds[:, None]
+def fit(loads: Array, whole: Array, base: Array) -> tuple[Array, Array]:
+    """Return no negative x for which base + loads @ x is closest to the whole, by ratio; and it."""
     used = np.full(loads.shape[1], True)
     x = np.zeros(loads.shape[1])
     while True:
         x[:] = 0
-        x[used] = np.linalg.lstsq(ratios[:, used], np.ones(len(ratios)), rcond=None)[0]
+        ratios = loads[:, used] / whole[:, None]
+        x[used] = np.linalg.lstsq(ratios, 1 - base / whole, rcond=None)[0]
         if (x >= 0).all():
-            return x, ratios @ x
+            return x, base + loads @ x
         used &= x > 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.planner import attention
-from minitransformer_kernels import cuda, planner
+from minitransformer_kernels import cuda, planner, work
 from minitransformer_kernels.planner import Sizes, choose, crossovers, plan
 
 ALGORITHMS = ("naive", True), ("naive", False), ("linear", False), ("recurrent", True), (
@@ -79,7 +80,7 @@ SHAPES = {
     "long": Sizes(2100, 2100, 32, 32),
     "wide": Sizes(190, 190, 128, 72, batch=2, heads=2),
 }
-TERMS = {
+TERMS: dict[str, dict[str, Any]] = {
     "kernelized": {},
     "near": {"max_distance": 3},
     "far": {"max_distance": 230},
@@ -157,7 +158,7 @@ def test_tile_pairs_are_those_with_a_query_that_sees_a_key(queries, keys, offset
     first, last = np.arange(0, queries, 32)[:, None], np.arange(0, keys, 32)
     seen = (last <= first + 31 + offset) | (not causal)
     sizes = Sizes(queries, keys, 8, 8, causal=causal, query_offset=offset)
-    assert planner.tile_pairs(sizes) == seen.sum()
+    assert work.tile_pairs(sizes) == seen.sum()
 
 
 @given(queries=st.integers(1, 60), keys=st.integers(1, 60), offset=st.integers(-20, 60),
@@ -168,8 +169,8 @@ def test_occurring_distances_are_those_of_all_pairs(queries, keys, offset, k, ca
     assume(seen.size)
     sizes = Sizes(queries, keys, 8, 8, causal=causal, query_offset=offset)
     clipped = np.clip(seen, -k, k)
-    assert planner.occurring_distances(sizes, k)[1] == clipped.max()
-    assert planner.occurring_distances(sizes, k)[0] <= clipped.min()
+    assert work.occurring_distances(sizes, k)[1] == clipped.max()
+    assert work.occurring_distances(sizes, k)[0] <= clipped.min()
 
 
 @given(sizes=squares)
