@@ -11,14 +11,32 @@ import pytest
 from minitransformer import Tensor, gradcheck
 from minitransformer import functions as F
 from minitransformer.attention import (
+    FourierState,
     LinearState,
+    RelativeState,
+    fourier_linear_attention,
+    fourier_linear_attention_step,
     linear_attention,
     linear_attention_step,
+    relative_linear_attention,
+    relative_linear_attention_step,
     softmax_attention,
 )
+from minitransformer_kernels import reference
+from minitransformer_kernels.fourier import cosformer
 from minitransformer_kernels.recurrent import TILE
 from tests import references
-from tests.cases import Arrays, Domain, Problem, Variant
+from tests.cases import (
+    Arrays,
+    Domain,
+    Problem,
+    Variant,
+    fourier_inputs,
+    fourier_state,
+    relative_inputs,
+    relative_state,
+)
+from tests.kernels.operations import distances, rotation
 from tests.properties import Check, Operation, derive, examine
 from tests.references import Result
 
@@ -31,17 +49,27 @@ LINEAR = (
 )
 
 
-def through_the_tape(function: Callable[..., Any], **fixed: Any) -> Callable[[Problem], Result]:
+INPUTS = ("query", "key", "value")
+STATES: dict[str, Any] = {
+    "relative": RelativeState, "fourier": FourierState, "linear": LinearState
+}  # fmt: skip
+
+
+def through_the_tape(
+    function: Callable[..., Any], names: tuple[str, ...], State: Any, **fixed: Any
+) -> Callable[[Problem], Result]:
     """Forward and backward of a public function as one pass over a problem."""
 
     def apply(problem: Problem) -> Result:
-        tensors = {name: Tensor(x, requires_grad=True) for name, x in problem.inputs.items()}
+        tensors = {
+            name: Tensor(x, requires_grad=x.dtype.kind == "f") for name, x in problem.inputs.items()
+        }
         options = {**problem.keywords, **fixed}
         if "S" in tensors:
-            options["initial_state"] = LinearState(tensors["S"], tensors["Z"])
-        returned = function(*(tensors[name] for name in ("query", "key", "value")), **options)
+            options["initial_state"] = State(*(tensors[name] for name in State._fields))
+        returned = function(*(tensors[name] for name in names), **options)
         output, state = returned if isinstance(returned, tuple) else (returned, ())
-        outputs = {"output": output, **dict(zip("SZ", state, strict=False))}
+        outputs = {"output": output, **dict(zip(State._fields, state, strict=False))}
         # An output without a cotangent stays out of the sum: its gradient arrives as None.
         losses = [(outputs[name] * c).sum() for name, c in problem.cotangents.items()]
         F.stack(losses).sum().backward()
@@ -51,41 +79,92 @@ def through_the_tape(function: Callable[..., Any], **fixed: Any) -> Callable[[Pr
     return apply
 
 
-def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-    """One position through the public step."""
-    options = {name: keywords[name] for name in ("feature_map", "guard")}
-    state = None if state is None else LinearState(*map(Tensor, state))
-    query, key, value = (Tensor(inputs[name]) for name in ("query", "key", "value"))
-    output, state = linear_attention_step(query, key, value, state, **options)
-    return output.data, LinearState(state.S.data, state.Z.data)
+def through_the_step(
+    function: Callable[..., Any], names: tuple[str, ...], State: Any
+) -> Callable[..., Any]:
+    """One position through a public step."""
+
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {n: x for n, x in keywords.items() if n not in ("causal", "query_offset")}
+        before = None if state is None else State(*map(Tensor, state))
+        output, after = function(*(Tensor(inputs[name]) for name in names), before, **options)
+        return output.data, State(*(x.data for x in after))
+
+    return step
 
 
 def operation(
-    name: str, function: Callable[..., Any], domain: dict[str, Any], **fixed: Any
+    name: str,
+    function: Callable[..., Any],
+    truth: Callable[..., Result],
+    domain: dict[str, Any],
+    *more: str,
+    step: Callable[..., Any] | None = None,
+    **fixed: Any,
 ) -> Operation:
-    """An operation whose reference follows from its name."""
-    truth = {"softmax": references.softmax, "recurrent": references.recurrent}
+    """An operation; a state is that of the kind of attention which begins its name."""
+    names, State = (*INPUTS, *more), STATES.get(name.partition("_")[0], LinearState)
+    if fixed.get("return_state"):
+        domain = {"causal": (True,), "stateful": True, "packed": True, **domain}
     return Operation(
         name,
         Domain(tiles=(TILE,), **domain),
-        through_the_tape(function, **fixed),
-        truth.get(name, references.linear),
-        step if name == "recurrent" else None,
+        through_the_tape(function, names, State, **fixed),
+        truth,
+        step and through_the_step(step, names, State),
+        values=("value", *(x for x in State._fields if x not in ("Z", "length"))),
     )
 
 
+FEW = (Variant("float64", 5, 3, **distances(3, "softplus", "feature")),)
+WAVES = (Variant("float64", 5, 3, **rotation("one_plus_cos", "rotated", P=2)),)
+RELATIVE_DOMAIN = {"variants": FEW, "extras": relative_inputs}
+FOURIER_DOMAIN = {"variants": WAVES, "extras": fourier_inputs}
+
 OPERATIONS = [
-    operation("softmax", softmax_attention, {"variants": SOFTMAX}),
-    operation("linear", linear_attention, {"variants": LINEAR}),
-    operation("naive", linear_attention, {"variants": LINEAR}, algorithm="naive"),
-    operation(
-        "recurrent",
-        linear_attention,
-        {"variants": LINEAR, "causal": (True,), "stateful": True, "packed": True},
-        algorithm="recurrent",
-        return_state=True,
+    operation("softmax", softmax_attention, references.softmax, {"variants": SOFTMAX}),
+    operation("linear", linear_attention, references.linear, {"variants": LINEAR}),
+    *(
+        operation(
+            algorithm,
+            linear_attention,
+            references.linear,
+            {"variants": LINEAR, "causal": causal},
+            algorithm=algorithm,
+        )
+        for algorithm, causal in (("naive", (False, True)), ("linear", (False,)))
     ),
-]
+    *(
+        operation(
+            algorithm,
+            linear_attention,
+            references.recurrent,
+            {"variants": LINEAR},
+            step=linear_attention_step,
+            algorithm=algorithm,
+            return_state=True,
+        )
+        for algorithm in ("recurrent", "chunked")
+    ),
+    operation(
+        "relative", relative_linear_attention, references.relative, RELATIVE_DOMAIN,
+        "relative_embedding",
+    ),
+    operation(
+        "relative_causal", relative_linear_attention, references.relative_causal,
+        {**RELATIVE_DOMAIN, "states": relative_state, "follows": True}, "relative_embedding",
+        step=relative_linear_attention_step, return_state=True,
+    ),
+    operation(
+        "fourier", fourier_linear_attention, references.fourier, FOURIER_DOMAIN,
+        *references.FOURIER,
+    ),
+    operation(
+        "fourier_causal", fourier_linear_attention, references.fourier_causal,
+        {**FOURIER_DOMAIN, "states": fourier_state}, *references.FOURIER,
+        step=fourier_linear_attention_step, return_state=True,
+    ),
+]  # fmt: skip
 CHECKS = [pytest.param(op, check, id=f"{op}-{check}") for op in OPERATIONS for check in derive(op)]
 
 
@@ -223,7 +302,8 @@ def state(e: int = 4, m: int = 7) -> LinearState:
     [
         (
             {"feature_map": "cosine"},
-            "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', got",
+            "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
+            "'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one (N, H, L, D), got",
         ),
         ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
         (
@@ -265,6 +345,146 @@ def test_refusals_of_linear_attention(changed: dict[str, Any], message: str) -> 
     with pytest.raises(ValueError) as caught:
         linear_attention(**arguments)
     assert str(caught.value).startswith(f"linear_attention: {message}")
+
+
+def relative(**changed: Any) -> Any:
+    """Relative attention to two distances, with some arguments changed."""
+    arguments = {**{name: Tensor(x) for name, x in FLOATING.items()}}
+    arguments["relative_embedding"] = Tensor(np.ones((3, 5, 4), np.float32))
+    return relative_linear_attention(**{**arguments, **changed})
+
+
+def fourier(**changed: Any) -> Any:
+    """Fourier attention on a line, with some arguments changed."""
+    arguments: dict[str, Any] = {name: Tensor(x) for name, x in FLOATING.items()}
+    for name, count in (("query_positions", 5), ("key_positions", 6)):
+        arguments[name] = np.arange(count)[None, :, None]
+    for name, shape in (("frequency", (3, 4, 1)), ("phase", (3, 4)), ("amplitude", (3, 4))):
+        arguments[name] = Tensor(np.ones(shape, np.float32))
+    return fourier_linear_attention(**{**arguments, **changed})
+
+
+@pytest.mark.parametrize(
+    ("call", "changed", "message"),
+    [
+        (
+            relative,
+            {"relative_embedding": Tensor(np.ones((3, 4, 4), np.float32))},
+            "relative_embedding must have an odd number of rows, 2k + 1 for the distances -k to k",
+        ),
+        (
+            relative,
+            {"relative_embedding": Tensor(np.ones((2, 5, 4), np.float32))},
+            "relative_embedding must have the shape (H=3, 2k+1, E=4), got (2, 5, 4)",
+        ),
+        (
+            relative,
+            {"relative_embedding": Tensor(np.ones((3, 5, 4)))},
+            "relative_embedding is float64, but query is float32; convert it",
+        ),
+        (relative, {"score_map": "relu"}, "score_map must be one of 'softplus', 'exp', 'identity'"),
+        (
+            relative,
+            {"relative_query": "key"},
+            "relative_query must be one of 'feature', 'raw', got",
+        ),
+        (
+            relative,
+            {"feature_map": "dpfp", "relative_query": "raw"},
+            "relative_query 'raw' needs a feature_map that kernels apply, one of 'elu', 'relu'",
+        ),
+        (
+            relative,
+            {"causal": True, "initial_state": RelativeState(*state(), *[Tensor([0.0])] * 3)},
+            "tail must have the shape (N=2, H=3, M=7), got (1,)",
+        ),
+        (
+            fourier,
+            {"query_positions": np.arange(4)[None, :, None]},
+            "query_positions must have the shape (2 or 1, 5, P), P numbers for each place, got (1",
+        ),
+        (
+            fourier,
+            {"key_positions": Tensor(np.zeros((1, 6, 1), np.float32))},
+            "key_positions must be float64, got float32: an angle of float32 is wrong where",
+        ),
+        (
+            fourier,
+            {"key_positions": np.zeros((1, 6, 2))},
+            "positions of queries and keys must have as many dimensions, got (1, 5, 1) and",
+        ),
+        (
+            fourier,
+            {"phase": Tensor(np.ones((3, 5), np.float32))},
+            "phase must have the shape (H=3, E=4), got (3, 5)",
+        ),
+        (fourier, {"form": "sin"}, "form must be one of 'one_plus_cos', 'cos', got 'sin'"),
+        (fourier, {"denominator": "both"}, "denominator must be one of 'rotated', 'plain', got"),
+        (
+            fourier,
+            {"causal": True, "initial_state": FourierState(*state())},
+            "S must have the shape (N=2, H=3, D=12, M=7), got (2, 3, 4, 7)",
+        ),
+        (
+            linear_attention,
+            {"causal": True, "return_state": True, "feature_map": "cosformer"},
+            "the features of 'cosformer' depend on positions, which a state does not know; use",
+        ),
+    ],
+)
+def test_refusals_of_the_relatives(call: Any, changed: dict[str, Any], message: str) -> None:
+    given = {name: Tensor(x) for name, x in FLOATING.items()} if call is linear_attention else {}
+    with pytest.raises(ValueError) as caught:
+        call(**given, **changed)
+    name = {"relative": "relative_linear_attention", "fourier": "fourier_linear_attention"}
+    assert str(caught.value).startswith(f"{name.get(call.__name__, call.__name__)}: {message}")
+
+
+def test_cosformer_is_fourier_attention_and_a_feature_map() -> None:
+    """relu features re-weighted by cos(pi (i - j) / 2T), by either road (Qin et al. 2022)."""
+    x = [Tensor(y) for y in np.random.default_rng(0).standard_normal((3, 1, 2, 40, 5))]
+    places = np.arange(40)[None, :, None]
+    wave = map(Tensor, cosformer(4096, heads=2, head_dim=5))
+    for causal in (True, False):
+        by_features = linear_attention(*x, feature_map="cosformer", causal=causal)
+        by_positions = fourier_linear_attention(
+            *x, places, places, *wave, form="cos", feature_map="relu", causal=causal
+        )
+        wave = map(Tensor, cosformer(4096, heads=2, head_dim=5))
+        np.testing.assert_allclose(by_features.numpy(), by_positions.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_function_of_ones_own_is_a_feature_map(causal: bool) -> None:
+    """And gradients flow through it; more features than a kernel holds are taken in groups."""
+    rng = np.random.default_rng(0)
+    inputs = [Tensor(rng.standard_normal((1, 2, 5, 4))) for _ in range(3)]
+    weight = Tensor(0.3 * rng.standard_normal((4, 300)))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Any:
+        def features(x: Tensor) -> Tensor:
+            return F.exp(x @ weight)
+
+        return linear_attention(query, key, value, feature_map=features, causal=causal)
+
+    assert gradcheck(attend, [*inputs, weight], elementwise=False, directions=4)
+    q, k = (np.exp(x.numpy() @ weight.numpy()) for x in inputs[:2])
+    expected = reference.linear_attention(
+        q, k, inputs[2].numpy(), feature_map="identity", causal=causal
+    )
+    np.testing.assert_allclose(attend(*inputs, weight).numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("feature_map", ["favor", "dpfp", "cosformer", "relu"])
+def test_maps_of_rows_pack_like_they_pad(feature_map: str) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 50, 6)))
+    packed = linear_attention(
+        x, x, x, causal=True, cu_seqlens=[0, 20, 20, 50], feature_map=feature_map
+    )
+    for start, end in ((0, 20), (20, 50)):
+        one = x[:, :, start:end]
+        alone = linear_attention(one, one, one, causal=True, feature_map=feature_map)
+        np.testing.assert_allclose(packed.numpy()[:, :, start:end], alone.numpy(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("boundaries", [[1, 5], [0, 4], [0, 3, 2, 5], [0, 6]])
