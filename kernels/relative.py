@@ -206,12 +206,6 @@ def _end_tile(row, first, end):  # type: ignore[no-untyped-def]
     return (_between(row - first, 0, end - first) + TILE - 1) // TILE
 
 
-@cuda.jit(device=True)
-def _value_at(value, recent, n, b, h, first_row, j, m):  # type: ignore[no-untyped-def]
-    """v_j; the negative j are in the window of the state."""
-    return value[b, h, first_row + j, m] if j >= 0 else recent[n, h, recent.shape[2] + j, m]
-
-
 @cache
 def _score_kernel(real: Any, map_name: str) -> Kernel:
     f = score_map(map_name, real).value
@@ -237,9 +231,10 @@ def _score_kernel(real: Any, map_name: str) -> Kernel:
                     u_tile[t, x] = real(0)
                     if first + t < last and e + x < E:
                         u_tile[t, x] = u[b, h, row + first + t, e + x]
-                    e_tile[x, t] = real(0)
+                    e_value = real(0)
                     if c + t < R and e + x < E:
-                        e_tile[x, t] = embedding[h, c + t, e + x]
+                        e_value = embedding[h, c + t, e + x]
+                    e_tile[x, t] = e_value
                 cuda.syncthreads()
                 for s in range(TILE):
                     for r in range(OWN):
@@ -272,8 +267,10 @@ def _tile_sum_kernel(real: Any) -> Kernel:
             total = real(0)
             for r in range(OWN):
                 j = start + y * OWN + r
-                if oldest <= j and j < last and m < M:
-                    total += _value_at(value, recent, n, b, h, row, j, m)
+                if 0 <= j < last and m < M:
+                    total += value[b, h, row + j, m]
+                elif oldest <= j < 0 and m < M:
+                    total += recent[n, h, recent.shape[2] + j, m]
             shares[y, x] = total
             cuda.syncthreads()
             if y == 0 and m < M:
@@ -350,7 +347,7 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 i, j = first + y * OWN + r, start + x
                 distance = j - i - offset
                 weight = real(0)
-                if i < last and oldest <= j and j < last_key and (distance <= 0 or not causal):
+                if i < last and oldest <= j < last_key and (distance <= 0 or not causal):
                     weight = F[b, h, row + i, _between(distance - low, 0, R - 1)]  # (2)
                 f_tile[y * OWN + r, x] = weight
                 d_own[r] += weight  # (3)
@@ -358,10 +355,10 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 for t in range(y, TILE, GROUPS):
                     j = start + t
                     v_tile[t, x] = real(0)
-                    if oldest <= j and j < last_key and m * TILE + x < M:
-                        v_tile[t, x] = _value_at(
-                            value, recent, n, b_key, h, key_row, j, m * TILE + x
-                        )
+                    if 0 <= j < last_key and m * TILE + x < M:
+                        v_tile[t, x] = value[b_key, h, key_row + j, m * TILE + x]
+                    elif oldest <= j < 0 and m * TILE + x < M:
+                        v_tile[t, x] = recent[n, h, recent.shape[2] + j, m * TILE + x]
                 cuda.syncthreads()
                 for t in range(TILE):
                     for r in range(OWN):
@@ -371,13 +368,6 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
         for r in range(OWN):
             f_tile[y * OWN + r, x] = d_own[r]
         cuda.syncthreads()
-        half = TILE // 2
-        while half > 0:
-            for t in range(y, TILE, GROUPS):
-                if x < half:
-                    f_tile[t, x] += f_tile[t, x + half]
-            cuda.syncthreads()
-            half //= 2
 
         # How many keys are in A and C: all those that the state counts are before.
         count_before = past[n] + _between(start_of_tiles + begin * TILE, oldest, last_key)
@@ -389,7 +379,9 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 if i < last:
                     at_low = F[b, h, row + i, 0]
                     at_high = real(0) if causal else F[b, h, row + i, R - 1]
-                d = others[b, h, row + i] + f_tile[y * OWN + r, 0]
+                d = others[b, h, row + i]
+                for t in range(TILE):
+                    d += f_tile[y * OWN + r, t]  # (3)
                 d += at_low * real(count_before) + at_high * real(count_after)  # (7)
                 for m in range(width):
                     c = m * TILE + x
@@ -450,9 +442,12 @@ def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
                     g_tile[t, x] = real(0)
                     if first + t < last and m + x < M:
                         g_tile[t, x] = gn[b, h, row + first + t, m + x]
-                    v_tile[x, t] = real(0)
-                    if oldest <= j and j < last_key and m + x < M:
-                        v_tile[x, t] = _value_at(value, recent, n, b_key, h, key_row, j, m + x)
+                    v = real(0)
+                    if 0 <= j < last_key and m + x < M:
+                        v = value[b_key, h, key_row + j, m + x]
+                    elif oldest <= j < 0 and m + x < M:
+                        v = recent[n, h, recent.shape[2] + j, m + x]
+                    v_tile[x, t] = v
                 cuda.syncthreads()
                 for s in range(TILE):
                     for r in range(OWN):
@@ -461,15 +456,14 @@ def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
             for r in range(OWN):
                 i, j = first + y * OWN + r, start + x
                 distance = j - i - offset
-                if i < last and oldest <= j and j < last_key and (distance <= 0 or not causal):
+                ds = real(0)
+                if i < last and oldest <= j < last_key and (distance <= 0 or not causal):
                     ds = s_own[r] + gd[b, h, row + i]  # (9)
-                    if distance <= low:
-                        low_own[r] += ds
-                    elif distance >= high:
-                        high_own[r] += ds
-                    else:
-                        weight = F[b, h, row + i, distance - low]
-                        dB[b, h, row + i, distance - low] = ds * slope(weight)  # (11)
+                low_own[r] += ds if distance <= low else real(0)
+                high_own[r] += ds if distance > low and distance >= high else real(0)
+                if i < last and low < distance < high:
+                    weight = F[b, h, row + i, distance - low]
+                    dB[b, h, row + i, distance - low] = ds * slope(weight)  # (11)
 
         for m in range(0, M, TILE):
             low_total, high_total = real(0), real(0)
@@ -498,29 +492,21 @@ def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
             g_tile[y * OWN + r, x] = low_own[r]
             v_tile[y * OWN + r, x] = high_own[r]
         cuda.syncthreads()
-        half = TILE // 2
-        while half > 0:
-            for t in range(y, TILE, GROUPS):
-                if x < half:
-                    g_tile[t, x] += g_tile[t, x + half]
-                    v_tile[t, x] += v_tile[t, x + half]
-            cuda.syncthreads()
-            half //= 2
 
         count_before = past[n] + _between(start_of_tiles + begin * TILE, oldest, last_key)
         count_after = last_key - _between(start_of_tiles + end * TILE, oldest, last_key)
-        for r in range(OWN):
-            i = first + y * OWN + r
-            if x == 0 and i < last:
-                at_low = g_tile[y * OWN + r, 0] + gd[b, h, row + i] * real(count_before)  # (10)
-                at_high = v_tile[y * OWN + r, 0]
-                if not causal:
-                    at_high += gd[b, h, row + i] * real(count_after)  # (10)
-                if R == 1:
-                    at_low += at_high
-                else:
-                    dB[b, h, row + i, R - 1] = at_high * slope(F[b, h, row + i, R - 1])  # (11)
-                dB[b, h, row + i, 0] = at_low * slope(F[b, h, row + i, 0])  # (11)
+        i = first + x
+        if y == 0 and i < last:
+            at_low = gd[b, h, row + i] * real(count_before)  # (10)
+            at_high = real(0) if causal else gd[b, h, row + i] * real(count_after)  # (10)
+            for t in range(TILE):
+                at_low += g_tile[x, t]
+                at_high += v_tile[x, t]
+            if R == 1:
+                at_low += at_high
+            else:
+                dB[b, h, row + i, R - 1] = at_high * slope(F[b, h, row + i, R - 1])  # (11)
+            dB[b, h, row + i, 0] = at_low * slope(F[b, h, row + i, 0])  # (11)
 
     return score_gradient
 
@@ -657,7 +643,7 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
                 i, j = start + t, first + x
                 distance = j - i - offset
                 weight = real(0)
-                if i < last and oldest <= j and j < last_key and (distance <= 0 or not causal):
+                if i < last and oldest <= j < last_key and (distance <= 0 or not causal):
                     weight = F[b, h, row + i, _between(distance - low, 0, R - 1)]  # (2)
                 f_tile[t, x] = weight
             for m in range(width):
@@ -676,7 +662,7 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
             c = m * TILE + x
             for r in range(OWN):
                 j = first + y * OWN + r
-                if oldest <= j and j < last_key and c < M:
+                if oldest <= j < last_key and c < M:
                     total = v_own[m, r] + low_after[n, h, end, c]  # (13)
                     if not causal:
                         total += high_before[n, h, begin, c]  # (13)
@@ -708,14 +694,20 @@ def _state_kernel(real: Any) -> Kernel:
 
         if m < value.shape[3]:
             for w in range(y, recent_next.shape[2], GROUPS):
+                j = fallen + w
                 newer = real(0)
-                if fallen + w >= oldest:
-                    newer = _value_at(value, recent, n, b, h, row, fallen + w, m)
+                if j >= 0:
+                    newer = value[b, h, row + j, m]
+                elif j >= oldest:
+                    newer = recent[n, h, recent.shape[2] + j, m]
                 recent_next[n, h, w, m] = newer
             if y == 0:
                 total = before[n, h, tile, m]
                 for j in range(max(start_of_tiles + tile * TILE, oldest), fallen):
-                    total += _value_at(value, recent, n, b, h, row, j, m)
+                    if j >= 0:
+                        total += value[b, h, row + j, m]
+                    else:
+                        total += recent[n, h, recent.shape[2] + j, m]
                 tail_next[n, h, m] = total
 
     return window

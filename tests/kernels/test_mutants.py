@@ -216,8 +216,8 @@ MUTANTS = [
         "far_keys_without_their_normaliser",
         relative,
         "relative.py",
-        "g_tile[y * OWN + r, 0] + gd[b, h, row + i] * real(count_before)",
-        "g_tile[y * OWN + r, 0]",
+        "at_low = gd[b, h, row + i] * real(count_before)",
+        "at_low = real(0)",
     ),
     Mutant(
         "embedding_gradient_forgets_an_end",
@@ -258,8 +258,8 @@ MUTANTS = [
         "window_off_by_one",
         relative_causal,
         "relative.py",
-        "h, row, fallen + w, m)",
-        "h, row, fallen + w - 1, m)",
+        "j = fallen + w",
+        "j = fallen + w - 1",
     ),
     Mutant(
         "tail_forgets_its_gradient",
@@ -373,6 +373,10 @@ SLOW = (
     "weights_with_the_slope_of_exp",
     "window_and_tail_exchange_a_gradient",
     "step_shifts_its_window_twice",
+    "phase_forgotten",
+    "sine_forgets_the_amplitude",
+    "rotated_features_without_their_slope",
+    "plain_denominator_missing_in_dk",
 )
 
 
