@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from . import fourier, linear, recurrent, softmax
+from . import chunked, features, fourier, linear, recurrent, relative, softmax
 from .arrays import HEAD_DIMS
 from .cuda import Kernel, Launch, cuda
 
@@ -96,6 +96,12 @@ def _recurrent(query: Any, key: Any, value: Any) -> None:
     recurrent.step(query[:, :, 0], key[:, :, 0], value[:, :, 0], state)
 
 
+def _chunked(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
+    output, denominator, state = chunked.forward(*inputs)
+    chunked.backward(output, state, *inputs, output, denominator)
+
+
 def _fourier(query: Any, key: Any, value: Any) -> None:
     (N, H, L, E), dtype = query.shape, query.dtype
     positions, frequency = np.zeros((N, L, 2)), np.zeros((H, E, 2), dtype)
@@ -104,13 +110,35 @@ def _fourier(query: Any, key: Any, value: Any) -> None:
     fourier.features_backward(saved.rows, query, positions, frequency, amplitude, saved)
 
 
+def _relative(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value, np.zeros((query.shape[1], 65, query.shape[3]), query.dtype)
+    options: dict[str, Any] = {"algorithm": "recurrent", "causal": True}
+    output, denominator, weights, state = relative.forward(*inputs, **options)
+    options["initial_state"] = state
+    relative.backward(output, state, *inputs, output, denominator, weights, **options)
+    relative.step(*(x[:, :, 0] for x in inputs[:3]), inputs[3], state)
+
+
+def _features(query: Any, key: Any, value: Any) -> None:
+    projection, positions = key[0, 0], np.arange(query.shape[2])
+    phi = features.favor_forward(query, projection)
+    favor = query, projection, phi
+    features.favor_backward(phi, *favor, projection_needs_gradient=True)
+    features.dpfp_backward(features.dpfp_forward(query), query)
+    phi = features.cosformer_forward(query, positions, longest=len(positions))
+    features.cosformer_backward(phi, query, positions, longest=len(positions))
+
+
 # Each calls the host functions of one attention, forward and backward, on query, key and value.
 HOSTS = {
     "softmax": _softmax,
     "naive": _naive,
     "linear": _linear,
     "recurrent": _recurrent,
+    "chunked": _chunked,
     "fourier": _fourier,
+    "relative": _relative,
+    "features": _features,
 }
 
 
