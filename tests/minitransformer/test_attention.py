@@ -303,7 +303,7 @@ def state(e: int = 4, m: int = 7) -> LinearState:
         (
             {"feature_map": "cosine"},
             "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
-            "'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one (N, H, L, D), got",
+            "'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one (N, H, L, D),",
         ),
         ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
         (
