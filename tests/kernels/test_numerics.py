@@ -43,7 +43,6 @@ ELU = Variant("float32", 40, 70, linear("elu", "clamp"))
 SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
 POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
 CAUSAL = {"naive": (False, True), "linear": (False,), "recurrent": (True,), "chunked": (True,)}
-TILE = 32
 
 # What is added to queries and keys, and what they and the values are multiplied by.
 FAR = [
@@ -64,7 +63,7 @@ def by(algorithm: str) -> Operation:
         named = dict(zip(("query", "key", "value"), gradients, strict=False))
         return Result({"output": output, "denominator": denominator}, named)
 
-    domain = Domain((ELU,), (TILE,), causal=CAUSAL[algorithm])
+    domain = Domain((ELU,), (32,), causal=CAUSAL[algorithm])
     return Operation(algorithm, domain, apply, linear_reference)
 
 
@@ -106,7 +105,7 @@ def test_far_from_zero(operation: Operation, causal: bool, device: str) -> None:
 def test_far_from_zero_with_nothing_to_see(operation: Operation, causal: bool, device: str) -> None:
     """A sequence without keys gives zeros beside one that has them, however small all features."""
     case = ragged(operation, operation.domain.variants[0], causal)
-    case = replace(case, initial_state=False, grad_state=False, key_lengths=(0, 2 * TILE + 1))
+    case = replace(case, initial_state=False, grad_state=False, key_lengths=(0, case.key_length))
     for shift in (-30.0, -200.0):
         result = operation.on(device).run(replace(case, shift=shift).problem())
         arrays = {**result.gradients, "output": result.outputs["output"]}
