@@ -46,7 +46,9 @@ Backward, given dQ_i = [x_i, y_i, z_i] from the attention (z_i only for "one_plu
     da_e = sum_i dt_ie p_i + sum_j du_je r_j                                                    (13)
 
 and for keys the same with b = 0 and c = 1. Moving all positions by as much changes nothing, so the
-gradients of all positions add up to zero.
+gradients of all positions add up to zero; and so do, for each e, all dt_ie and du_je. (13) may then
+measure positions from anywhere, and does so from the first key: far from zero, large terms would
+cancel. Only where there is a state, which remembers angles, it measures from zero.
 
 An angle a . p of float32 is wrong by 6e-8 of itself: by 0.06 where p is 1e6. Angles are computed in
 float64 therefore, brought near zero by whole turns, and only their sines and cosines have the dtype
@@ -314,6 +316,7 @@ def features_backward(
     saved: Features,
     *,
     lengths: Array | None = None,
+    origin: Array | float = 0.0,
     feature_map: str = "elu",
 ) -> tuple[Array, ...]:
     """The gradients of `features`, equations (10) to (13).
@@ -326,6 +329,7 @@ def features_backward(
         amplitude: as there.
         saved: what `features` returned.
         lengths: `(N,)` integers, the rows that count; None: all.
+        origin: from where (13) measures positions.
         feature_map: as in `features`.
 
     Returns:
@@ -341,8 +345,9 @@ def features_backward(
         *contiguous(grad, x), saved.cos, saved.sin, *contiguous(c), counts, dx, dangle, damplitude
     )  # fmt: skip
     # A phase is the frequency of one more coordinate, which is 1 everywhere.
-    ones = xp.ones((*positions.shape[:2], 1))
-    slopes = _moments(dangle, xp.concatenate((positions, ones), axis=2), counts)  # (12), (13)
+    places = positions - xp.asarray(origin, xp.float64)
+    ones = xp.ones((*places.shape[:2], 1))
+    slopes = _moments(dangle, xp.concatenate((places, ones), axis=2), counts)  # (12), (13)
     dfrequency, dphase = slopes[:, :-1].swapaxes(1, 2), slopes[:, -1]
     dc = None if amplitude is None else _moments(damplitude, ones, counts)[:, 0]  # (11)
     by_coordinate = xp.asarray(frequency, x.dtype).transpose(2, 0, 1)
@@ -518,17 +523,19 @@ def backward(
     past, plain_past = _linear_states(initial_state, denominator)
     end, plain_end = _linear_states(grad_state, denominator)
     sums = {"algorithm": algorithm, **visible}
+    alone = initial_state is None and grad_state is None and key.shape[2] > 0
+    origin = array_module(gd).nan_to_num(key_positions[:, :1]) if alone else 0.0
     dQ, dK, dvalue, dstate = kernelized.gradients(
         gn, gd if denominator == "rotated" else none, end, saved.query.rows, saved.key.rows, value,
         feature_map="identity", initial_state=past, **sums,
     )  # fmt: skip
     dquery, dp, da_of_queries, db, dc = features_backward(
         dQ, query, query_positions, frequency, amplitude, saved.query,
-        lengths=visible.get("query_lengths"), feature_map=feature_map,
+        lengths=visible.get("query_lengths"), origin=origin, feature_map=feature_map,
     )  # fmt: skip
     dkey, dr, da_of_keys, _, _ = features_backward(
         dK, key, key_positions, frequency, None, saved.key,
-        lengths=visible.get("key_lengths"), feature_map=feature_map,
+        lengths=visible.get("key_lengths"), origin=origin, feature_map=feature_map,
     )  # fmt: skip
     plain_dstate = None
     if denominator == "plain":

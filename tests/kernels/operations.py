@@ -104,11 +104,32 @@ def recurrent(package: str = KERNELS) -> Operation:
     """Causal linear attention as a recurrence, with its states and its step."""
     module = import_module(f"{package}.recurrent")
 
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {name: keywords[name] for name in ("feature_map", "guard")}
+        token = (inputs[name] for name in ("query", "key", "value"))
+        return module.step(*token, state and module.LinearState(*state), **options)
+
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
+    return Operation("recurrent", domain, stateful_apply(module), references.recurrent, step)
+
+
+def chunked(package: str = KERNELS, chunk_size: int | None = None) -> Operation:
+    """Causal linear attention in chunks, with its states."""
+    module = import_module(f"{package}.chunked")
+    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
+    apply = stateful_apply(module, chunk_size=chunk_size)
+    name = "chunked" if chunk_size is None else f"chunked_by_{chunk_size}"
+    return Operation(name, domain, apply, references.recurrent)
+
+
+def stateful_apply(module: Any, **options: Any) -> Any:
+    """Forward and backward of causal linear attention, states included, over a problem."""
+
     def as_state(state: Any) -> Any:
         return state if state is None else module.LinearState(*state)
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), {**problem.keywords}
+        arrays, keywords = qkv(problem), {**problem.keywords, **options}
         keywords.pop("causal")
         keywords["initial_state"] = as_state(problem.initial_state)
         output, denominator, state = module.forward(*arrays, **keywords)
@@ -126,13 +147,7 @@ def recurrent(package: str = KERNELS) -> Operation:
             named |= {"S": grad_initial.S, "Z": grad_initial.Z}
         return Result(outputs, named)
 
-    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {name: keywords[name] for name in ("feature_map", "guard")}
-        token = (inputs[name] for name in ("query", "key", "value"))
-        return module.step(*token, as_state(state), **options)
-
-    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
-    return Operation("recurrent", domain, apply, references.recurrent, step)
+    return apply
 
 
 def rotation(form: str, denominator: str, guard: str = "clamp", **sizes: int) -> dict[str, Any]:
@@ -141,38 +156,32 @@ def rotation(form: str, denominator: str, guard: str = "clamp", **sizes: int) ->
     return {"options": options, "sizes": {"P": 1, "shared": 0, **sizes}}
 
 
-ONE_PLUS_COS, COS = rotation("one_plus_cos", "rotated", P=2), rotation("cos", "rotated", "signed")
-FOURIER_VARIANTS: tuple[Variant, ...] = (
-    Variant("float64", 5, 3, **ONE_PLUS_COS),
-    Variant("float32", 5, 3, **COS),
-)
-PLAIN_VARIANTS: tuple[Variant, ...] = (
-    Variant("float64", 5, 3, **rotation("cos", "plain")),
-    Variant("float32", 5, 3, **rotation("one_plus_cos", "plain")),
+ONE_PLUS_COS = rotation("one_plus_cos", "rotated", P=2)
+FOURIER_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3, **ONE_PLUS_COS),)
+PLAIN_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3, **rotation("cos", "plain")),)
+SHARED_VARIANTS: tuple[Variant, ...] = (
+    Variant("float64", 5, 3, **rotation("cos", "rotated", "signed", shared=1)),
 )
 
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     FOURIER_VARIANTS += (
-        Variant("float64", 40, 7, **rotation("cos", "rotated", P=3)),
+        Variant("float32", 5, 3, **rotation("cos", "rotated", "signed")),
+        Variant("float64", 10, 7, **rotation("cos", "rotated", P=3)),
         Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=3)),
     )
     PLAIN_VARIANTS += (
-        Variant("float64", 40, 7, **rotation("one_plus_cos", "plain", "add", P=3)),
+        Variant("float32", 5, 3, **rotation("one_plus_cos", "plain")),
+        Variant("float64", 10, 7, **rotation("one_plus_cos", "plain", "add", P=3)),
         Variant("float32", 40, 33, **rotation("cos", "plain")),
+    )
+    SHARED_VARIANTS += (
+        Variant("float32", 5, 3, **rotation("one_plus_cos", "rotated", P=2, shared=1)),
     )
 
 
 def fourier(package: str = KERNELS) -> Operation:
     """Bidirectional Fourier attention; the whole batch shares its positions."""
-    domain = Domain(
-        (
-            Variant("float64", 5, 3, **rotation("one_plus_cos", "rotated", P=2, shared=1)),
-            Variant("float32", 40, 3, **rotation("cos", "rotated", shared=1)),
-        ),
-        (8,),
-        causal=(False,),
-        extras=fourier_inputs,
-    )
+    domain = Domain(SHARED_VARIANTS, (8,), causal=(False,), extras=fourier_inputs)
     apply = fourier_apply(package, "linear")
     return Operation("fourier", domain, apply, references.fourier)
 
@@ -374,6 +383,7 @@ OPERATIONS = (
     bidirectional(),
     naive(),
     recurrent(),
+    chunked(),
     fourier(),
     fourier_causal(),
     fourier_plain(),

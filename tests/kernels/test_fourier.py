@@ -118,13 +118,28 @@ def test_more_features_than_a_kernel_holds(causal: bool) -> None:
     equals_the_reference(operation, case)
 
 
+def test_features_wider_than_a_warp() -> None:
+    rng = np.random.default_rng(0)
+    x, grad = rng.normal(size=(2, 2, 35, 37)), rng.normal(size=(2, 2, 35, 111))
+    p, a, b, c = (rng.normal(size=s) for s in ((1, 35, 3), (2, 37, 3), (2, 37), (2, 37)))
+    features = fourier.features(x, p, a, b, c, feature_map="identity")
+    expected = reference.fourier_features(x, p, a, b, c, "one_plus_cos")
+    np.testing.assert_allclose(features.rows, expected, atol=1e-12)
+    found = fourier.features_backward(grad, x, p, a, c, features, feature_map="identity")
+    for result, truth in zip(
+        found, reference.fourier_features_backward(grad, x, p, a, b, c), strict=True
+    ):
+        np.testing.assert_allclose(result, truth, atol=1e-10)
+
+
 def test_angles_far_from_zero_are_exact_in_float32() -> None:
     """In float32 the angle of a position of 1e6 would be off by 0.06."""
     problem = replace(CASE, dtype="float32").problem()
     far = changed(problem, **{name: problem.inputs[name] + 1e6 for name in POSITIONS})
-    truth = references.fourier_causal(far, np.float64)
-    found = run(far)
-    assert np.abs(found.outputs["output"] - truth.outputs["output"]).max() < 3e-6
+    truth = references.fourier_causal(far, np.float64).arrays()
+    for name, x in run(far).arrays().items():
+        expected = truth[name]
+        np.testing.assert_allclose(x, expected, atol=3e-6 * np.abs(expected).max(), err_msg=name)
 
 
 def test_nothing_in_the_padding_reaches_the_parameters() -> None:
@@ -138,6 +153,13 @@ def test_nothing_in_the_padding_reaches_the_parameters() -> None:
     wanted, found = run(problem).gradients, run(replace(problem, inputs=inputs)).gradients
     for name in references.FOURIER:
         np.testing.assert_array_equal(found[name], wanted[name], name)
+
+
+@pytest.mark.parametrize(("query_length", "key_length"), [(0, LENGTH), (LENGTH, 0)])
+def test_sequences_may_be_empty(query_length: int, key_length: int) -> None:
+    result = run(replace(CASE, query_length=query_length, key_length=key_length).problem())
+    for name, x in {"output": result.outputs["output"], **result.gradients}.items():
+        np.testing.assert_array_equal(x, 0, name)
 
 
 @pytest.mark.parametrize(
