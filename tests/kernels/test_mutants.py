@@ -202,8 +202,8 @@ MUTANTS = [
         "one_distance_forgets_an_end",
         only_one_distance,
         "relative.py",
-        "                    at_low += at_high",
-        "                    at_low += real(0)",
+        "at_low += at_high",
+        "at_low += real(0)",
     ),
     Mutant(
         "far_keys_not_counted_after",
