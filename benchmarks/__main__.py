@@ -5,7 +5,7 @@ import sys
 
 BENCHMARKS = (
     "softmax", "linear", "model", "memory", "start", "lowering", "compiling", "checked",
-    "simulator",
+    "simulator", "numerics",
 )  # fmt: skip
 
 failed = [
