@@ -8,8 +8,9 @@ large, token by token with the states S and Z.
 
 The first table adds a number to all queries and keys, or multiplies them: at -30 features are
 1e-13, their products 1e-26; times 0.001 all features are nearly alike, and the gradient of the
-query is a difference of nearly equal terms in every form. The second is about length. Every state is a sum of as many terms as
-there are tokens, and adding them one after the other loses more digits than adding sums of chunks.
+query is a difference of nearly equal terms in every form. The second is about length. Every state
+is a sum of as many terms as there are tokens, and adding them one after the other loses more digits
+than adding sums of chunks.
 """
 
 from collections.abc import Iterator
