@@ -162,6 +162,7 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
         Z = cuda.shared.array(inner, real)
         a_own = cuda.local.array(OWN, real)
         n_own = cuda.local.array((width, OWN), real)
+        sums = cuda.local.array((width, at_once), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -199,8 +200,8 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                         cuda.syncthreads()
                         for t in range(y, TILE, GROUPS):
                             j, i = past + t, tile + t - offset
-                            is_key = 0 <= j < last_key and t < step and j < stop
-                            is_query = 0 <= i < last_query and t < step and tile + t < stop
+                            is_key = 0 <= j < last_key and j < stop
+                            is_query = 0 <= i < last_query and tile + t < stop
                             for e in range(x, slice_, LANES):
                                 k[t, e] = real(0)
                                 if is_key and s + e < E:
@@ -210,11 +211,12 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                                     if is_query and s + e < E
                                     else real(0)
                                 )
-                            for w in range(width):
-                                m = first_m + w * LANES + x
-                                v[t, w * LANES + x] = real(0)
-                                if is_key and m < M:
-                                    v[t, w * LANES + x] = value[batch, h, first_key + j, m]
+                            if s == 0:
+                                for w in range(width):
+                                    m = first_m + w * LANES + x
+                                    v[t, w * LANES + x] = real(0)
+                                    if is_key and m < M:
+                                        v[t, w * LANES + x] = value[batch, h, first_key + j, m]
                         cuda.syncthreads()
 
                         if answers:
@@ -243,12 +245,16 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                         if tile + step >= stop:
                             for first in range(0, group, at_once):
                                 e = y * group + first
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        sums[w, r] = real(0)
                                 for t in range(TILE):
                                     for w in range(width):
                                         for r in range(at_once):
-                                            S[s + e + r, w * LANES + x] += (
-                                                k[t, e + r] * v[t, w * LANES + x]
-                                            )  # (5)
+                                            sums[w, r] += k[t, e + r] * v[t, w * LANES + x]
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        S[s + e + r, w * LANES + x] += sums[w, r]  # (5)
                             for e in range(y * LANES + x, slice_, GROUPS * LANES):
                                 z = Z[s + e]
                                 for t in range(TILE):
@@ -269,7 +275,7 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                         for part in range(GROUPS):
                             d += d_part[part, t]
                         over_D = real(1) / guard(d, eps)
-                        if 0 <= i < query_room and t < step and tile + t < stop:
+                        if 0 <= i < query_room and tile + t < stop:
                             for w in range(width):
                                 m = first_m + w * LANES + x
                                 if m < M:
@@ -323,6 +329,7 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
         x_extra = cuda.shared.array(columns, real)
         w_own = cuda.local.array(OWN, real)
         y_own = cuda.local.array((width, OWN), real)
+        sums = cuda.local.array((width, at_once), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -360,8 +367,8 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                         cuda.syncthreads()
                         for t in range(y, TILE, GROUPS):
                             j, i = begin_b + way * (past + t), begin_a + way * (tile + t - offset)
-                            is_b = 0 <= j < last_b and t < step and past + t < stop
-                            is_a = 0 <= i < last_a and t < step and tile + t < stop
+                            is_b = 0 <= j < last_b and past + t < stop
+                            is_a = 0 <= i < last_a and tile + t < stop
                             for d in range(x, slice_, LANES):
                                 b_tile[t, d] = real(0)
                                 if is_b and s + d < D:
@@ -371,11 +378,12 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                                     if is_a and s + d < D
                                     else real(0)
                                 )
-                            for w in range(width):
-                                c = first_c + w * LANES + x
-                                c_tile[t, w * LANES + x] = real(0)
-                                if is_b and c < M:
-                                    c_tile[t, w * LANES + x] = map_c(C[batch, h, first_b + j, c])
+                            if s == 0:
+                                for w in range(width):
+                                    m = w * LANES + x
+                                    c_tile[t, m] = real(0)
+                                    if is_b and first_c + m < M:
+                                        c_tile[t, m] = map_c(C[batch, h, first_b + j, first_c + m])
                             if x == 0:
                                 b_extra[t] = b[batch, h, first_b + j] if is_b else real(0)
                                 a_extra[t] = a[batch, h, first_a + i] if is_a else real(0)
@@ -406,12 +414,18 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                         if tile + step >= stop:
                             for first in range(0, group, at_once):
                                 d = y * group + first
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        sums[w, r] = real(0)
                                 for t in range(TILE):
                                     for w in range(width):
                                         for r in range(at_once):
-                                            X[s + d + r, w * LANES + x] += (
+                                            sums[w, r] += (
                                                 b_tile[t, d + r] * c_tile[t, w * LANES + x]
-                                            )  # (10)
+                                            )
+                                for w in range(width):
+                                    for r in range(at_once):
+                                        X[s + d + r, w * LANES + x] += sums[w, r]  # (10)
 
                     if tile + step >= stop:
                         for c in range(y * LANES + x, columns, GROUPS * LANES):
@@ -431,7 +445,7 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                     for r in range(OWN):
                         t = y * OWN + r
                         i = begin_a + way * (tile + t - offset)
-                        if 0 <= i < La and t < step and tile + t < stop:
+                        if 0 <= i < La and tile + t < stop:
                             for w in range(width):
                                 c = first_c + w * LANES + x
                                 if c < M:
@@ -467,7 +481,7 @@ def _walk(positions: int, blocks: int, chunk_size: int | None, like: Array) -> _
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
     enough = ENOUGH_BLOCKS[array_module(like).__name__]
     segments = max(1, min(enough // blocks, positions // FEWEST_TOKENS))
-    span = ceil_div(ceil_div(positions, segments), chunk) * chunk
+    span = max(1, ceil_div(ceil_div(positions, segments), chunk)) * chunk
     return _Walk(chunk, max(1, ceil_div(positions, span)), span)
 
 

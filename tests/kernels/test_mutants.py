@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from .mutants import Mutant, killer, without_barriers
 from .operations import (
     WIDE,
     bidirectional,
+    chunked,
     distances,
     fourier,
     fourier_causal,
@@ -34,6 +36,17 @@ def only_one_distance(package: str) -> Operation:
     operation = relative(package)
     variant = Variant("float64", 5, 3, **distances(0, "softplus", "feature"))
     return replace(operation, domain=replace(operation.domain, variants=(variant,)))
+
+
+def chunked_by_24(package: str) -> Operation:
+    """Chunks of a tile and a half."""
+    return chunked(package, chunk_size=24)
+
+
+def chunked_in_segments(package: str) -> Operation:
+    """Even short sequences shared out among several blocks."""
+    import_module(f"{package}.chunked").__dict__["FEWEST_TOKENS"] = 8
+    return chunked(package)
 
 
 MUTANTS = [
@@ -162,6 +175,64 @@ MUTANTS = [
         "recurrent.py",
         "total += q * s  # (3)",
         "total += q * S[n, h, e, m]",
+    ),
+    Mutant(
+        "chunk_mask_off_by_one",
+        chunked,
+        "chunked.py",
+        "if past + j > tile + x:\n                                    a_own[r] = real(0)",
+        "if past + j >= tile + x:\n                                    a_own[r] = real(0)",
+    ),
+    Mutant(
+        "chunk_gradient_sees_the_future",
+        chunked,
+        "chunked.py",
+        "if past + j > tile + x:\n                                    w_tile[j, x] = real(0)",
+        "if past > tile:\n                                    w_tile[j, x] = real(0)",
+    ),
+    Mutant(
+        "tile_reaches_into_the_next_chunk",
+        chunked_by_24,
+        "chunked.py",
+        "is_key = 0 <= j < last_key and j < stop",
+        "is_key = 0 <= j < last_key",
+    ),
+    Mutant(
+        "state_answers_once_for_each_tile_of_a_chunk",
+        chunked_by_24,
+        "chunked.py",
+        "if answers and past == start:\n                            for d in range(slice_):",
+        "if answers:\n                            for d in range(slice_):",
+    ),
+    Mutant(
+        "state_takes_in_the_last_tile_of_a_chunk_only",
+        chunked_by_24,
+        "chunked.py",
+        "if tile + step >= stop:\n                            for first in range(0, group, at_once):"
+        "\n                                e =",
+        "if past + step >= stop:\n                            for first in range(0, group, at_once):"
+        "\n                                e =",
+    ),
+    Mutant(
+        "chunked_normaliser_missing_in_dk",
+        chunked,
+        "chunked.py",
+        "value, gn, query, ones_k, gd, keys,",
+        "value, gn, query, none_k, gd, keys,",
+    ),
+    Mutant(
+        "chunked_reverse_forgets_the_lag",
+        chunked,
+        "chunked.py",
+        "reverse = query.shape[2] - key.shape[2] + query_offset",
+        "reverse = query_offset",
+    ),
+    Mutant(
+        "segment_starts_without_the_initial_state",
+        chunked_in_segments,
+        "chunked.py",
+        "start[i] = start[i - 1] + end[i - 1]",
+        "start[i] = (start[i - 1] if i > 1 else 0) + end[i - 1]",
     ),
     Mutant(
         "gradient_through_a_closed_guard",
@@ -398,6 +469,7 @@ BARRIERS = [
     *without_barriers("linear.py", naive, "naive_.*"),
     *without_barriers("linear.py", bidirectional, "(?!naive_).*"),
     *without_barriers("recurrent.py", recurrent),
+    *without_barriers("chunked.py", chunked),
     *without_barriers("guards.py", recurrent),
     *without_barriers("relative.py", relative_causal, "(?!step).*"),
     *without_barriers("fourier.py", fourier_causal),

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ..cases import Case
-from ..properties import Check, Operation, derive, equals_the_reference, examine
-from .operations import OPERATIONS
+from ..properties import (
+    Check,
+    Operation,
+    derive,
+    equals_the_reference,
+    examine,
+    hands_its_state_over,
+    packs_like_it_pads,
+)
+from .operations import NARROW, OPERATIONS, chunked, ragged
 
 
 @pytest.mark.parametrize(
@@ -44,3 +52,25 @@ def test_a_long_sequence(operation: Operation, causal: bool, device: str) -> Non
         states=operation.domain.states,
     )
     equals_the_reference(operation.on(device), case)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 15, 17, 40, 10_000])
+def test_any_chunk_size_is_the_recurrence(chunk_size: int, device: str) -> None:
+    """From chunks of one token to a single chunk; of less than a tile, more, and ragged ones."""
+    operation = chunked(chunk_size=chunk_size).on(device)
+    equals_the_reference(operation, ragged(operation, operation.domain.variants[NARROW]))
+
+
+def test_segments(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence shared out among several blocks gives what one block gives."""
+    monkeypatch.setattr("minitransformer_kernels.chunked.FEWEST_TOKENS", 8)
+    operation = chunked().on(device)
+    for check in derive(operation):
+        if check.holds in (equals_the_reference, hands_its_state_over, packs_like_it_pads):
+            examine(operation, check)
+
+
+def test_a_chunk_holds_a_token() -> None:
+    operation = chunked(chunk_size=0)
+    with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
+        operation.run(ragged(operation, operation.domain.variants[NARROW]).problem())
