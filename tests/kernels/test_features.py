@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer_kernels import checked, features, reference
+from minitransformer_kernels import DataRace, checked, features, reference
 from minitransformer_kernels.arrays import kernel_dtype
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.feature_maps import FEATURE_MAPS, feature_map
@@ -34,7 +34,7 @@ from tests.properties import (
     to_numpy,
 )
 
-from .mutants import Mutant
+from .mutants import Mutant, without_barriers
 from .operations import Variant, bidirectional, naive, recurrent
 
 DTYPES = ("float32", "float64")
@@ -393,6 +393,10 @@ MUTANTS = {
 }
 
 
+def features_of(package: str) -> Any:
+    return import_module(f"{package}.features")
+
+
 ALWAYS = "square_not_pulled", "parts_not_rescaled", "no_way_round", "slope_of_the_identity"
 
 
@@ -402,6 +406,15 @@ ALWAYS = "square_not_pulled", "parts_not_rescaled", "no_way_round", "slope_of_th
 )
 def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
     sample, old, new = MUTANTS[bug]
-    mutant = Mutant(bug, lambda name: import_module(f"{name}.features"), "features.py", old, new)
+    mutant = Mutant(bug, features_of, "features.py", old, new)
     with mutant.imported(tmp_path) as module, pytest.raises(AssertionError, match="off by"):
         assert_right(SAMPLE[sample], module=module)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", list(without_barriers("features.py", features_of)), ids=str)
+def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as module, checked(), pytest.raises(DataRace) as caught:
+        for sample in ("favor", "normalised"):
+            assert_right(SAMPLE[sample], module=module)
+    assert f"_{caught.value.kernel}_" in mutant.name
