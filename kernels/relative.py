@@ -5,30 +5,33 @@ belongs to each distance r from -k to k, and what is farther counts as being at 
 
     r(i, j) = clip(j - p_i, -k, k)                                                             (1)
     F_ir = f(u_i . e_r)                        s_ij = w_ij F_i,r(i,j)                          (2)
-    o_i  = (n_i + N_i) / guard(d_i + D_i)      N_i = sum_j s_ij v_j      D_i = sum_j s_ij      (3)
+    o_i  = (n_i + n'_i) / guard(d_i + d'_i)    n'_i = sum_j s_ij v_j     d'_i = sum_j s_ij     (3)
 
 where n_i and d_i are the sums of linear attention (`kernelized`), w_ij = 1 where query i sees key
-j, and u_i is phi(Q_i), or Q_i itself. The map f makes weights of scores. Both positive ones keep
-the denominator off zero; with the literal "identity" of S0 it can have any sign and needs the
-signed guard. Each has a slope that its value tells, so that F is all that backward has to keep:
+j, else 0, and u_i is phi(Q_i), or Q_i itself. (S0 prints clip(i - j) and Q_i; its code has j - i,
+as Shaw has, and phi(Q_i).) The map f makes weights of scores. Both positive ones keep the
+denominator off zero; with the literal "identity" of S0 it can have any sign and needs the signed
+guard. Each has a slope that its value tells, so that F is all that backward has to keep:
 
     softplus    f(b) = log(1 + exp(b))         f' = 1 - exp(-f)                                (4)
     exp         f(b) = exp(min(b, 60))         f' = f, and 0 from exp(60) on                   (5)
     identity    f(b) = b                       f' = 1                                          (6)
 
-The cap in (5) keeps all sums and gradients finite in float32.
+The cap in (5) keeps all sums and gradients finite in float32, which ends at exp(88).
 
 **Linear time.** The matrix s has Lq x Lk numbers, but row i only 2k + 1 different ones: it is
-enough to know the *sums* of the values at both ends, and f need not be a product of features. Take
-a tile of queries at the positions p to p'. All of its queries see the keys j <= p - k at distance
--k, and the keys j >= p' + k at distance k. Between lie the near keys, few for any length:
+enough to know the *sums* of the values at both ends. (So f may be any map. It need not split into
+features of the query and of the key, as the scores of linear attention do.) Take a tile of queries
+at the positions p to p'. All of its queries see the keys j <= p - k at distance -k, and the keys
+j >= p' + k at distance k. Between lie the near keys, 2k + 32 or so for any length:
 
-    N_i = F_i,-k A + sum_{near j} s_ij v_j + F_i,k C                                           (7)
+    n'_i = F_i,-k A + sum_{near j} s_ij v_j + F_i,k C                                          (7)
     A = sum of v_j before the near keys        C = sum of v_j after them                       (8)
 
-D_i is the same with 1 for v_j: A and C become counts. A and C are kept where tiles of keys begin,
-(L / 32) x M numbers. A causal query sees no key after itself, so C is missing and r <= 0. With
-k = 0 all keys are at one distance, and (7) still counts each once: before, near or after.
+d'_i is the same with 1 for v_j: A and C become counts. A and C are kept where tiles of keys begin,
+(L / 32) x M numbers; F takes L (2k + 1), and only the distances that occur. A causal query sees no
+key after itself, so C is missing and r <= 0. With k = 0 all keys are at one distance, and (7) still
+counts each once: before, near or after.
 
 **Backward.** With gn_i and gd_i, the gradients of numerator and denominator (`guards`), linear
 attention's own gradients come from `kernelized`. For the rest, each weight gets
