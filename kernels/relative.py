@@ -1014,7 +1014,7 @@ def forward(
     grid = _blocks(_longest(setting.queries, packed, Lq)), H, N
 
     F = xp.empty((*query.shape[:3], setting.embedding.shape[1]), query.dtype)
-    u = _features(query, _query_map(relative_query, feature_map))
+    u = _relative_query(query, _query_map(relative_query, feature_map))
     _score_kernel(real, score_map)[grid, THREADS](u, setting.embedding, setting.queries, F)
 
     before, after = _far_sums(value, setting, packed)
@@ -1044,6 +1044,11 @@ def _query_map(relative_query: str, feature_map: str) -> str:
     if relative_query not in maps:
         raise ValueError(f"relative_query must be one of {sorted(maps)}, got {relative_query!r}")
     return maps[relative_query]
+
+
+def _relative_query(query: Array, query_map: str) -> Array:
+    """All u_i of equation (2)."""
+    return query if query_map == "identity" else _features(query, query_map)
 
 
 def backward(
@@ -1136,7 +1141,8 @@ def backward(
     _query_gradient_kernel(_width(E), real, query_map)[grid, THREADS](
         dB, setting.embedding, query, setting.queries, dq
     )
-    de = _embedding_gradient(dB, _features(query, query_map), relative_embedding, setting, longest)
+    u = _relative_query(query, query_map)
+    de = _embedding_gradient(dB, u, relative_embedding, setting, longest)
 
     last = grad_state
     if last is None:
