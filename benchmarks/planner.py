@@ -1,11 +1,11 @@
 """The planner's constants, and how close its choice comes to the fastest algorithm.
 
 One thread's processor time, the least of several turns; float32, N=1, Lq = Lk = L, E = M. The first
-table fits equation (5) of `kernels/planner.py`, start + tiles t_tile + flops / rate, to the times
-of each pass; for relative and Fourier positions, to what they add to an algorithm. *Estimate over
-time*, of the pass as a whole, leaves out the tenth of the cases where it is least, and that where
-it is most. The second table has other sizes, around the crossovers: forward and backward by the
-algorithm that is chosen and by the fastest one, and the first time over the second.
+table fits equation (5) of `kernels/planner.py`, start + tiles t_tile + flops / rate + maps t_map,
+to the times of each pass; for relative and Fourier positions, to what they add to an algorithm.
+*Estimate over time*, of the pass as a whole, leaves out the tenth of the cases where it is least,
+and that where it is most. The second table has other sizes, around the crossovers: forward and
+backward by the algorithm that is chosen and by the fastest one, and the first time over the second.
 """
 
 import itertools
@@ -79,13 +79,14 @@ def rows() -> Iterator[harness.Row]:
         mine = [case for case in cases if case.part == part]
         loads = np.array([[1.0, *case.work[number][2:]] for case in mine])
         whole, base = (np.array(x)[:, number] for x in zip(*(c.times for c in mine), strict=True))
-        (start, tile, flop), estimates = fit(loads, whole, base)
+        (start, tile, flop, map_), estimates = fit(loads, whole, base)
         yield {
             "part": part,
             "pass": ("forward", "backward")[number],
             "start_us": 1e6 * start,
             "tile_ns": 1e9 * tile,
             "flops_per_ns": 1e-9 / flop if flop else None,
+            "map_ns": 1e9 * map_,
             "cases": len(mine),
             "estimate_over_time": list(np.quantile(estimates / whole, [0.1, 0.9])),
         }
@@ -179,15 +180,24 @@ def least(run: Callable[[], Any]) -> float:
 
 def fit(loads: Array, whole: Array, base: Array) -> tuple[Array, Array]:
     """Return no negative x for which base + loads @ x is closest to the whole, by ratio; and it."""
-    used = np.full(loads.shape[1], True)
-    x = np.zeros(loads.shape[1])
+    used = independent(loads)
     while True:
-        x[:] = 0
+        x = np.zeros(loads.shape[1])
         ratios = loads[:, used] / whole[:, None]
         x[used] = np.linalg.lstsq(ratios, 1 - base / whole, rcond=None)[0]
         if (x >= 0).all():
             return x, base + loads @ x
         used &= x > 0
+
+
+def independent(columns: Array) -> Array:
+    """Return which columns are no multiples of others; of those that are, the last one counts."""
+    used = np.zeros(columns.shape[1], bool)
+    for i in (0, *range(columns.shape[1] - 1, 0, -1)):
+        used[i] = np.linalg.matrix_rank(columns[:, used]) < np.linalg.matrix_rank(
+            np.c_[columns[:, used], columns[:, i]]
+        )
+    return used
 
 
 if __name__ == "__main__":

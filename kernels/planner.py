@@ -19,15 +19,13 @@ needs memory in proportion to its inputs. The model "kernel" takes that memory, 
 and the arithmetic from `work`, which counts what the host functions and their kernels do. Memory
 hardly tells the algorithms apart then; time does:
 
-    seconds = start + tiles t_tile + flops / rate                                              (5)
+    seconds = start + tiles t_tile + flops / rate + maps t_map                                 (5)
 
-The start is what arrays of any size cost; a tile is loaded, between two barriers; and then there is
-arithmetic. The three constants belong to an algorithm and a pass. `SPEEDS` holds what was measured
+The start is what arrays of any size cost; a tile is loaded, between two barriers; then there is
+arithmetic; and numbers of positions go through log and exp, or sine and cosine. The constants
+belong to an algorithm, or a kind of positions, and a pass. `SPEEDS` holds what was measured
 once, on one core, so that a choice depends on shapes alone: it is the same in every run of a
 program, in training, where the time of both passes decides, and in evaluation.
-
-An estimate is good to some 10 per cent: of algorithms that lie as close as that to the fastest, the
-one that needs the least memory is taken.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ __all__ = [
     "plan", "seed_numbers",
 ]  # fmt: skip
 
-CLOSE = 1.1  # estimates that differ by a smaller factor do not tell algorithms apart
 LONGEST = 2**24  # of the sequences among which crossovers are looked for
 COST_MODELS = "seed", "kernel"
 CAUSAL, BIDIRECTIONAL = ("naive", "recurrent", "chunked"), ("naive", "linear")
@@ -79,13 +76,12 @@ class Speed(NamedTuple):
     start: float  # microseconds
     tile: float  # nanoseconds
     rate: float  # floating point operations per nanosecond
+    map: float = 0.0  # nanoseconds
 
     def seconds(self, work: Work, itemsize: int) -> float:
         """Equation (5)."""
-        times_as_slow = 1.0 if itemsize == 4 else DOUBLE
-        return 1e-6 * self.start + 1e-9 * times_as_slow * (
-            work.tiles * self.tile + work.flops / self.rate
-        )
+        nanoseconds = work.tiles * self.tile + work.flops / self.rate + work.maps * self.map
+        return 1e-6 * self.start + 1e-9 * nanoseconds * (1.0 if itemsize == 4 else DOUBLE)
 
 
 # `python -m benchmarks.planner` prints this table; results/cpu has the machine and every time.
@@ -233,10 +229,8 @@ def _kernel_terms(sizes: Sizes, backward: bool) -> dict[str, dict[str, Cost]]:
 
 
 def _best(costs: dict[str, Cost]) -> str:
-    """The algorithm that needs the least memory, of those that are close to the fastest."""
-    limit = CLOSE * min(cost.seconds for cost in costs.values())
-    close = [algorithm for algorithm, cost in costs.items() if cost.seconds <= limit]
-    return min(close, key=lambda algorithm: costs[algorithm].bytes)
+    """The fastest algorithm; of two as fast, that which needs less memory."""
+    return min(costs, key=lambda algorithm: (costs[algorithm].seconds, costs[algorithm].bytes))
 
 
 @lru_cache(maxsize=4096)

@@ -131,16 +131,18 @@ class Work(NamedTuple):
         peak: the most numbers in arrays at a time, inputs left out.
         tiles: that blocks walk over.
         flops: floating point operations, as executed.
+        maps: numbers of positions that go through log and exp, or sine and cosine.
     """
 
     kept: int
     peak: int
     tiles: int
     flops: int
+    maps: int = 0
 
 
 class Load(NamedTuple):
-    """The last two of a `Work`."""
+    """What one kernel adds to a `Work`."""
 
     tiles: int
     flops: int
@@ -405,6 +407,7 @@ def _relative_forward(s: Sizes, r: _Relative, base: Work, has_state: bool) -> Wo
         peak=r.setting + max(base.peak, base.kept + s.query + r.far_keys + results),
         tiles=r.embedded * E + r.near,
         flops=2 * TILE**2 * (r.embedded * E * TILE + r.near * wide_M),
+        maps=r.scores,
     )
 
 
@@ -423,6 +426,7 @@ def _relative_backward(s: Sizes, r: _Relative, base: Work, has_state: bool, rows
         peak=r.setting + max(base.peak, held + last),
         tiles=2 * (r.near + r.embedded),
         flops=2 * TILE**2 * (r.near * (M + wide_M) + 2 * r.embedded * wide_E),
+        maps=r.scores,
     )
 
 
@@ -443,15 +447,16 @@ def _fourier(s: Sizes, form: str, base: Passes) -> Passes:
         Work(
             kept=features + base.forward.kept,
             peak=features + max(base.forward.peak, base.forward.kept + s.output),
-            tiles=ceil_div(numbers, TILE**2),
+            tiles=0,
             flops=5 * numbers,
+            maps=numbers,
         ),
         Work(
             kept=s.gradients + positions,
             peak=max(
                 s.query_rows + base.backward.peak, held + of_queries, held + s.query + of_keys
             ),
-            tiles=ceil_div(numbers, TILE**2),
+            tiles=0,
             flops=14 * numbers,
         ),
     )

@@ -138,12 +138,20 @@ def test_bytes_of_softmax_are_those_that_are_allocated(causal, shape):
     check_bytes(SHAPES[shape]._replace(causal=causal), "softmax")
 
 
+@pytest.fixture
+def one_thread(monkeypatch):
+    """A thread that comes too late to help keeps a launch's arrays until it has come."""
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "1")
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("algorithm", "causal"), ALGORITHMS[2:4])
 def test_bytes_with_kernels_launched(algorithm, causal):
     check_bytes(Sizes(300, 200, 16, 16, causal=causal, heads=4), algorithm)
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize(("algorithm", "causal"), ALGORITHMS)
 def test_bytes_with_all_kernels_launched(algorithm, causal, term):
@@ -210,13 +218,9 @@ def test_terms_add_up_and_the_backward_comes_on_top(sizes):
 
 
 @given(sizes=rectangles)
-def test_the_choice_is_close_to_the_fastest_and_needs_the_least_memory_of_those(sizes):
+def test_the_choice_is_the_fastest(sizes):
     totals = plan(sizes, backward=True).total
-    chosen = totals[choose(sizes)]
-    fastest = min(cost.seconds for cost in totals.values())
-    assert chosen.seconds <= 1.1 * fastest
-    for cost in totals.values():
-        assert cost.bytes >= chosen.bytes or cost.seconds > 1.1 * fastest
+    assert totals[choose(sizes)].seconds == min(cost.seconds for cost in totals.values())
 
 
 @given(sizes=rectangles)
