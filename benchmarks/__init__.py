@@ -14,6 +14,7 @@
 | compiling.py | how long does a kernel's first launch take?                               |
 | checked.py   | what does the checked mode cost?                                          |
 | simulator.py | what would the same kernel cost under Numba's own simulator?              |
+| planner.py   | what are the planner's constants, and does it choose the fastest?         |
 | cubins.py    | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
 
 `harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
