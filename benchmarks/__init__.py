@@ -7,6 +7,8 @@
 |--------------|---------------------------------------------------------------------------|
 | softmax.py   | is fused softmax attention level with PyTorch's eager attention?          |
 | linear.py    | does causal linear attention beat the chunkwise form in eager PyTorch?    |
+| positions.py | are relative positions in linear cost faster than by all scores?          |
+| scaling.py   | is every variant linear, and from which length faster than softmax?       |
 | model.py     | how many steps a second does S1's model take, and where does a step go?   |
 | memory.py    | does the memory of causal linear attention grow linearly in length?       |
 | start.py     | how long does `minitransformer train copy` take to its first step?        |
@@ -14,6 +16,7 @@
 | compiling.py | how long does a kernel's first launch take?                               |
 | checked.py   | what does the checked mode cost?                                          |
 | simulator.py | what would the same kernel cost under Numba's own simulator?              |
+| numerics.py  | what does float32's rounding cost, far from zero and over long sequences? |
 | planner.py   | what are the planner's constants, and does it choose the fastest?         |
 | cubins.py    | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
 

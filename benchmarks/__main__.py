@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-    "softmax", "linear", "model", "memory", "start", "lowering", "compiling", "checked",
+    "softmax", "linear", "positions", "scaling", "model", "memory", "start", "lowering", "compiling", "checked",
     "simulator", "numerics",
 )  # fmt: skip
 

@@ -61,7 +61,7 @@ def compare(
         harness.error(mine, other)  # the gradients
     results.clear()
     case = f"{name} positions, causal, forward and backward, L={L}"
-    for row in harness.race(case, passes, rounds=5):
+    for row in harness.race(case, passes, rounds=3):
         yield row | {"error": errors[row["contestant"]]}
 
 
