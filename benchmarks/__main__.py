@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-    "softmax", "linear", "positions", "scaling", "model", "memory", "start", "lowering", "compiling", "checked",
-    "simulator", "numerics",
+    "softmax", "linear", "positions", "scaling", "model", "memory", "start", "lowering",
+    "compiling", "checked", "simulator", "numerics",
 )  # fmt: skip
 
 failed = [
