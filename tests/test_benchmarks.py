@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import compiling, harness, lowering, report, textbook
+from benchmarks import compiling, harness, lowering, report, scaling, textbook
 
 
 def test_contestants_take_turns(monkeypatch):
@@ -104,3 +104,21 @@ def test_only_first_launches_count(monkeypatch):
     found = compiling.first_launches(run)
     assert found == {sum_up.kernel: 3.0, count.kernel: 5.0}
     assert given[1] == pytest.approx(2 * given[0].sum(), rel=1e-5)
+
+
+def test_a_slope_is_the_exponent_of_a_power_law():
+    assert scaling.slope({n: 3.0 * n**1.5 for n in (256, 512, 4096)}) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("mine", "softmax", "expected"),
+    [
+        ({16: 4.0, 64: 16.0, 256: 64.0}, {16: 1.0, 64: 16.0, 256: 256.0}, 64.0),
+        ({16: 2.0, 64: 2.0}, {16: 1.0, 64: 4.0}, 32.0),
+        ({16: 1.0, 64: 1.0}, {16: 2.0, 64: 3.0}, 16.0),
+        ({16: 3.0, 64: 9.0}, {16: 2.0, 64: 3.0}, None),
+    ],
+)
+def test_a_crossover_is_interpolated(mine, softmax, expected):
+    found = scaling.crossover(mine, softmax)
+    assert found == (None if expected is None else pytest.approx(expected))
