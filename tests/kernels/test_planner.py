@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import tracemalloc
 from typing import Any
@@ -91,7 +90,6 @@ TERMS: dict[str, dict[str, Any]] = {
 
 def peak(run):
     """Return the most bytes that a call holds at a time."""
-    gc.collect()
     tracemalloc.start()
     try:
         run()
