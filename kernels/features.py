@@ -323,50 +323,71 @@ def _projection_kernel(real: Any) -> Kernel:
     return projection_gradient
 
 
-@cache
-def _dpfp_kernel(real: Any) -> Kernel:
-    columns, rows = THREADS
+def _dpfp_threads(head_dim: int, real: Any) -> tuple[int, int]:
+    """A warp to a row, and as many rows as fit in shared memory: 10 numbers for each of E."""
+    return THREADS[0], min(THREADS[1], 4096 // (head_dim * real.bitwidth // 8))
 
-    @cuda.jit
+
+@cache
+def _dpfp_kernel(head_dim: int, real: Any) -> Kernel:
+    columns, rows = _dpfp_threads(head_dim, real)
+    twice = 2 * 2 * head_dim  # r two times over: a + m needs no way round
+
+    @cuda.jit(fastmath=True)
     def dpfp(x, nu, phi):  # type: ignore[no-untyped-def]
         """Rows x (rows, E); phi (rows, 2 E nu) is written to."""
-        i = cuda.blockIdx.x * rows + cuda.threadIdx.y
+        r = cuda.shared.array((rows, twice), real)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        i = cuda.blockIdx.x * rows + ty
         E = x.shape[1]
+        for e in range(tx, E, columns):
+            x_e = x[i, e] if i < x.shape[0] else real(0)
+            r[ty, e] = r[ty, 2 * E + e] = max(x_e, real(0))
+            r[ty, E + e] = r[ty, 3 * E + e] = max(-x_e, real(0))
+        cuda.syncthreads()
         if i < x.shape[0]:
-            for m in range(1, nu + 1):
-                for a in range(cuda.threadIdx.x, 2 * E, columns):
-                    b = a + m if a + m < 2 * E else a + m - 2 * E
-                    r_a = max(x[i, a] if a < E else -x[i, a - E], real(0))
-                    r_b = max(x[i, b] if b < E else -x[i, b - E], real(0))
-                    phi[i, (m - 1) * 2 * E + a] = r_a * r_b  # (7)
+            for block in range(nu):
+                for a in range(tx, 2 * E, columns):
+                    phi[i, block * 2 * E + a] = r[ty, a] * r[ty, a + block + 1]  # (7)
 
     return dpfp
 
 
 @cache
-def _dpfp_gradient_kernel(real: Any) -> Kernel:
-    columns, rows = THREADS
+def _dpfp_gradient_kernel(head_dim: int, real: Any) -> Kernel:
+    columns, rows = _dpfp_threads(head_dim, real)
+    once, twice = 2 * head_dim, 2 * 2 * head_dim
 
-    @cuda.jit
+    @cuda.jit(fastmath=True)
     def dpfp_gradient(g, x, nu, dx):  # type: ignore[no-untyped-def]
         """Arrays g (rows, 2 E nu), x (rows, E); dx is written to."""
-        i = cuda.blockIdx.x * rows + cuda.threadIdx.y
+        r = cuda.shared.array((rows, twice), real)
+        later = cuda.shared.array((rows, twice), real)  # g_a r_a, where a + m reads it
+        dr = cuda.shared.array((rows, once), real)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        i = cuda.blockIdx.x * rows + ty
         E = x.shape[1]
+        for e in range(tx, E, columns):
+            x_e = x[i, e] if i < x.shape[0] else real(0)
+            r[ty, e] = r[ty, 2 * E + e] = max(x_e, real(0))
+            r[ty, E + e] = r[ty, 3 * E + e] = max(-x_e, real(0))
+        for a in range(tx, 2 * E, columns):
+            dr[ty, a] = real(0)
+        cuda.syncthreads()
+        for block in range(nu):
+            m = block + 1
+            for a in range(tx, 2 * E, columns):
+                g_a = g[i, block * 2 * E + a] if i < x.shape[0] else real(0)
+                dr[ty, a] += g_a * r[ty, a + m]  # (8)
+                later[ty, a + m] = g_a * r[ty, a]
+            cuda.syncthreads()
+            for a in range(tx, 2 * E, columns):
+                dr[ty, a] += later[ty, a] if a >= m else later[ty, a + 2 * E]  # (8)
+            cuda.syncthreads()
         if i < x.shape[0]:
-            for e in range(cuda.threadIdx.x, E, columns):
-                a = e if x[i, e] > real(0) else E + e  # the one of r_e and r_(E+e) that moves
-                dr = real(0)
-                for m in range(1, nu + 1):
-                    after = a + m if a + m < 2 * E else a + m - 2 * E
-                    before = a - m if a >= m else a - m + 2 * E
-                    r_after = x[i, after] if after < E else -x[i, after - E]
-                    r_before = x[i, before] if before < E else -x[i, before - E]
-                    block = (m - 1) * 2 * E
-                    dr += g[i, block + a] * max(r_after, real(0))  # (8)
-                    dr += g[i, block + before] * max(r_before, real(0))  # (8)
-                if x[i, e] == real(0):
-                    dr = real(0)
-                dx[i, e] = dr if a == e else -dr  # (9)
+            for e in range(tx, E, columns):
+                falls = dr[ty, E + e] if x[i, e] < real(0) else real(0)
+                dx[i, e] = dr[ty, e] if x[i, e] > real(0) else -falls  # (9)
 
     return dpfp_gradient
 
@@ -531,10 +552,13 @@ def dpfp_forward(x: Array, *, nu: int = 1) -> Array:
 
     Raises:
         TypeError: the array holds something else than float32 or float64.
+        ValueError: E is above 256.
     """
     rows = _rows(x)
     phi = array_module(x).empty((*x.shape[:-1], 2 * x.shape[-1] * nu), x.dtype)
-    _dpfp_kernel(kernel_dtype(x))[_blocks(rows, THREADS[1]), THREADS](rows, nu, _rows(phi))
+    head_dim, real = round_up(x.shape[-1]), kernel_dtype(x)
+    threads = _dpfp_threads(head_dim, real)
+    _dpfp_kernel(head_dim, real)[_blocks(rows, threads[1]), threads](rows, nu, _rows(phi))
     return phi
 
 
@@ -551,8 +575,10 @@ def dpfp_backward(grad: Array, x: Array, *, nu: int = 1) -> Array:
     """
     rows = _rows(x)
     dx = array_module(x).empty_like(rows)
-    kernel = _dpfp_gradient_kernel(kernel_dtype(x))
-    kernel[_blocks(rows, THREADS[1]), THREADS](_rows(grad), rows, nu, dx)
+    head_dim, real = round_up(x.shape[-1]), kernel_dtype(x)
+    threads = _dpfp_threads(head_dim, real)
+    kernel = _dpfp_gradient_kernel(head_dim, real)[_blocks(rows, threads[1]), threads]
+    kernel(_rows(grad), rows, nu, dx)
     return dx.reshape(x.shape)
 
 

@@ -385,9 +385,9 @@ MUTANTS = {
     "mean_not_taken_off": ("normalised", "less = G_tile[r] if normalised else", "less ="),
     "total_not_rescaled": ("normalised", "total *= math.exp(before - highest)", ""),
     "parts_not_rescaled": ("normalised", "* math.exp(highest_of[part, tx] - highest)", ""),
-    "earlier_neighbour_forgotten": ("dpfp", "dr += g[i, block + before]", "dr += real(0)"),
-    "no_way_round": ("dpfp", "b = a + m if", "b = a if"),
-    "sign_lost": ("dpfp", "= dr if a == e else -dr", "= dr"),
+    "no_way_round": ("dpfp", "later[ty, a] if a >= m else later[ty, a + 2 * E]", "later[ty, a]"),
+    "neighbour_off_by_one": ("dpfp", "* r[ty, a + block + 1]", "* r[ty, a + block]"),
+    "sign_lost": ("dpfp", "else -falls", "else falls"),
     "slope_of_the_identity": ("cosformer", "slope = real(1) if x[i, e] > real(0) else", "slope ="),
     "standing_still": ("cosformer", "(g[i, e] * cosines[p]", "(g[i, e] * cosines[0]"),
 }
@@ -397,7 +397,12 @@ def features_of(package: str) -> Any:
     return import_module(f"{package}.features")
 
 
-ALWAYS = "square_not_pulled", "parts_not_rescaled", "no_way_round", "slope_of_the_identity"
+ALWAYS = (
+    "square_not_pulled",
+    "parts_not_rescaled",
+    "no_way_round",
+    "slope_of_the_identity",
+)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +420,6 @@ def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mutant", list(without_barriers("features.py", features_of)), ids=str)
 def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as module, checked(), pytest.raises(DataRace) as caught:
-        for sample in ("favor", "normalised"):
+        for sample in ("favor", "normalised", "dpfp"):
             assert_right(SAMPLE[sample], module=module)
     assert f"_{caught.value.kernel}_" in mutant.name
