@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import THREADS, report
+from . import report
 
 Row = dict[str, Any]
 Contestants = Mapping[str, Callable[[], Any]]
@@ -110,7 +110,7 @@ def machine() -> Row:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "threads": THREADS,
+        "threads": int(os.environ["MINITRANSFORMER_NUM_THREADS"]),
         "system": platform.system(),
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},

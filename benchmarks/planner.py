@@ -73,7 +73,6 @@ def attention(sizes: Sizes, algorithm: str, **options: Any) -> Attention:
 
 def rows() -> Iterator[harness.Row]:
     """Yield the constants of each part and pass, and then each choice."""
-    os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"
     cases = list(measured())
     for part, number in itertools.product(planner.SPEEDS, (0, 1)):
         mine = [case for case in cases if case.part == part]
@@ -201,4 +200,5 @@ def independent(columns: Array) -> Array:
 
 
 if __name__ == "__main__":
+    os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"
     harness.main("planner", rows)
