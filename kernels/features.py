@@ -403,10 +403,11 @@ def _cosformer_kernel(real: Any) -> Kernel:
         E = x.shape[1]
         if i < x.shape[0]:
             p = i % cosines.shape[0]
+            cosine, sine = cosines[p], sines[p]
             for e in range(cuda.threadIdx.x, E, columns):
                 r = max(x[i, e], real(0))
-                phi[i, e] = r * cosines[p]  # (10)
-                phi[i, E + e] = r * sines[p]  # (10)
+                phi[i, e] = r * cosine  # (10)
+                phi[i, E + e] = r * sine  # (10)
 
     return cosformer
 
@@ -422,9 +423,10 @@ def _cosformer_gradient_kernel(real: Any) -> Kernel:
         E = x.shape[1]
         if i < x.shape[0]:
             p = i % cosines.shape[0]
+            cosine, sine = cosines[p], sines[p]
             for e in range(cuda.threadIdx.x, E, columns):
-                slope = real(1) if x[i, e] > real(0) else real(0)
-                dx[i, e] = (g[i, e] * cosines[p] + g[i, E + e] * sines[p]) * slope  # (11)
+                dr = g[i, e] * cosine + g[i, E + e] * sine
+                dx[i, e] = dr if x[i, e] > real(0) else real(0)  # (11)
 
     return cosformer_gradient
 

@@ -388,8 +388,12 @@ MUTANTS = {
     "no_way_round": ("dpfp", "later[ty, a] if a >= m else later[ty, a + 2 * E]", "later[ty, a]"),
     "neighbour_off_by_one": ("dpfp", "* r[ty, a + block + 1]", "* r[ty, a + block]"),
     "sign_lost": ("dpfp", "else -falls", "else falls"),
-    "slope_of_the_identity": ("cosformer", "slope = real(1) if x[i, e] > real(0) else", "slope ="),
-    "standing_still": ("cosformer", "(g[i, e] * cosines[p]", "(g[i, e] * cosines[0]"),
+    "slope_of_the_identity": ("cosformer", "dr if x[i, e] > real(0) else real(0)", "dr"),
+    "sine_and_cosine_change_places": (
+        "cosformer",
+        "phi[i, e] = r * cosine",
+        "phi[i, e] = r * sine",
+    ),
 }
 
 

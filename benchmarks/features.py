@@ -1,0 +1,91 @@
+"""Feature maps of whole rows, forward and backward, beside PyTorch.
+
+FAVOR+ with R=128 random features, DPFP with nu=2, cosFormer. The peers are the formulas in eager
+PyTorch, with a backward by autograd. N=8, H=8, L=2048, E=64.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from minitransformer import Tensor
+from minitransformer.features import DPFP, CosFormer, Favor, FeatureMap
+
+from . import harness
+
+N, H, L, E = 8, 8, 2048, 64
+EAGER = "PyTorch eager"
+
+Array = Any
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each feature map and contestant."""
+    x = np.random.default_rng(0).standard_normal((N, H, L, E), np.float32)
+    favor, dpfp, cosformer = Favor(E, 128, seed=0), DPFP(nu=2), CosFormer(longest=L)
+    projection = torch.from_numpy(favor.projection.numpy())
+    yield from compare("FAVOR+", x, favor, lambda x: their_favor(x, projection))
+    yield from compare("DPFP", x, dpfp, lambda x: their_dpfp(x, dpfp.nu))
+    yield from compare("cosFormer", x, cosformer, their_cosformer)
+
+
+def compare(
+    name: str, x: Array, ours: FeatureMap, theirs: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[harness.Row]:
+    """Yield the rows of one feature map, having checked it against float64."""
+    grad = np.random.default_rng(1).standard_normal((*x.shape[:-1], ours.dim(E)), np.float32)
+    mine, other = Tensor(x, requires_grad=True), torch.from_numpy(x).requires_grad_()
+    passes: harness.Contestants = {
+        harness.OURS: lambda: our_passes(ours, mine, grad),
+        EAGER: lambda: their_passes(theirs, other, torch.from_numpy(grad)),
+    }
+    truth = ours(Tensor(x[:1].astype(np.float64))).numpy()
+    errors = {who: harness.error(run()[0][:1], truth) for who, run in passes.items()}
+    (_, slope), (_, right) = (run() for run in passes.values())
+    harness.error(slope, right)
+    for row in harness.race(f"{name} features, forward and backward, L={L}", passes):
+        yield row | {"error": errors[row["contestant"]]}
+
+
+def our_passes(feature_map: FeatureMap, x: Tensor, grad: Array) -> list[Array]:
+    """Return the features and the gradient of x."""
+    x.grad = None
+    phi = feature_map(x)
+    phi.backward(grad)
+    return [phi.numpy(), np.asarray(x.grad)]
+
+
+def their_passes(
+    feature_map: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, grad: torch.Tensor
+) -> list[Array]:
+    """Return the features and the gradient of x."""
+    phi = feature_map(x)
+    (slope,) = torch.autograd.grad(phi, x, grad)
+    return [phi.detach().numpy(), slope.numpy()]
+
+
+def their_favor(x: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:
+    """exp(s W x - s² |x|² / 2) / sqrt(R)."""
+    scaled = x * E**-0.25
+    half_square = (scaled * scaled).sum(-1, keepdim=True) / 2
+    return torch.exp(scaled @ projection.T - half_square) * len(projection) ** -0.5
+
+
+def their_dpfp(x: torch.Tensor, nu: int) -> torch.Tensor:
+    """r_a r_(a+m), as the authors' code rolls it."""
+    r = torch.cat([x.relu(), (-x).relu()], -1)
+    return torch.cat([r * r.roll(-m, -1) for m in range(1, nu + 1)], -1)
+
+
+def their_cosformer(x: torch.Tensor) -> torch.Tensor:
+    """relu(x) cos, relu(x) sin."""
+    angle = torch.arange(L)[:, None] * (math.pi / (2 * L))
+    r = x.relu()
+    return torch.cat([r * angle.cos(), r * angle.sin()], -1)
+
+
+if __name__ == "__main__":
+    harness.main("features", rows)
