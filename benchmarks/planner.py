@@ -8,7 +8,10 @@ and that where it is most. The second table has other sizes, around the crossove
 backward by the algorithm that is chosen and by the fastest one, and the first time over the second.
 """
 
+from __future__ import annotations
+
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,15 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer_kernels import fourier, kernelized, planner, relative, softmax
-from minitransformer_kernels.planner import Passes, Sizes
+from minitransformer_kernels.planner import Passes, Sizes, Speed
 
 from . import harness
 
 FITTED = {"L": (16, 48, 128, 512, 2048), "E": (16, 32, 64, 128), "H": (1, 8)}
 JUDGED = {"L": (24, 64, 96, 160, 256, 640), "E": (24, 64, 96), "H": (4,)}
 DISTANCES = 4, 100
-MOST_SCORES = 8 * 1024 * 1024  # of all heads, in a quadratic form
-SECONDS, TURNS = 0.03, 3  # that a time takes, at least
+MOST_SCORES = 4 * 1024 * 1024  # of all heads, in a quadratic form
+SECONDS, TURNS = 0.03, 5  # that a time takes, at least
 
 Array = Any
 Seconds = tuple[float, float]
@@ -74,22 +77,29 @@ def attention(sizes: Sizes, algorithm: str, **options: Any) -> Attention:
 def rows() -> Iterator[harness.Row]:
     """Yield the constants of each part and pass, and then each choice."""
     cases = list(measured())
-    for part, number in itertools.product(planner.SPEEDS, (0, 1)):
-        mine = [case for case in cases if case.part == part]
-        loads = np.array([[1.0, *case.work[number][2:]] for case in mine])
-        whole, base = (np.array(x)[:, number] for x in zip(*(c.times for c in mine), strict=True))
-        (start, tile, flop, map_), estimates = fit(loads, whole, base)
-        yield {
-            "part": part,
-            "pass": ("forward", "backward")[number],
-            "start_us": 1e6 * start,
-            "tile_ns": 1e9 * tile,
-            "flops_per_ns": 1e-9 / flop if flop else None,
-            "map_ns": 1e9 * map_,
-            "cases": len(mine),
-            "estimate_over_time": list(np.quantile(estimates / whole, [0.1, 0.9])),
-        }
+    for part in planner.SPEEDS:
+        own = [case for case in cases if case.part == part]
+        (forward, first), (backward, second) = (fitted(own, number) for number in (0, 1))
+        yield {"part": part, "pass": "forward", **first}
+        yield {"part": part, "pass": "backward", **second}
+        planner.SPEEDS[part] = forward, backward  # by which the planner chooses from here on
     yield from judged()
+
+
+def fitted(cases: list[Case], number: int) -> tuple[Speed, harness.Row]:
+    """Return the constants of the first or second pass, and how well they fit."""
+    loads = np.array([[1.0, *case.work[number][2:]] for case in cases])
+    whole, base = (np.array(x)[:, number] for x in zip(*(c.times for c in cases), strict=True))
+    (start, tile, flop, map_), estimates = fit(loads, whole, base)
+    speed = Speed(1e6 * start, 1e9 * tile, 1e-9 / flop if flop else math.inf, 1e9 * map_)
+    return speed, {
+        "start_us": speed.start,
+        "tile_ns": speed.tile,
+        "flops_per_ns": speed.rate if flop else None,
+        "map_ns": speed.map,
+        "cases": len(cases),
+        "estimate_over_time": list(np.quantile(estimates / whole, [0.1, 0.9])),
+    }
 
 
 class Case(NamedTuple):

@@ -30,6 +30,7 @@ program, in training, where the time of both passes decides, and in evaluation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -86,13 +87,13 @@ class Speed(NamedTuple):
 
 # `python -m benchmarks.planner` prints this table; results/cpu has the machine and every time.
 SPEEDS = {
-    "naive": (Speed(51, 162, 83.5), Speed(121, 380, 80.0)),
-    "linear": (Speed(45, 492, 134.1), Speed(129, 458, 108.3)),
-    "recurrent": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
-    "chunked": (Speed(45, 411, 84.6), Speed(145, 540, 79.8)),
-    "relative": (Speed(100, 300, 80.0), Speed(200, 300, 80.0)),
-    "fourier": (Speed(100, 30000, 50.0), Speed(200, 10000, 50.0)),
-    "softmax": (Speed(32, 139, 117.7), Speed(63, 158, 97.8)),
+    "naive": (Speed(55, 312, 83.0), Speed(133, 589, 77.8)),
+    "linear": (Speed(47, 638, 129.4), Speed(137, 570, 99.0)),
+    "recurrent": (Speed(54, 387, 82.7), Speed(166, 688, 80.0)),
+    "chunked": (Speed(63, 759, 123.5), Speed(197, 1235, 103.0)),
+    "relative": (Speed(123, 1017, 99.5, 15.0), Speed(221, 1533, 52.1, 7.7)),
+    "fourier": (Speed(97, 0, math.inf, 10.6), Speed(191, 0, 2.3)),
+    "softmax": (Speed(34, 182, 114.2), Speed(65, 125, 86.2)),
 }
 DOUBLE = 2.2  # how much longer float64 takes than float32
 
