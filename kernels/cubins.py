@@ -116,7 +116,7 @@ def _relative(query: Any, key: Any, value: Any) -> None:
     output, denominator, weights, state = relative.forward(*inputs, **options)
     options["initial_state"] = state
     relative.backward(output, state, *inputs, output, denominator, weights, **options)
-    relative.step(*(x[:, :, 0] for x in inputs[:3]), inputs[3], state)
+    relative.step(query[:, :, 0], key[:, :, 0], value[:, :, 0], inputs[3], state)
 
 
 def _features(query: Any, key: Any, value: Any) -> None:
