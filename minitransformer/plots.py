@@ -1,4 +1,4 @@
-"""The two pictures of a run, how it learned and where it looks, and the map of a plan.
+"""The pictures: how a run learned, where it looks, the map of a plan, and what harmonics can draw.
 
 Drawn with `matplotlib.figure.Figure` and no `pyplot`: no window, no global state, no display.
 The colours are Okabe and Ito's (2008), which stay apart for colour-blind eyes, and each curve has
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -22,10 +22,18 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from .checkpoint import write_atomically
 from .tasks import AttentionMap
 
+if TYPE_CHECKING:
+    from .expressivity import Fit
+
 Row = Mapping[str, Any]
 
 _STYLES = {"linear": ("#0072B2", "-"), "softmax": ("#D55E00", (0, (5, 1.5)))}
 _OTHERS = ("#009E73", (0, (1, 1)))
+_MEANS: dict[str, Any] = {
+    "series": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    "learned": {"color": "#009E73", "linestyle": (0, (1, 1)), "marker": "s"},
+    "positive": {"color": "#D55E00", "linestyle": (0, (5, 1.5)), "marker": "^"},
+}
 _REGIONS = {
     "naive": "#f6d9a8",
     "linear": "#a9cfe8",
@@ -205,6 +213,50 @@ def _mark_crossover(axis: Axes, length: int, size: int, text: str) -> None:
         text, (length, size), xytext=(6 * side, -3), textcoords="offset points", ha=align,
         va="top", annotation_clip=True,
     )  # fmt: skip
+
+
+def plot_expressivity(
+    path: Path, distances: np.ndarray, targets: Mapping[str, np.ndarray], fits: Sequence[Fit]
+) -> None:
+    """Draw functions of the distance, what harmonics make of them, and how far off they are.
+
+    Args:
+        path: The PNG file to write.
+        distances: (L,), where the functions are known.
+        targets: The functions, (L,) each; a column of the picture for each.
+        fits: Of every target, by all means, with several numbers of harmonics.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    widths = sorted({fit.harmonics for fit in fits})
+    shown = widths[len(widths) // 2]
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(2.4 * len(targets), 4.8), layout="constrained")
+        upper, lower = figure.subplots(2, len(targets), sharex="row", sharey="row", squeeze=False)
+        for over, under, (name, wanted) in zip(upper, lower, targets.items(), strict=True):
+            of_target = [fit for fit in fits if fit.target == name]
+            over.set_title(name, loc="left", fontsize=10)
+            over.plot(distances, wanted, color="#bbbbbb", linewidth=3.5, label="target")
+            for means, look in _MEANS.items():
+                found = [fit for fit in of_target if fit.means == means]
+                line = {**look, "linewidth": 1.4}
+                under.plot(widths, [fit.error for fit in found], **line, markersize=3.5)
+                (fit,) = (fit for fit in found if fit.harmonics == shown)
+                label = f"{means}, E = {shown}"
+                over.plot(distances, fit.curve, **{**line, "marker": None}, label=label)
+            under.set_xscale("log", base=2)
+            under.set_yscale("log")
+            under.set_xticks(widths, map(str, widths))
+            under.set_xlabel("harmonics (head dim E)")
+            over.set_xticks([0, 0.5, 1])
+            over.set_xlabel("distance")
+            under.grid(True)
+        upper[0].set_ylabel("weight")
+        lower[0].set_ylabel("error (root mean square)")
+        handles, labels = upper[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
+        _write(figure, path)
 
 
 def _curve(axis: Axes, attention: str, rows: Sequence[Row], key: str) -> None:
