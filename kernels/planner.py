@@ -266,6 +266,8 @@ def crossovers(
 
     Returns:
         By term, the first length and the algorithm of each stretch, from L = 1 up to `LONGEST`.
+        A stretch that ends before it is half as long again is left out: it is a matter of how
+        tiles fall.
 
     >>> crossovers(Sizes(1, 1, 8, 8, max_distance=16), cost_model="seed")
     {'kernelized': [(1, 'naive'), (9, 'linear')], 'relative': [(1, 'naive'), (38, 'linear')]}
@@ -278,7 +280,7 @@ def crossovers(
     def of(term: str) -> Callable[[int], str]:
         return lambda length: choice(length)[term]
 
-    return {term: list(_stretches(of(term))) for term in choice(1)}
+    return {term: _lasting(list(_stretches(of(term)))) for term in choice(1)}
 
 
 def _stretches(choice: Callable[[int], str]) -> Iterator[tuple[int, str]]:
@@ -296,3 +298,13 @@ def _stretches(choice: Callable[[int], str]) -> Iterator[tuple[int, str]]:
             low, high = (middle, high) if choice(middle) == current else (low, middle)
         length, current = high, choice(high)
         yield length, current
+
+
+def _lasting(stretches: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The first stretch, and those that last: each until the next one of another choice."""
+    found = stretches[:1]
+    ends = [start for start, _ in stretches[2:]] + [math.inf]
+    for (start, choice), end in zip(stretches[1:], ends, strict=False):
+        if 2 * end >= 3 * start and choice != found[-1][1]:
+            found.append((start, choice))
+    return found

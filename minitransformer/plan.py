@@ -10,9 +10,9 @@ import numpy as np
 
 from minitransformer_kernels.planner import Cost, Plan, Sizes, crossovers, plan
 
-_LENGTHS = np.geomspace(8, 2**17, 200).round().astype(int)
-_HEAD_DIMS = np.geomspace(4, 256, 120).round().astype(int)
-_DISTANCES = np.geomspace(1, 1024, 120).round().astype(int)
+_LENGTHS = np.geomspace(8, 2**17, 400).round().astype(int)
+_HEAD_DIMS = np.geomspace(4, 256, 80).round().astype(int)
+_DISTANCES = np.geomspace(1, 1024, 80).round().astype(int)
 _DISTANCE = 32  # where the crossovers of the map are marked, where none is given
 _BYTES = "B", "KiB", "MiB", "GiB", "TiB", "PiB"
 Grid = np.ndarray[Any, np.dtype[np.int_]]
@@ -151,14 +151,12 @@ def draw_map(path: Path, sizes: Sizes, cost_model: str, backward: bool) -> None:
     def choice_map(
         title: str, label: str, term: str, grid: Grid, size: int, at: Callable[[int], Sizes]
     ) -> ChoiceMap:
-        def chosen(length: int, size: int) -> str:
-            square = at(size)._replace(queries=length, keys=length)
-            return plan(square, cost_model=cost_model, backward=backward).choice[term]
+        def starts(size: int) -> list[tuple[int, str]]:
+            return crossovers(at(size), cost_model=cost_model, backward=backward)[term]
 
-        choices = [[chosen(length, y) for length in _LENGTHS.tolist()] for y in grid.tolist()]
-        _, *starts = crossovers(at(size), cost_model=cost_model, backward=backward)[term]
+        choices = [_along(starts(y), _LENGTHS) for y in grid.tolist()]
         formula = _formula(at(size), term) if seed else ""
-        texts = {start - 1: f"L = {start - 1:,}{formula}" for start, _ in starts}
+        texts = {start - 1: f"L = {start - 1:,}{formula}" for start, _ in starts(size)[1:]}
         return ChoiceMap(title, label, _LENGTHS, grid, np.array(choices), (size, texts))
 
     seed = cost_model == "seed"
@@ -185,3 +183,9 @@ def draw_map(path: Path, sizes: Sizes, cost_model: str, backward: bool) -> None:
     kind = "Causal" if sizes.causal else "Bidirectional"
     grounds = "the seed's memory" if seed else f"the kernels' time, {_passes(backward)}"
     plot_choices(path, maps, f"{kind} linear attention: what to take, by {grounds}")
+
+
+def _along(starts: list[tuple[int, str]], lengths: Grid) -> list[str]:
+    """The choice at each length, given where stretches of one choice begin."""
+    firsts, names = zip(*starts, strict=True)
+    return [names[i - 1] for i in np.searchsorted(firsts, lengths, side="right")]
