@@ -119,20 +119,23 @@ def fourier_causal(problem: Problem, dtype: Any) -> Result:
 def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     positions = reference.Fourier(*(problem.inputs[name] for name in FOURIER))
-    inputs, keywords = (query, key, value, positions), {**problem.keywords, "dtype": dtype}
-    keywords["initial_state"] = state = problem.initial_state
-    chosen = {name: keywords[name] for name in ("form", "denominator", "feature_map")}
+    inputs = query, key, value, positions
+    state: Any = problem.initial_state
+    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype, "initial_state": state}
+    chosen: dict[str, Any] = {x: keywords[x] for x in ("form", "denominator", "feature_map")}
+    seen, alive = seen_and_alive(problem)
     _, denominator = reference.fourier_sums(
-        *inputs, *chosen.values(), *seen_and_alive(problem), state
+        *inputs, **chosen, seen=seen, alive=alive, initial_state=state
     )
     outputs = {"output": reference.fourier_linear_attention(*inputs, **keywords)}
     outputs["denominator"] = denominator
     if stateful:
-        ends = {"key_lengths": keywords.get("key_lengths"), "initial_state": state, "dtype": dtype}
-        final = reference.fourier_final_state(*inputs[1:], **chosen, **ends)
+        chosen |= {"key_lengths": keywords.get("key_lengths"), "initial_state": state}
+        final = reference.fourier_final_state(key, value, positions, **chosen, dtype=dtype)
         outputs |= dict(zip("SZ", final, strict=True))
+    keywords["grad_state"] = problem.grad_state
     (dq, dk, dv), dfourier, dstate = reference.fourier_linear_attention_backward(
-        problem.cotangents["output"], *inputs, **keywords, grad_state=problem.grad_state
+        problem.cotangents["output"], *inputs, **keywords
     )
     gradients = {"query": dq, "key": dk, "value": dv, **dfourier._asdict()}
     if state is not None:

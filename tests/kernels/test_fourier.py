@@ -43,8 +43,8 @@ def changed(problem: Problem, **inputs: Array) -> Problem:
 
 
 def assert_same_output(first: Problem, second: Problem) -> None:
-    outputs = (run(problem).outputs["output"] for problem in (first, second))
-    np.testing.assert_allclose(*outputs, atol=1e-9)
+    one, other = (run(problem).outputs["output"] for problem in (first, second))
+    np.testing.assert_allclose(one, other, atol=1e-9)
 
 
 def test_only_differences_of_positions_count() -> None:
