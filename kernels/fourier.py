@@ -31,6 +31,7 @@ The weights (1) have either sign, and with them the denominator, which may come 
     form "one_plus_cos":    1 + dP_ije in the place of dP_ije                           (7)
 
 has no such trouble. As 1 = 1 * 1, a third part does it: q_i in Q_i, k_j in K_j, 3E numbers in all.
+Its price: such weights have no sharp peaks, however many harmonics there are.
 
     o_i = n_i / guard(d_i)                            n_i = sum_j a_ij v_j              (8)
     d_i = sum_j a_ij   ("rotated")        or          sum_j w_ij q_i . k_j  ("plain")   (9)
