@@ -223,7 +223,7 @@ def drawn_rows(draw: st.DrawFn, name: str) -> Rows:
             draw(st.integers(1, 2)),
             draw(st.integers(1, 2)),
             draw(st.sampled_from([1, 7, 8, 9, 32, 35])),
-            draw(st.sampled_from([3, 8] if favor else [3, 8, 33])),
+            draw(st.sampled_from([3, 8, 33] if name == "cosformer" else [3, 8])),
         ),
         first=draw(st.integers(-3, 5)),
         seed=draw(st.integers(0, 2**32 - 1)),
@@ -249,14 +249,8 @@ WIDE = [
 ]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(rows, marks=[] if i == 0 else pytest.mark.nightly)
-        for i, rows in enumerate(WIDE)
-    ],
-    ids=str,
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("rows", WIDE, ids=str)
 def test_wide_rows(rows: Rows, device: str) -> None:
     """Of each compiled size: the features, and the gradient along a direction."""
     g, x, projection = (rows.arrays()[name] for name in ("g", "x", "projection"))
@@ -416,7 +410,7 @@ ALWAYS = (
 def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
     sample, old, new = MUTANTS[bug]
     mutant = Mutant(bug, features_of, "features.py", old, new)
-    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError, match="off by"):
+    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError, match="off by|changed"):
         assert_right(SAMPLE[sample], module=module)
 
 
