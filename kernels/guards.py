@@ -20,7 +20,7 @@ given g_i = dLoss/do_i:
     gd_i = -(g_i . o_i) / D_i guard'(d_i)                                     (6)
 
 and zeros in a row that is padding or has nothing to see. The `normaliser` kernel computes both
-in one pass: a row of threads takes a row of the arrays, and adds its products up as a tree. The
+in one pass: a row of threads takes a row of the arrays; one thread adds its products up. The
 `divide` kernel is the forward of such an attention.
 """
 
@@ -42,7 +42,7 @@ from .arrays import (
 )
 from .cuda import DeviceFunction, Kernel, cuda
 
-THREADS = (32, 8)  # columns, rows
+THREADS = (32, 16)  # columns, rows
 
 
 class Guard(NamedTuple):
@@ -133,40 +133,38 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
         g, o, d, query_lengths, key_lengths, first_row, fewest_keys, eps, gn, gd
     ):
         """g, o (N, H, L, M), d (N, H, L); gn and gd, of these shapes, are written to."""
-        products = cuda.shared.array((rows, columns), real)
+        products = cuda.shared.array((columns, rows + 1), real)  # of a thread; no bank meets twice
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        i = cuda.blockIdx.x * rows + y
+        first = cuda.blockIdx.x * rows
+        i = first + y
         M = g.shape[3]
         end = query_lengths[n] if key_lengths[n] >= fewest_keys else 0
-        sees = first_row <= i < end
 
-        total = real(0)
+        sees = first_row <= i < end
+        over_D = real(0)
         if sees:
             over_D = real(1) / value(d[n, h, i], eps)
+        total = real(0)
+        if i < g.shape[2]:
             for m in range(x, M, columns):
-                gn[n, h, i, m] = g[n, h, i, m] * over_D  # (5)
-                total += g[n, h, i, m] * o[n, h, i, m]
-        elif i < g.shape[2]:
-            for m in range(x, M, columns):
-                gn[n, h, i, m] = real(0)
-        products[y, x] = total
+                g_im = g[n, h, i, m] if sees else real(0)
+                gn[n, h, i, m] = g_im * over_D  # (5)
+                total += g_im * o[n, h, i, m]
+        products[x, y] = total
         cuda.syncthreads()
 
-        width = columns // 2
-        while width > 0:
-            if x < width:
-                products[y, x] += products[y, x + width]
-            cuda.syncthreads()
-            width //= 2
-
-        if x == 0 and i < g.shape[2]:
+        i = first + x
+        if y == 0 and x < rows and i < g.shape[2]:
+            total = real(0)
+            for column in range(columns):
+                total += products[column, x]
             slope = real(0)
-            if sees:
+            if first_row <= i < end:
                 slope = derivative(d[n, h, i], eps)
             gd[n, h, i] = real(0)
             if slope > real(0):
-                gd[n, h, i] = -products[y, 0] / value(d[n, h, i], eps) * slope  # (6)
+                gd[n, h, i] = -total / value(d[n, h, i], eps) * slope  # (6)
 
     return normaliser
 
