@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import OutOfBounds, checked, fourier, optimizer
+from minitransformer_kernels import OutOfBounds, checked, fourier, optimizer, relative
 
 from ... import cases
 from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
@@ -52,7 +52,7 @@ def test_indices_from_the_end_are_out_of_bounds(name: str) -> None:
 def launches() -> Iterator[Any]:
     """Each operation in each of its variants; all but one of each only in nightly runs."""
     always = {"softmax": WIDE, "bidirectional": NARROW, "naive": WIDE, "recurrent": NARROW}
-    always |= {"chunked": WIDE, "relative_causal": NARROW}
+    always |= {"chunked": WIDE}
     for operation in OPERATIONS:
         for number, variant in enumerate(operation.domain.variants):
             for causal in operation.domain.causal:
@@ -75,6 +75,31 @@ def test_attention(operation: Operation, case: cases.Case) -> None:
             steps_like_the_whole(operation, case)
     allowed = times(2, allowed_errors(operation, problem))
     assert_within(found.arrays(), wanted.arrays(), allowed)
+
+
+def test_relative_forward() -> None:
+    """The forward kernels and the step of relative attention; nightly runs take its backward, too.
+
+    A sequence goes on from the window that another left, by one more tile and then by one token.
+    """
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 2, 1, 37, 5))
+    embedding = rng.normal(size=(1, 7, 5))
+    token = query[:, :, 0], key[:, :, 0], value[:, :, 0]
+
+    def passes() -> tuple[Any, ...]:
+        options: dict[str, Any] = {"algorithm": "recurrent", "causal": True}
+        *_, state = relative.forward(query, key, value, embedding, **options)
+        options |= {"initial_state": state, "key_lengths": np.array([37, 2])}
+        *outputs, state = relative.forward(query, key, value, embedding, **options)
+        output, state = relative.step(*token, embedding, state)
+        return *outputs, output, *state
+
+    with checked(False):
+        wanted = passes()
+    with checked():
+        found = passes()
+    assert_same(found, wanted)
 
 
 def test_fourier_features() -> None:
