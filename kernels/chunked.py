@@ -28,7 +28,8 @@ quadratic form of `linear`. All chunk sizes give the same result; they differ in
     passes over S              L               L / C               none
 
 The multiplications that chunks add are few while C is small beside E and M. What they buy: a number
-of S, once read, serves C tokens, and so do barriers.
+of S, once read, serves C tokens, and so do barriers. A core of a CPU has no barriers, and keeps S
+in its nearest cache unless E M is large: it gains less.
 
 Backward, given gn_i = dLoss/dn_i and gd_i = dLoss/dd_i from `normaliser_gradients`, recurrent.py
 finds that dq, dk and dv are one sum with different actors,
@@ -53,8 +54,8 @@ read from their ends.
 A block handles one head and up to 64 columns of its state, which stays in shared memory while the
 block walks along. Where heads are too few to keep all processors busy, the sequence is also cut
 into segments, a block to each. Then there are two walks: the first only adds up (5), from zero; a
-segment starts from the sums of those before it; the second walk answers. So memory holds a state
-for each segment, never for each token.
+segment starts from the sums of those before it; the second walk answers. That is about 1.5 times
+the work, and memory for a state of each segment, never of each token.
 
 The kernels in this file:
 
@@ -96,7 +97,7 @@ THREADS = LANES, GROUPS
 OWN = TILE // GROUPS  # rows of a tile that a thread owns
 COLUMNS = (64, 32, 16)  # of the state, per block; the first that fits in shared memory
 SLICE_BYTES = 256  # of a row of features, that a tile holds at a time
-ENOUGH_BLOCKS = {"numpy": 8, "cupy": 256}  # to keep all processors busy
+ENOUGH_BLOCKS = {"numpy": 4, "cupy": 256}  # to keep all processors busy
 FEWEST_TOKENS = 512  # that are worth a segment
 
 
