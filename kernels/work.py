@@ -44,7 +44,8 @@ class Sizes(NamedTuple):
         causal: whether query i sees only the keys j <= i + query_offset.
         query_offset: the position of the first query among the keys.
         max_distance: k of Shaw's relative positions; None without them.
-        fourier: the form of Fourier relative positions, of one number each; None without them.
+        fourier: the form of Fourier relative positions, of one number each; None without them. An
+            attention has one kind of positions, if any.
         batch: N.
         heads: H.
         itemsize: bytes of a number.

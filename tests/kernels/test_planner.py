@@ -26,11 +26,15 @@ squares = st.builds(
     lengths, dims, causal=st.booleans(), max_distance=st.none() | st.integers(0, 200),
     heads=st.integers(1, 32), itemsize=st.sampled_from([4, 8]),
 )  # fmt: skip
+positions: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"max_distance": st.integers(0, 200)}),
+    st.fixed_dictionaries({"fourier": st.sampled_from(["one_plus_cos", "cos"])}),
+)
 rectangles = st.builds(
-    Sizes, lengths, lengths, dims, dims, causal=st.booleans(),
-    query_offset=st.integers(-100, 3000), max_distance=st.none() | st.integers(0, 200),
-    fourier=st.none() | st.sampled_from(["one_plus_cos", "cos"]), batch=st.integers(1, 4),
-    heads=st.integers(1, 32), itemsize=st.sampled_from([4, 8]),
+    lambda kind, *rest: Sizes(*rest)._replace(**kind),
+    positions, lengths, lengths, dims, dims, st.booleans(), st.integers(-100, 3000), st.none(),
+    st.none(), st.integers(1, 4), st.integers(1, 32), st.sampled_from([4, 8]),
 )  # fmt: skip
 
 
@@ -195,8 +199,11 @@ def test_more_costs_no_less(sizes, more, by, backward):
     assume(more in ("queries", "keys") or getattr(sizes, more) + by <= 256)
     larger = sizes._replace(**{more: getattr(sizes, more) + by})
     small, large = (plan(each, backward=backward).total for each in (sizes, larger))
+    # Embeddings are copied where only some of their distances occur: not where more do.
+    rows = 0 if sizes.max_distance is None else 2 * sizes.max_distance + 1
+    copied = sizes.itemsize * sizes.heads * rows * sizes.head_dim
     for algorithm in small:
-        assert large[algorithm].bytes >= small[algorithm].bytes
+        assert large[algorithm].bytes >= small[algorithm].bytes - copied
         assert large[algorithm].flops >= small[algorithm].flops
         assert large[algorithm].seconds >= small[algorithm].seconds
 
@@ -208,7 +215,8 @@ def test_terms_add_up_and_the_backward_comes_on_top(sizes):
         parts = [costs[algorithm] for costs in both.terms.values()]
         assert total.bytes == sum(part.bytes for part in parts)
         assert total.seconds == pytest.approx(sum(part.seconds for part in parts))
-        assert total.flops > forward.total[algorithm].flops
+        assert total.flops >= forward.total[algorithm].flops
+        assert total.seconds > forward.total[algorithm].seconds
         assert total.bytes >= forward.total[algorithm].bytes
 
 
