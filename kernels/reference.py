@@ -953,18 +953,18 @@ def score_slope(b: Array, score_map: str) -> Array:
 def with_the_past(value: Array, seen: Array, alive: Array, state: RelativeState | None) -> Past:
     """Returns what there is to see: the keys of a state come before position 0."""
     N, _, Lk, _ = value.shape
-    position, count = np.arange(Lk), np.ones((N, 1, 1, Lk), int)
+    position, counts = np.arange(Lk), np.ones((N, 1, 1, Lk), value.dtype)
     if state is None:
-        return Past(value, position, count, seen)
+        return Past(value, position, counts, seen)
     tail, recent = (np.asarray(x, value.dtype) for x in (state.tail, state.recent))
     k = recent.shape[2]
     window = np.arange(-k, 0)
-    beyond = np.maximum(0, state.length - k)
+    beyond = np.maximum(0, state.length - k).astype(value.dtype).reshape(N, 1, 1, 1)
     exists = window >= -np.reshape(state.length, (N, 1, 1, 1))  # (N, 1, 1, k)
     return Past(
         np.concatenate([tail[:, :, None], recent, value], axis=2),
         np.concatenate([[-np.iinfo(np.int32).max], window, position]),
-        np.concatenate([beyond.reshape(N, 1, 1, 1), np.ones((N, 1, 1, k), int), count], axis=3),
+        np.concatenate([beyond, np.ones((N, 1, 1, k), value.dtype), counts], axis=3),
         np.concatenate([alive[..., None], alive[..., None] & exists, seen], axis=3),
     )
 

@@ -194,6 +194,17 @@ def test_float32_stays_float32(compute: Reference) -> None:
     assert {str(x.dtype) for x in arrays.values()} == {"float32"}
 
 
+@pytest.mark.parametrize("variant", RELATIVE.variants, ids=lambda each: str(each.options))
+def test_float32_relative_attention_stays_float32(variant: Variant) -> None:
+    """Neither the counts of its state nor the cap of exp are float64."""
+    case = Case(
+        dtype="float32", causal=True, initial_state=True, grad_state=True, options=variant.options,
+        sizes=variant.sizes, extras=relative_inputs, states=relative_state,
+    )  # fmt: skip
+    arrays = references.relative_causal(case.problem(), np.float32).arrays()
+    assert {str(x.dtype) for name, x in arrays.items() if name != "length"} == {"float32"}
+
+
 @pytest.mark.parametrize(
     ("guard", "d", "expected", "slope"),
     [
