@@ -71,7 +71,7 @@ why Q lies transposed: in (3) it is on the right, in (4) on the left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from .arrays import (
@@ -88,7 +88,7 @@ from .cuda import Kernel, cuda
 from .feature_maps import feature_map as get_feature_map
 from .guards import eps_or_default, normaliser_gradients
 from .guards import guard as get_guard
-from .recurrent import LinearState, state_or_zeros
+from .recurrent import LinearState, scans, state_or_zeros
 
 TILE = 16  # tokens
 LANES = TILE  # threadIdx.x
@@ -489,9 +489,7 @@ def _walk(positions: int, blocks: int, chunk_size: int | None, like: Array) -> _
 Pair = tuple[Array, Array]  # a state: S and Z, or X and x
 
 
-def _in_segments(
-    launch: Callable[[bool, Pair, Pair], None], segments: int, state: Pair
-) -> tuple[Array, ...]:
+def _in_segments(launch: Callable[[bool, Pair, Pair], None], segments: int, state: Pair) -> Pair:
     """Launch a kernel, for its sums and its answers; return the state after the last segment.
 
     `launch` takes whether to answer, the states to start from, and those to write to.
@@ -505,7 +503,8 @@ def _in_segments(
         for i in range(1, segments):
             start[i] = start[i - 1] + end[i - 1]
     launch(True, starts, ends)
-    return tuple(end[-1] for end in ends)
+    S, Z = (end[-1] for end in ends)
+    return S, Z
 
 
 def forward(
@@ -647,35 +646,18 @@ def gradients(
     Returns:
         The gradients of query, key and value, and of the initial state.
     """
-    query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
-    xp = array_module(query)
-    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
-    N, H = len(queries), query.shape[1]
-    first, last = (state_or_zeros(state, N, key, value) for state in (initial_state, grad_state))
-    ones_k, none_k = (make(key.shape[:3], key.dtype) for make in (xp.ones, xp.zeros))
-    none_q, none_z = xp.zeros(gd.shape, gd.dtype), xp.zeros((N, H, value.shape[3]), gd.dtype)
-    # In reverse both walks start at the ends, and packed sequences end together.
-    reverse = query.shape[2] - key.shape[2] + query_offset
-
-    dq, _, _ = _scan(
-        gn, value, key, gd, ones_k, queries, keys, query_offset, 1, chunk_size,
-        (first.S.swapaxes(-1, -2), first.Z), query, feature_map, "outer",
+    return scans(
+        partial(_scan, chunk_size), gn, gd, grad_state, query, key, value, feature_map,
+        query_offset, spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens),
+        initial_state,
     )  # fmt: skip
-    dk, _, dZ = _scan(
-        value, gn, query, ones_k, gd, keys, queries, reverse, -1, chunk_size,
-        (last.S.swapaxes(-1, -2), last.Z), key, feature_map, "outer",
-    )  # fmt: skip
-    dv, dS, _ = _scan(
-        key, query, gn, none_k, none_q, keys, queries, reverse, -1, chunk_size,
-        (last.S, none_z), value, feature_map, "inner",
-    )  # fmt: skip
-    return dq, dk, dv, LinearState(dS, dZ)
 
 
 def _scan(
-    A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
-    way: int, chunk_size: int | None, state: Pair, raw: Array, feature_name: str, features: str,
-) -> tuple[Array, ...]:  # fmt: skip
+    chunk_size: int | None, A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array,
+    spans_b: Array, offset: int, way: int, X0: Array, x0: Array, raw: Array, feature_name: str,
+    features: str,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (7) for one row of its table: y, X_L and x_L."""
     _, H, La, inner = A.shape
     Lb, outer = C.shape[2:]
@@ -693,4 +675,5 @@ def _scan(
             *starts, *ends,
         )  # fmt: skip
 
-    return y, *_in_segments(launch, segments, state)
+    X1, x1 = _in_segments(launch, segments, (X0, x0))
+    return y, X1, x1

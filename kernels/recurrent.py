@@ -52,6 +52,7 @@ memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -74,6 +75,7 @@ MAX_COLUMNS = 64  # of the state, per block
 MAX_ROWS = 32  # of the state, per thread: they live in registers
 MAX_THREADS = 256  # per block: a multiprocessor has registers for no more of these
 TILES = (32, 16, 8, 4)  # tokens; the first that fits in shared memory
+TOGETHER = 4  # of these, that a number of the state takes in at a time: it is read and written once
 TILE = TILES[0]
 
 
@@ -130,6 +132,7 @@ def _forward_kernel(
         n_part = cuda.shared.array((parts, tile, columns), real)  # each part's share of n
         qz = cuda.shared.array((tile, head_dim), real)  # q_i * Z_i, before the sum
         D_tile = cuda.shared.array(tile, real)
+        totals = cuda.local.array(TOGETHER, real)
         S = cuda.local.array(rows, real)  # this thread's part of column m of S
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -167,14 +170,17 @@ def _forward_kernel(
                     )
             cuda.syncthreads()
 
-            for t in range(tile):
-                v = v_tile[t, x]
-                total = real(0)
+            for t in range(0, tile, TOGETHER):
+                for u in range(TOGETHER):
+                    totals[u] = real(0)
                 for r in range(rows):
-                    s = S[r] + k_tile[t, first_row + r] * v  # (1)
+                    s = S[r]
+                    for u in range(TOGETHER):
+                        s += k_tile[t + u, first_row + r] * v_tile[t + u, x]  # (1)
+                        totals[u] += s * q_tile[t + u, first_row + r]  # (3)
                     S[r] = s
-                    total += s * q_tile[t, first_row + r]  # (3)
-                n_part[y, t, x] = total
+                for u in range(TOGETHER):
+                    n_part[y, t + u, x] = totals[u]
             if x < rows:
                 for t in range(tile):
                     z += k_tile[t, own_row]  # (2)
@@ -233,6 +239,7 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
         y_part = cuda.shared.array((parts, tile, columns), real)
         a_extra = cuda.shared.array(tile, real)
         b_extra = cuda.shared.array(tile, real)
+        totals = cuda.local.array(TOGETHER, real)
         X = cuda.local.array(rows, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -276,17 +283,20 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                     a_extra[t] = a[batch, h, first_a + i] if 0 <= i < last_a else real(0)
             cuda.syncthreads()
 
-            for t in range(tile):
-                c_value = c_tile[t, x]
-                total = real(0)
-                if y == 0:
-                    extra += b_extra[t] * c_value
-                    total = extra * a_extra[t]
+            for t in range(0, tile, TOGETHER):
+                for u in range(TOGETHER):
+                    totals[u] = real(0)
+                    if y == 0:
+                        extra += b_extra[t + u] * c_tile[t + u, x]
+                        totals[u] = extra * a_extra[t + u]
                 for r in range(rows):
-                    s = X[r] + b_tile[t, first_row + r] * c_value
+                    s = X[r]
+                    for u in range(TOGETHER):
+                        s += b_tile[t + u, first_row + r] * c_tile[t + u, x]
+                        totals[u] += s * a_tile[t + u, first_row + r]
                     X[r] = s
-                    total += s * a_tile[t, first_row + r]
-                y_part[y, t, x] = total
+                for u in range(TOGETHER):
+                    y_part[y, t + u, x] = totals[u]
             cuda.syncthreads()
 
             for t in range(y, tile, parts):
@@ -482,12 +492,36 @@ def gradients(
     Returns:
         The gradients of query, key and value, and of the initial state.
     """
+    return scans(
+        _scan, gn, gd, grad_state, query, key, value, feature_map, query_offset,
+        spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens),
+        initial_state,
+    )  # fmt: skip
+
+
+def scans(
+    scan: Callable[..., tuple[Array, Array, Array]],
+    gn: Array,
+    gd: Array,
+    grad_state: LinearState | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    feature_map: str,
+    query_offset: int,
+    queries: Array,
+    keys: Array,
+    initial_state: LinearState | None,
+) -> tuple[Array, Array, Array, LinearState]:
+    """The rows of the table of equation (10), by any function that does such a sum.
+
+    `scan` is called as `_scan` is; `queries` and `keys` are spans; the rest is as in `gradients`.
+    """
     query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
     batch, H, Lq, _ = query.shape
     Lk = key.shape[2]
     ones_k = array_module(query).ones((batch, H, Lk), query.dtype)
     none_q, none_k = _zeros(query, batch, H, Lq), _zeros(query, batch, H, Lk)
-    queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
     first, last = (
         state_or_zeros(state, len(queries), key, value) for state in (initial_state, grad_state)
     )
@@ -495,15 +529,15 @@ def gradients(
     # In reverse both walks start at the ends, and packed sequences end together.
     reverse = Lq - Lk + query_offset
 
-    dq, _, _ = _scan(
+    dq, _, _ = scan(
         gn, value, key, gd, ones_k, queries, keys, query_offset, 1,
         _transposed(first.S), first.Z, query, feature_map, "outer",
     )  # (6)  # fmt: skip
-    dk, _, dZ = _scan(
+    dk, _, dZ = scan(
         value, gn, query, ones_k, gd, keys, queries, reverse, -1,
         _transposed(last.S), last.Z, key, feature_map, "outer",
     )  # (7), (8)  # fmt: skip
-    dv, dS, _ = _scan(
+    dv, dS, _ = scan(
         key, query, gn, none_k, none_q, keys, queries, reverse, -1,
         last.S, none_z, value, feature_map, "inner",
     )  # (7), (8)  # fmt: skip

@@ -124,8 +124,9 @@ MUTANTS = [
         "query_does_not_see_its_own_key",
         recurrent,
         "recurrent.py",
-        "total += s * q_tile[t, first_row + r]  # (3)",
-        "total += (s - k_tile[t, first_row + r] * v) * q_tile[t, first_row + r]",
+        "totals[u] += s * q_tile[t + u, first_row + r]  # (3)",
+        "totals[u] += (s - k_tile[t + u, first_row + r] * v_tile[t + u, x])"
+        " * q_tile[t + u, first_row + r]",
     ),
     Mutant(
         "values_masked_instead_of_keys",
@@ -208,24 +209,10 @@ MUTANTS = [
         "state_takes_in_the_last_tile_of_a_chunk_only",
         chunked_by_24,
         "chunked.py",
-        "if tile + step >= stop:\n                            for first in range(0, group, at_once):"
-        "\n                                e =",
-        "if past + step >= stop:\n                            for first in range(0, group, at_once):"
-        "\n                                e =",
-    ),
-    Mutant(
-        "chunked_normaliser_missing_in_dk",
-        chunked,
-        "chunked.py",
-        "value, gn, query, ones_k, gd, keys,",
-        "value, gn, query, none_k, gd, keys,",
-    ),
-    Mutant(
-        "chunked_reverse_forgets_the_lag",
-        chunked,
-        "chunked.py",
-        "reverse = query.shape[2] - key.shape[2] + query_offset",
-        "reverse = query_offset",
+        "if tile + step >= stop:\n" + 28 * " " + "for first in range(0, group, at_once):\n"
+        "                                e =",
+        "if past + step >= stop:\n" + 28 * " " + "for first in range(0, group, at_once):\n"
+        "                                e =",
     ),
     Mutant(
         "segment_starts_without_the_initial_state",
