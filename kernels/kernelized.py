@@ -47,8 +47,23 @@ class _Algorithm(NamedTuple):
     gradients: Callable[..., Any]
     keywords: tuple[str, ...]
 
-    def options(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        return {name: keywords[name] for name in self.keywords if name in keywords}
+    def options(self, visible: dict[str, Any]) -> dict[str, Any]:
+        """Those keywords that these host functions take.
+
+        Raises:
+            TypeError: there is no such keyword.
+            ValueError: it asks for what the algorithm cannot do.
+        """
+        for name, x in visible.items():
+            if name not in (*CAUSAL, "causal"):
+                raise TypeError(f"expected keywords of {(*CAUSAL, 'causal')}, got {name!r}")
+            needs_causal = name in ("cu_seqlens", "initial_state") and x is not None
+            if needs_causal and name not in self.keywords:
+                raise ValueError(
+                    f"{name} needs a causal algorithm, 'recurrent' or 'chunked', which "
+                    f"{self.forward.__module__}.{self.forward.__name__} is not"
+                )
+        return {name: visible[name] for name in self.keywords if name in visible}
 
 
 ALGORITHMS = {

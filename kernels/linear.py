@@ -433,7 +433,7 @@ def _sums(B: Array, C: Array, b: Array, lengths: Array, feature_map: str) -> _Su
     """Equation (8), for rows B that are yet to go through the feature map."""
     N, H, L, D = B.shape
     xp = array_module(B)
-    rows, width = _width(D), _width(C.shape[3])
+    rows, width = tile_count(D), tile_count(C.shape[3])
     parts = max(1, min(ENOUGH_BLOCKS // (N * H * rows), L // FEWEST_ROWS))
     span = ceil_div(ceil_div(L, parts), TILE) * TILE
     X = xp.empty((parts, N, H, rows * TILE, width * TILE), B.dtype)
@@ -444,12 +444,12 @@ def _sums(B: Array, C: Array, b: Array, lengths: Array, feature_map: str) -> _Su
     return _Sums(*(share[0] if parts == 1 else share.sum(axis=0) for share in (X, X_transposed, z)))
 
 
-def _blocks(count: int, size: int = TILE) -> int:
+def block_count(count: int, size: int = TILE) -> int:
     """How many blocks share out `count` things; one even for none, as a launch needs a block."""
     return max(1, ceil_div(count, size))
 
 
-def _width(size: int) -> int:
+def tile_count(size: int) -> int:
     """The tiles side by side of which a kernel keeps the sums."""
     return ceil_div(round_up(size), TILE)
 
@@ -490,8 +490,8 @@ def forward(
     sums = _sums(key, value, xp.ones(key.shape[:3], key.dtype), keys, feature_map)
     output = xp.empty((N, H, L, value.shape[3]), query.dtype)
     denominator = xp.empty((N, H, L), query.dtype)
-    kernel = _forward_kernel(_width(value.shape[3]), real, feature_map, guard)
-    kernel[(_blocks(L), H, N), THREADS](
+    kernel = _forward_kernel(tile_count(value.shape[3]), real, feature_map, guard)
+    kernel[(block_count(L), H, N), THREADS](
         query, sums.X, sums.z, queries, eps_or_default(guard, eps, query), output, denominator
     )
     return output, denominator
@@ -587,8 +587,8 @@ def _gradient(
     """Equation (9)."""
     N, H, L, width = raw.shape
     result = array_module(A).empty_like(raw)
-    kernel = _gradient_kernel(_width(width), kernel_dtype(A), rows_map, result_map)
-    kernel[(_blocks(L), H, N), THREADS](A, X, a, *contiguous(z), lengths, raw, result)
+    kernel = _gradient_kernel(tile_count(width), kernel_dtype(A), rows_map, result_map)
+    kernel[(block_count(L), H, N), THREADS](A, X, a, *contiguous(z), lengths, raw, result)
     return result
 
 
@@ -628,10 +628,10 @@ def naive_forward(
     (N, H, L, _), (Lk, M) = query.shape, value.shape[2:]
     xp = array_module(query)
     output, denominator = xp.empty((N, H, L, M), query.dtype), xp.empty((N, H, L), query.dtype)
-    kernel = _naive_forward_kernel(_width(M), kernel_dtype(query), guard)
-    kernel[(_blocks(L), H, N), THREADS](
-        _features(query, feature_map),
-        _features(key, feature_map),
+    kernel = _naive_forward_kernel(tile_count(M), kernel_dtype(query), guard)
+    kernel[(block_count(L), H, N), THREADS](
+        elementwise_features(query, feature_map),
+        elementwise_features(key, feature_map),
         value,
         lengths_or_full(query_lengths, N, L, query),
         lengths_or_full(key_lengths, N, Lk, query),
@@ -643,11 +643,11 @@ def naive_forward(
     return output, denominator
 
 
-def _features(x: Array, feature_map: str) -> Array:
+def elementwise_features(x: Array, feature_map: str) -> Array:
     """Phi of every number of a contiguous array."""
     result = array_module(x).empty_like(x)
     kernel = _feature_kernel(kernel_dtype(x), feature_map)
-    kernel[_blocks(x.size, MAP_THREADS), MAP_THREADS](x.reshape(-1), result.reshape(-1))
+    kernel[block_count(x.size, MAP_THREADS), MAP_THREADS](x.reshape(-1), result.reshape(-1))
     return result
 
 
@@ -734,7 +734,7 @@ def naive_gradients(
     xp = array_module(query)
     queries = lengths_or_full(query_lengths, N, Lq, query)
     keys = lengths_or_full(key_lengths, N, Lk, query)
-    q, k = _features(query, feature_map), _features(key, feature_map)
+    q, k = elementwise_features(query, feature_map), elementwise_features(key, feature_map)
     reach = query_offset if causal else max(Lq, Lk)
     ones, none_q, none_k = (
         xp.ones((N, H, Lk), q.dtype),
@@ -754,8 +754,8 @@ def _naive_gradient(
     """Equation (7)."""
     N, H, L, width = raw.shape
     result = array_module(raw).empty_like(raw)
-    kernel = _naive_gradient_kernel(_width(width), kernel_dtype(raw), result_map)
-    kernel[(_blocks(L), H, N), THREADS](
+    kernel = _naive_gradient_kernel(tile_count(width), kernel_dtype(raw), result_map)
+    kernel[(block_count(L), H, N), THREADS](
         A, B, C, a, b, a_lengths, b_lengths, way, reach, raw, result
     )
     return result

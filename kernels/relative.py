@@ -102,9 +102,9 @@ from .linear import (
     PITCH,
     THREADS,
     TILE,
-    _blocks,
-    _features,
-    _width,
+    block_count,
+    elementwise_features,
+    tile_count,
 )
 from .recurrent import LinearState
 
@@ -923,7 +923,7 @@ def _running_sums(sums: Array, start: Array, way: int) -> Array:
     N, H, tiles, M = sums.shape
     result = array_module(sums).empty((N, H, tiles + 1, M), sums.dtype)
     kernel = _running_sum_kernel(kernel_dtype(sums))
-    kernel[(_blocks(M), H, N), TILE](sums, start, way, result)
+    kernel[(block_count(M), H, N), TILE](sums, start, way, result)
     return result
 
 
@@ -933,7 +933,7 @@ def _far_sums(value: Array, setting: _Setting, packed: bool) -> tuple[Array, Arr
     H, M = value.shape[1], value.shape[3]
     N = len(setting.keys)
     tail, recent, past = setting.state[2:]
-    tiles = _blocks(_longest(setting.keys, packed, value.shape[2]) + recent.shape[2])
+    tiles = block_count(_longest(setting.keys, packed, value.shape[2]) + recent.shape[2])
     sums = xp.empty((N, H, tiles, M), value.dtype)
     kernel = _tile_sum_kernel(kernel_dtype(value))
     kernel[(tiles, H, N), THREADS](value, recent, past, setting.keys, sums)
@@ -1011,7 +1011,7 @@ def forward(
     )  # fmt: skip
     xp, real = array_module(query), kernel_dtype(query)
     packed, (_, H, Lq, _), N = cu_seqlens is not None, query.shape, len(setting.queries)
-    grid = _blocks(_longest(setting.queries, packed, Lq)), H, N
+    grid = block_count(_longest(setting.queries, packed, Lq)), H, N
 
     F = xp.empty((*query.shape[:3], setting.embedding.shape[1]), query.dtype)
     u = _relative_query(query, _query_map(relative_query, feature_map))
@@ -1020,14 +1020,14 @@ def forward(
     before, after = _far_sums(value, setting, packed)
     output, denominator = xp.empty_like(numerator), xp.empty_like(others)
     recent, past = setting.state.recent, setting.state.length
-    _forward_kernel(_width(value.shape[3]), real, guard)[grid, THREADS](
+    _forward_kernel(tile_count(value.shape[3]), real, guard)[grid, THREADS](
         numerator, others, F, value, recent, past, before, after, setting.queries, setting.keys,
         *setting.walk, eps_or_default(guard, eps, query), output, denominator,
     )  # fmt: skip
     if linear_state is None:
         return output, denominator, F, None
     last = empty_state(N, key, value, relative_embedding.shape[1] // 2)
-    _state_kernel(real)[(_blocks(value.shape[3]), H, N), THREADS](
+    _state_kernel(real)[(block_count(value.shape[3]), H, N), THREADS](
         value, recent, past, before, setting.keys, last.tail, last.recent
     )
     length = past + setting.keys[:, 2]
@@ -1048,7 +1048,7 @@ def _query_map(relative_query: str, feature_map: str) -> str:
 
 def _relative_query(query: Array, query_map: str) -> Array:
     """All u_i of equation (2)."""
-    return query if query_map == "identity" else _features(query, query_map)
+    return query if query_map == "identity" else elementwise_features(query, query_map)
 
 
 def backward(
@@ -1128,7 +1128,7 @@ def backward(
     packed = cu_seqlens is not None
     query_map = _query_map(relative_query, feature_map)
     longest = _longest(setting.queries, packed, Lq)
-    grid = _blocks(longest), H, N
+    grid = block_count(longest), H, N
     tail, recent, past = setting.state[2:]
 
     before, after = _far_sums(value, setting, packed)
@@ -1138,7 +1138,7 @@ def backward(
         gn, gd, F, value, recent, past, before, after, setting.queries, setting.keys,
         *setting.walk, dB, low_sums, high_sums,
     )  # fmt: skip
-    _query_gradient_kernel(_width(E), real, query_map)[grid, THREADS](
+    _query_gradient_kernel(tile_count(E), real, query_map)[grid, THREADS](
         dB, setting.embedding, query, setting.queries, dq
     )
     u = _relative_query(query, query_map)
@@ -1152,8 +1152,8 @@ def backward(
     low_after = _running_sums(low_sums, zeros, -1)
     high_before = low_after if causal else _running_sums(high_sums, zeros, 1)
     d_recent = xp.zeros_like(recent)
-    blocks = _blocks(_longest(setting.keys, packed, key.shape[2]) + recent.shape[2])
-    _value_gradient_kernel(_width(M), real)[(blocks, H, N), THREADS](
+    blocks = block_count(_longest(setting.keys, packed, key.shape[2]) + recent.shape[2])
+    _value_gradient_kernel(tile_count(M), real)[(blocks, H, N), THREADS](
         F, gn, past, low_after, high_before, grad_tail, grad_recent, setting.queries, setting.keys,
         *setting.walk, dv, d_recent,
     )  # fmt: skip
@@ -1169,11 +1169,11 @@ def _embedding_gradient(
     """The gradient of all embeddings, equation (12): zeros for distances that do not occur."""
     xp = array_module(dB)
     N, (H, R, E) = len(setting.queries), setting.embedding.shape
-    tiles = _blocks(R)
+    tiles = block_count(R)
     parts = max(1, min(ENOUGH_BLOCKS // (N * H * tiles), longest // FEWEST_ROWS))
     span = ceil_div(ceil_div(longest, parts), TILE) * TILE
     shares = xp.empty((parts, N, H, R, E), dB.dtype)
-    kernel = _embedding_gradient_kernel(_width(E), kernel_dtype(dB))
+    kernel = _embedding_gradient_kernel(tile_count(E), kernel_dtype(dB))
     kernel[(parts * tiles, H, N), THREADS](dB, u, setting.queries, span, shares)
     de = xp.zeros_like(relative_embedding)
     begin = relative_embedding.shape[1] // 2 + setting.low

@@ -1,0 +1,60 @@
+"""The door to the algorithms: what it lets through, and features in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import kernelized, reference
+from minitransformer_kernels.recurrent import LinearState
+
+WAYS = [
+    ("naive", False),
+    ("naive", True),
+    ("linear", False),
+    ("recurrent", True),
+    ("chunked", True),
+]
+
+
+def draw(features: int) -> tuple[Any, ...]:
+    """Positive query and key, value, the output's gradient, and a state."""
+    rng = np.random.default_rng(0)
+    query, key = 0.1 + rng.uniform(size=(2, 2, 1, 20, features))
+    value, grad = rng.normal(size=(2, 2, 1, 20, 3))
+    S, Z = rng.normal(size=(2, 1, features, 3)), rng.uniform(0.5, 1, (2, 1, features))
+    return query, key, value, grad, LinearState(S, Z)
+
+
+@pytest.mark.parametrize(("algorithm", "causal"), WAYS)
+def test_more_features_than_a_kernel_holds_are_taken_in_groups(
+    algorithm: str, causal: bool
+) -> None:
+    query, key, value, grad, state = draw(300)
+    options: Any = {"feature_map": "identity", "causal": causal}
+    keywords = {"algorithm": algorithm, **options}
+    if algorithm in ("recurrent", "chunked"):
+        options["initial_state"] = keywords["initial_state"] = state
+    output, d, _ = kernelized.forward(query, key, value, **keywords)
+    *found, of_state = kernelized.backward(grad, None, query, key, value, output, d, **keywords)
+    truth = reference.linear_attention(query, key, value, **options)
+    *expected, states = reference.linear_attention_backward(grad, query, key, value, **options)
+    np.testing.assert_allclose(output, truth, rtol=1e-10)
+    if of_state is not None:
+        found, expected = [*found, *of_state], [*expected, *states]
+    for mine, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-8, atol=1e-12)
+
+
+def test_what_an_algorithm_cannot_do_is_refused() -> None:
+    query, key, value, _, state = draw(4)
+    for algorithm, keyword, given in (
+        ("naive", "initial_state", state),
+        ("linear", "cu_seqlens", [0, 20]),
+    ):
+        with pytest.raises(ValueError, match=f"{keyword} needs a causal algorithm, 'recurrent' or"):
+            kernelized.forward(query, key, value, algorithm=algorithm, **{keyword: given})
+    with pytest.raises(TypeError, match=r"expected keywords of .* got 'query_length'"):
+        kernelized.forward(query, key, value, algorithm="naive", query_length=3)
