@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from . import chunked, features, fourier, linear, recurrent, relative, softmax
+from . import chunked, features, fourier, guards, linear, recurrent, relative, softmax
 from .arrays import HEAD_DIMS
 from .cuda import Kernel, Launch, cuda
 
@@ -87,6 +87,7 @@ def _linear(query: Any, key: Any, value: Any) -> None:
     inputs = query, key, value
     output, denominator = linear.forward(*inputs)
     linear.backward(output, *inputs, output, denominator)
+    guards.divided(output, denominator, guard="clamp", eps=None)
 
 
 def _recurrent(query: Any, key: Any, value: Any) -> None:
