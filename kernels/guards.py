@@ -126,6 +126,7 @@ def default_eps(name: str, dtype: Any) -> Any:
 @cache
 def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
     columns, rows = THREADS
+    pitch = rows + 1  # the threads of a warp write to different banks
     value, derivative = guard(guard_name, real)
 
     @cuda.jit(fastmath=True)
@@ -133,7 +134,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
         g, o, d, query_lengths, key_lengths, first_row, fewest_keys, eps, gn, gd
     ):
         """g, o (N, H, L, M), d (N, H, L); gn and gd, of these shapes, are written to."""
-        products = cuda.shared.array((columns, rows + 1), real)  # of a thread; no bank meets twice
+        products = cuda.shared.array((columns, pitch), real)  # of a thread
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         first = cuda.blockIdx.x * rows
