@@ -522,7 +522,8 @@ def _add_inspect(commands: Any) -> None:
         "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
         "speed.",
         epilog="targets:\n"
-        "  softmax, naive, linear, recurrent     the kernels of an attention, on a small example\n"
+        "  softmax, naive, linear, recurrent, chunked, fourier, relative, features\n"
+        "                                        the kernels of an attention, on a small example\n"
         "  softmax.forward                       one of them\n"
         "  file.py, file.py:kernel               what example() in that file launches\n"
         "  file.py:kernel, with grid and block   that kernel, on random arrays\n"

@@ -397,13 +397,14 @@ class DPFPAttention(LinearAttention):
     """Linear attention by products of neighbouring numbers.
 
     Args:
-        nu: see `DPFP`.
+        nu: see `DPFP`; with 1, a query has now and then no feature that is not tiny, and float32
+            rounds it badly.
         options: see `LinearAttention`.
 
     Source: Schlag et al. 2021.
     """
 
-    def __init__(self, nu: int = 1, **options: Any) -> None:
+    def __init__(self, nu: int = 2, **options: Any) -> None:
         super().__init__(features.DPFP(nu), **options)
 
 

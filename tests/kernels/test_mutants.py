@@ -257,6 +257,9 @@ MUTANTS = [
         "else FAR if naive else high - TILE,",
     ),
     Mutant(
+        "tile_reaches_into_the_next_chunk",
+        "state_answers_once_for_each_tile_of_a_chunk",
+        "state_takes_in_the_last_tile_of_a_chunk_only",
         "one_distance_forgets_an_end",
         only_one_distance,
         "relative.py",
@@ -422,6 +425,9 @@ MUTANTS = [
 
 # Each needs one of the large kernels again.
 SLOW = (
+    "tile_reaches_into_the_next_chunk",
+    "state_answers_once_for_each_tile_of_a_chunk",
+    "state_takes_in_the_last_tile_of_a_chunk_only",
     "one_distance_forgets_an_end",
     "far_keys_not_counted_after",
     "far_keys_without_their_normaliser",

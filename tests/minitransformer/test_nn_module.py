@@ -32,7 +32,7 @@ class Pair(Module):
 def test_parameters_have_paths_and_shared_ones_count_once() -> None:
     names = [name for name, _ in Pair().named_parameters()]
     assert names == ["frozen", "first.weight", "first.bias", "second.bias"]
-    assert Pair().num_parameters() == 2 + 6 + 3 + 3
+    assert Pair().num_parameters() == 6 + 3 + 3  # what is frozen is not learned
 
 
 def test_a_shared_parameter_gets_both_gradients() -> None:

@@ -33,7 +33,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@settings(max_examples=settings().max_examples * 5 // 2, phases=PHASES)
+@settings(max_examples=settings().max_examples * 3 // 2, phases=PHASES)
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -65,4 +65,4 @@ def test_help_names_every_attention(capsys):
 
     with pytest.raises(SystemExit):
         cli.main(["inspect", "--help"])
-    assert f"  {', '.join(cubins.HOSTS)}  " in capsys.readouterr().out
+    assert f"  {', '.join(cubins.HOSTS)}\n" in capsys.readouterr().out

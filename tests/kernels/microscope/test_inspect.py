@@ -248,7 +248,10 @@ def test_arguments_that_make_no_sense(spec, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("hardmax", "no target 'hardmax'; expected one of softmax, naive, linear, recurrent, or"),
+        (
+            "hardmax",
+            "no target 'hardmax'; expected one of softmax, naive, linear, recurrent, chunked, ",
+        ),
         ("softmax.fast", "kernel 'fast' was not launched; launched were: forward, query_gradient"),
         ("nowhere.py", "no file nowhere.py"),
         (f"{FILE}:saxpy", "kernel 'saxpy' was not launched; launched were: transpose_naive"),
