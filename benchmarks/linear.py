@@ -2,7 +2,7 @@
 
 Our side is the public differentiable function. The peers are the chunkwise form in eager PyTorch
 (chunks of 64, backward by autograd), and causal softmax attention in PyTorch's own fused kernel.
-N=8, H=8, E=M=64.
+N=8, H=8, E=M=64. Freed memory is kept in the process, as `train` does, for all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minitransformer import Tensor, no_grad
 from minitransformer.attention import linear_attention
+from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
 
 from . import harness, peers
@@ -26,6 +27,7 @@ Array = Any
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each length, pass and contestant."""
+    keep_freed_memory()
     yield from compare(1024, against_softmax=False)
     yield from compare(4096, against_softmax=True)
 

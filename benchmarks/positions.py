@@ -2,7 +2,7 @@
 
 Shaw's relative positions with k=32 and softplus scores; Fourier positions in the form 1 + c cos.
 Both causal, N=8, H=8, L=2048, E=M=64. The peers make all L x L scores in eager PyTorch, with a
-backward by autograd.
+backward by autograd. Freed memory is kept in the process, for both.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ import torch
 
 from minitransformer import Tensor
 from minitransformer.attention import fourier_linear_attention, relative_linear_attention
+from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
 
 from . import harness, peers
@@ -27,6 +28,7 @@ Arrays = list[Array]
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each kind of positions and each contestant."""
+    keep_freed_memory()
     generator = np.random.default_rng(0)
     *qkv, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
     embedding = 0.3 * generator.standard_normal((H, 2 * FURTHEST + 1, E), np.float32)
