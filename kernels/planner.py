@@ -89,13 +89,13 @@ class Speed(NamedTuple):
 
 # As `python -m benchmarks.planner` fits them; results/cpu has the machine, and how well they fit.
 SPEEDS = {
-    "naive": (Speed(54, 146, 77.9), Speed(128, 268, 69.1)),
-    "linear": (Speed(48, 476, 112.7), Speed(133, 419, 82.7)),
-    "recurrent": (Speed(49, 340, 78.8), Speed(148, 558, 71.6)),
-    "chunked": (Speed(60, 665, 118.9), Speed(180, 973, 88.5)),
-    "relative": (Speed(147, 226, 58.7, 14.8), Speed(231, 481, 39.9, 8.6)),
-    "fourier": (Speed(91, 0, math.inf, 10.5), Speed(171, 0, 2.3)),
-    "softmax": (Speed(32, 111, 107.7), Speed(62, 35, 84.6)),
+    "naive": (Speed(57, 262, 86.2), Speed(139, 448, 80.9)),
+    "linear": (Speed(48, 666, 150.6), Speed(141, 560, 119.2)),
+    "recurrent": (Speed(52, 376, 102.4), Speed(161, 648, 106.8)),
+    "chunked": (Speed(64, 608, 120.7), Speed(209, 920, 102.6)),
+    "relative": (Speed(149, 576, 103.6, 13.2), Speed(214, 780, 55.6, 6.8)),
+    "fourier": (Speed(104, 0, math.inf, 9.0), Speed(170, 0, 2.9)),
+    "softmax": (Speed(33, 141, 118.2), Speed(66, 178, 95.5)),
 }
 DOUBLE = 2.2  # as long takes float64: 1.9 to 2.6, by algorithm and pass
 
