@@ -257,9 +257,6 @@ MUTANTS = [
         "else FAR if naive else high - TILE,",
     ),
     Mutant(
-        "tile_reaches_into_the_next_chunk",
-        "state_answers_once_for_each_tile_of_a_chunk",
-        "state_takes_in_the_last_tile_of_a_chunk_only",
         "one_distance_forgets_an_end",
         only_one_distance,
         "relative.py",
