@@ -252,7 +252,7 @@ def linear_attention_step(
     name = "linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
-    query, key, feature_map = _token_features(name, feature_map, query, key)
+    query, key, feature_map = _token_features(name, feature_map, query, key, guard)
     if state is not None:
         check_state(name, state, LINEAR_STATE, key, value)
     options = {"feature_map": feature_map, **guard_options(name, guard, eps)}
@@ -386,12 +386,13 @@ def relative_linear_attention_step(
     name = "relative_linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
-    query, key, features = _token_features(name, feature_map, query, key)
+    guard = guard or _relative_guard(score_map)
+    query, key, features = _token_features(name, feature_map, query, key, guard, sums_alone=False)
     options = {
         **_relative_options(
             name, query, relative_embedding, score_map, relative_query, feature_map
         ),
-        **guard_options(name, guard or _relative_guard(score_map), eps),
+        **guard_options(name, guard, eps),
         "feature_map": features,
     }
     if state is not None:
@@ -552,7 +553,8 @@ def fourier_linear_attention_step(
     name = "fourier_linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
-    query, key, features = _token_features(name, feature_map, query, key)
+    guard = guard or _fourier_guard(form, denominator)
+    query, key, features = _token_features(name, feature_map, query, key, guard)
     places = [
         _positions(name, "query_position", query_position, query.shape[0], None, query),
         _positions(name, "key_position", key_position, key.shape[0], None, query),
@@ -560,7 +562,7 @@ def fourier_linear_attention_step(
     wave = frequency, phase, amplitude
     options = {
         **_fourier_options(name, query, places, wave, form, denominator),
-        **guard_options(name, guard or _fourier_guard(form, denominator), eps),
+        **guard_options(name, guard, eps),
         "feature_map": features,
     }
     if state is not None:
@@ -807,12 +809,17 @@ def _positions_in_sequences(starts: Array) -> Array:
 
 
 def _token_features(
-    name: str, feature_map: FeatureMap, query: Tensor, key: Tensor
+    name: str,
+    feature_map: FeatureMap,
+    query: Tensor,
+    key: Tensor,
+    guard: str,
+    sums_alone: bool = True,
 ) -> tuple[Tensor, Tensor, str]:
     """Return the features of one token (N, H, E), or leave them to the kernel."""
     if _is_elementwise(feature_map):
         return query, key, str(feature_map)
     rows = query[:, :, None], key[:, :, None]
-    options = {"query_offset": 0, "guard": "add"}
-    q, k = _row_features(name, feature_map, *rows, options, "a state", sums_alone=False)
+    options = {"query_offset": 0, "guard": guard}
+    q, k = _row_features(name, feature_map, *rows, options, "a state", sums_alone)
     return q[:, :, 0], k[:, :, 0], "identity"

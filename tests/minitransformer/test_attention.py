@@ -475,6 +475,21 @@ def test_a_function_of_ones_own_is_a_feature_map(causal: bool) -> None:
     np.testing.assert_allclose(attend(*inputs, weight).numpy(), expected, rtol=1e-10)
 
 
+def test_a_token_far_from_zero_steps_like_the_whole() -> None:
+    """FAVOR+ features of a query of 60 underflow in float32; scaled by their sum they do not."""
+    x = [
+        Tensor(y.astype(np.float32))
+        for y in np.random.default_rng(0).standard_normal((3, 1, 2, 6, 8))
+    ]
+    query = Tensor(60 * x[0].numpy())
+    whole = linear_attention(query, *x[1:], feature_map="favor", causal=True).numpy()
+    state = None
+    for i in range(6):
+        token = (y[:, :, i] for y in (query, *x[1:]))
+        output, state = linear_attention_step(*token, state, feature_map="favor")
+        np.testing.assert_allclose(output.numpy(), whole[:, :, i], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("feature_map", ["favor", "dpfp", "cosformer", "relu"])
 def test_maps_of_rows_pack_like_they_pad(feature_map: str) -> None:
     x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 50, 6)))
