@@ -141,10 +141,13 @@ def natural_size(name: str, operation: Operation, problem: Problem, truth: Array
     """The size of the terms of a gradient, which may themselves cancel to nothing.
 
     Under a softmax that sees one key they always do: dq = scale p (g.v - g.o) k, with o = v.
+    An exponential exp(s) is off by as much, relatively, as s is absolutely: by digits of |s|.
     """
+    inputs = problem.inputs
+    if name == "denominator" and problem.keywords.get("score_map") == "exp":
+        return largest(truth[name]) * float(np.log1p(largest(truth[name])))
     if not name.startswith("grad_"):
         return 0.0
-    inputs = problem.inputs
     x = inputs[name.removeprefix("grad_")]
     other = {"grad_query": "key", "grad_key": "query"}.get(name)
     if operation.name.startswith("softmax") and other:

@@ -9,6 +9,11 @@ kernel, though LLVM could not prove it. Two notes on the loop say so
     llvm.loop.unroll.disable        and vectorise before anything unrolls it
 
 A lane loop is recognised by the comment `# lanes` at the end of its line in the emitted file.
+
+LLVM before version 23 has a fault that lanes bring out: a number cut to fewer bits and stored by a
+single lane of a mask known in advance (`if thread == 7: ints[thread] = long`) is stored whole, over
+its neighbour (https://github.com/llvm/llvm-project/issues/179489). So each such number gets a zero
+added to it that LLVM cannot see through, and cutting and storing stay two operations.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
@@ -44,7 +49,39 @@ class _Distinct(ir.MDValue):
     __eq__ = object.__eq__
 
 
-class _KernelLower(Lower):
+STORES_TOO_MUCH = binding.llvm_version_info < (23,)
+
+
+class _GuardedLower(Lower):
+    """Numba's lowering, with the numbers that are cut to fewer bits kept from LLVM's fault."""
+
+    def post_lower(self) -> None:
+        super().post_lower()
+        if STORES_TOO_MUCH:
+            for block in self.function.blocks:
+                for instruction in list(block.instructions):
+                    if instruction.opname == "trunc" and instruction.type.width >= 8:
+                        self._keep_whole(block, instruction)
+
+    def _keep_whole(self, block: Any, cut: Any) -> None:
+        """Adds the zero to a number, for all who use it."""
+        zero = self._unseen_zero(cut.type)
+        builder = ir.IRBuilder(block)
+        builder.position_after(cut)
+        kept = builder.add(cut, zero)
+        for user in (user for other in self.function.blocks for user in other.instructions):
+            if user is not kept:
+                user.replace_usage(cut, kept)
+
+    def _unseen_zero(self, kind: Any) -> Any:
+        """A zero that comes out of an empty piece of assembly, once a call."""
+        entry = self.function.entry_basic_block
+        builder = ir.IRBuilder(entry)
+        builder.position_at_start(entry)
+        return builder.asm(ir.FunctionType(kind, [kind]), "", "=r,0", [kind(0)], side_effect=False)
+
+
+class _KernelLower(_GuardedLower):
     def post_lower(self) -> None:
         super().post_lower()
         branches = list(self._branches_of_lane_loops())
@@ -91,25 +128,36 @@ class _KernelLower(Lower):
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _KernelLowering(BaseNativeLowering):
     _name = "kernel_native_lowering"
-
-    @property
-    def lowering_class(self) -> type[Lower]:
-        return _KernelLower
+    lowering_class = _KernelLower
 
 
-class KernelCompiler(CompilerBase):
-    """Numba's own pipeline, but for the notes on lane loops."""
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _DeviceLowering(BaseNativeLowering):
+    _name = "device_native_lowering"
+    lowering_class = _GuardedLower
+
+
+class DeviceCompiler(CompilerBase):
+    """Numba's own pipeline, but for the zeros."""
+
+    lowering: type[BaseNativeLowering] = _DeviceLowering
 
     def define_pipelines(self) -> list[PassManager]:
         """Numba's hook: the passes to run."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.passes = [
-            (_KernelLowering if kind is NativeLowering else kind, text)
+            (self.lowering if kind is NativeLowering else kind, text)
             for kind, text in manager.passes
         ]
         manager._finalized = False
         manager.finalize()
         return [manager]
+
+
+class KernelCompiler(DeviceCompiler):
+    """The same, and the notes on lane loops."""
+
+    lowering = _KernelLowering
 
 
 class _TypesOnly(CompilerBase):

@@ -19,7 +19,7 @@ from . import atomics, bits, device_math, warps
 from .atomics import *  # noqa: F403
 from .atomics import element_address
 from .bits import *  # noqa: F403
-from .pipeline import KernelCompiler
+from .pipeline import DeviceCompiler, KernelCompiler
 from .warps import *  # noqa: F403
 
 __all__ = [
@@ -54,7 +54,8 @@ def kernel(*, fastmath: bool) -> Callable[..., Any]:
 
 def device(*, fastmath: bool) -> Callable[..., Any]:
     """Compile a device function; a call left in a lane loop would keep it from being SIMD."""
-    return partial(_decorate, fastmath=FAST if fastmath else CONTRACT, forceinline=True)
+    flags = FAST if fastmath else CONTRACT
+    return partial(_decorate, fastmath=flags, forceinline=True, pipeline_class=DeviceCompiler)
 
 
 @intrinsic(prefer_literal=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import int32, uint32
 
 from minitransformer_kernels.cpu import KernelError, num_threads
 from minitransformer_kernels.cuda import cuda
@@ -193,6 +194,24 @@ def test_each_dtype_and_block_shape_is_compiled_for_itself() -> None:
             np.testing.assert_array_equal(
                 out, np.add.outer(10 * np.arange(block[1]), np.arange(block[0]))
             )
+
+
+def test_a_lone_thread_that_cuts_a_number_keeps_off_its_neighbour() -> None:
+    """LLVM 22 stores all the number's bits where it knows that one lane of a mask stores."""
+
+    @cuda.jit
+    def lone(large, out):
+        t = cuda.threadIdx.x
+        number = int32(t)
+        if cuda.popc(uint32(t)) > 2:  # of the first eight threads, only the last
+            number = int32(number * 31 + large)
+            _ = cuda.activemask()  # a warp operation: now memory holds the numbers
+        out[t] = number
+
+    out = np.empty(40, np.int64)
+    lone[1, 40](5 << 32, out)
+    chosen = np.array([t.bit_count() > 2 for t in range(40)])
+    np.testing.assert_array_equal(out, np.where(chosen, 31, 1) * np.arange(40))
 
 
 def test_empty_arrays() -> None:
