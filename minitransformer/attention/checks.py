@@ -8,8 +8,8 @@ import numpy as np
 
 from minitransformer_kernels.guards import GUARDS
 
-from .device import Array, as_array
-from .tensor import Tensor
+from ..device import Array, as_array
+from ..tensor import Tensor
 
 Lengths = Any
 Layout = Mapping[str, tuple[Tensor, str]]  # by name, a tensor and the letters of its shape

@@ -1,0 +1,207 @@
+"""Linear attention with Shaw's relative positions: the public functions."""
+
+from typing import Any
+
+from minitransformer_kernels.feature_maps import FEATURE_MAPS
+from minitransformer_kernels.relative import SCORE_MAPS, RelativeState
+
+from ..functions.attention import RelativeLinearAttention, RelativeLinearAttentionStep
+from ..tensor import Tensor
+from .checks import Lengths, check_choice, check_inputs, check_state, guard_options
+from .kernelized import (
+    FeatureMap,
+    attend,
+    is_elementwise,
+    prepared,
+    sequences,
+    state_of,
+    token_features,
+)
+from .linear import LINEAR_STATE
+
+RELATIVE_STATE = {**LINEAR_STATE, "tail": "N H M", "recent": "N H k M"}
+
+
+def relative_linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    relative_embedding: Tensor,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: FeatureMap = "elu",
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    cu_seqlens: Any = None,
+    algorithm: str = "auto",
+    initial_state: RelativeState | None = None,
+    return_state: bool = False,
+    guard: str | None = None,
+    eps: float | None = None,
+) -> Any:
+    """Linear attention whose weights also know how far a key is from the query, in linear cost.
+
+        o_i = sum_j (φ(q_i).φ(k_j) + f(u_i . e_r)) v_j / guard(sum_j (φ(q_i).φ(k_j) + f(u_i . e_r)))
+
+    with r = clip(j - (i + query_offset), -k, k), over the keys j that query i sees; u_i is φ(q_i)
+    or q_i.
+
+    Args:
+        query: (N, H, Lq, E), float32 or float64.
+        key: (N, H, Lk, E), of the query's dtype, as all floating inputs.
+        value: (N, H, Lk, M).
+        relative_embedding: (H, 2k + 1, E); row r + k is e_r.
+        score_map: f: "softplus" or "exp", which are positive, or "identity", S0's literal formula,
+            whose denominator can vanish.
+        relative_query: "feature" for u_i = φ(q_i) (S0's code), "raw" for q_i (S0's text; Shaw).
+        feature_map: φ, as in `linear_attention`.
+        causal: whether query i sees only the keys j <= i + query_offset.
+        query_offset: the position of the first query among the keys.
+        query_lengths: (N,) integers; later queries give zeros. None: all count.
+        key_lengths: (N,) integers; later keys are not seen. None: all count.
+        cu_seqlens: (N + 1,) integers for packed sequences, as in `linear_attention`.
+        algorithm: as in `linear_attention`, for both terms.
+        initial_state: where the sequence continues from; needs `causal`. None: no keys yet.
+        return_state: whether to return the state after the last key too; needs `causal`.
+        guard: as in `linear_attention`; by default "signed" for "identity" scores, else "clamp".
+        eps: the guard's constant.
+
+    Returns:
+        (N, H, Lq, M); with `return_state` that and a RelativeState, whose size no length adds to:
+        S and Z, the last k values, the sum of those before, and how many there were.
+
+    Raises:
+        TypeError: an input is not floating, or lengths or offset are not integers.
+        ValueError: shapes, dtypes or devices do not fit, a choice is unknown, or needs `causal`.
+
+    Source: Shaw et al. 2018, equations (3) and (4); S0.
+
+    >>> same = Tensor([[[[0.0]] * 3]])
+    >>> value = Tensor([[[[3.0], [6.0], [9.0]]]])
+    >>> itself = Tensor([[[-30.0], [30.0], [-30.0]]])  # weights of about 0, 30 and 0
+    >>> output = relative_linear_attention(same, same, value, itself)
+    >>> [round(o, 2) for o in output.numpy().ravel().tolist()]
+    [3.27, 6.0, 8.73]
+    """
+    name = "relative_linear_attention"
+    query, key, options = prepared(
+        name, query, key, value, causal=causal, query_offset=query_offset,
+        query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        feature_map=feature_map, algorithm=algorithm, eps=eps,
+        guard=guard or _relative_guard(score_map), sums_alone=False,
+        carries="initial_state and return_state" if initial_state or return_state else "",
+    )  # fmt: skip
+    options |= _relative_options(
+        name, query, relative_embedding, score_map, relative_query, feature_map
+    )
+    if initial_state is not None:
+        _check_relative_state(name, initial_state, key, value, relative_embedding, cu_seqlens)
+    inputs, furthest = (query, key, value, relative_embedding), relative_embedding.shape[1] // 2
+    how = initial_state, return_state, options
+    return attend(RelativeLinearAttention, inputs, *how, max_distance=furthest)
+
+
+def relative_linear_attention_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    relative_embedding: Tensor,
+    state: RelativeState | None = None,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: FeatureMap = "elu",
+    guard: str | None = None,
+    eps: float | None = None,
+) -> tuple[Tensor, RelativeState]:
+    """Decode one token with relative positions, from a state whose size no past token adds to.
+
+    Args:
+        query: (N, H, E), float32 or float64.
+        key: (N, H, E).
+        value: (N, H, M).
+        relative_embedding: (H, 2k + 1, E).
+        state: what the token before left behind, which is not changed; None: no keys yet.
+        score_map: as in `relative_linear_attention`.
+        relative_query: as there.
+        feature_map: as there.
+        guard: as there.
+        eps: as there.
+
+    Returns:
+        The output (N, H, M) and the next state.
+
+    Raises:
+        TypeError: an input is not floating.
+        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    """
+    name = "relative_linear_attention_step"
+    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
+    check_inputs(name, layout)
+    guard = guard or _relative_guard(score_map)
+    query, key, features = token_features(name, feature_map, query, key, guard, sums_alone=False)
+    options = {
+        **_relative_options(
+            name, query, relative_embedding, score_map, relative_query, feature_map
+        ),
+        **guard_options(name, guard, eps),
+        "feature_map": features,
+    }
+    if state is not None:
+        _check_relative_state(name, state, key, value, relative_embedding)
+    output, *after = RelativeLinearAttentionStep.apply(
+        query, key, value, relative_embedding, *(state or (None,) * 5), **options
+    )
+    return output, state_of(RelativeLinearAttention, after)
+
+
+def _relative_guard(score_map: str) -> str:
+    """Return the guard that suits scores of one sign, or of both."""
+    return "signed" if score_map == "identity" else "clamp"
+
+
+def _relative_options(
+    name: str,
+    query: Tensor,
+    relative_embedding: Tensor,
+    score_map: str,
+    relative_query: str,
+    feature_map: FeatureMap,
+) -> dict[str, Any]:
+    """Check what only relative attention has; return its options."""
+    check_choice(name, "score_map", score_map, SCORE_MAPS)
+    check_choice(name, "relative_query", relative_query, ("feature", "raw"))
+    if relative_query == "raw" and not is_elementwise(feature_map):
+        raise ValueError(
+            f"{name}: relative_query 'raw' needs a feature_map that kernels apply, one of "
+            f"{', '.join(map(repr, FEATURE_MAPS))}; use relative_query='feature'"
+        )
+    sizes = {"H": query.shape[1], "E": query.shape[-1]}
+    layout = {"relative_embedding": (relative_embedding, "H 2k+1 E")}
+    check_inputs(name, layout, ("query", query), sizes)
+    if relative_embedding.shape[1] % 2 == 0:
+        raise ValueError(
+            f"{name}: relative_embedding must have an odd number of rows, 2k + 1 for the distances "
+            f"-k to k, got {relative_embedding.shape}"
+        )
+    return {"score_map": score_map, "relative_query": relative_query}
+
+
+def _check_relative_state(
+    name: str,
+    state: RelativeState,
+    key: Tensor,
+    value: Tensor,
+    relative_embedding: Tensor,
+    cu_seqlens: Any = None,
+) -> None:
+    sizes = {"N": sequences(key, cu_seqlens), "k": relative_embedding.shape[1] // 2}
+    check_state(name, state, RELATIVE_STATE, key, value, **sizes)
+    if state.length.shape != (sizes["N"],) or state.length.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name}: length must be integers of the shape (N={sizes['N']},), got "
+            f"{state.length.dtype} {state.length.shape}"
+        )
