@@ -4,16 +4,24 @@
 |----------------|------------------------------------------------------------------------|
 | module.py      | the tree of parameters with names, and containers                      |
 | layers.py      | linear maps, embeddings, normalization, dropout, activations           |
-| positions.py   | position encodings                                                     |
+| positions.py   | position encodings and features                                        |
 | variants.py    | how queries attend to keys: the hook for new kinds of attention        |
 | attention.py   | heads and projections around a variant                                 |
 | transformer.py | layers, stacks and models                                              |
+| perceiver.py   | few latents that read a large array                                    |
 """
 
 from .attention import MultiHeadAttention
 from .layers import ELU, GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, Tanh
 from .module import Module, ModuleList, Parameter, Sequential
-from .positions import LearnedPositions, SinusoidalPositions
+from .perceiver import Perceiver
+from .positions import (
+    FourierPositions,
+    LearnedPositions,
+    SinusoidalPositions,
+    fourier_features,
+    grid_positions,
+)
 from .transformer import (
     FeedForward,
     Transformer,
@@ -47,6 +55,7 @@ __all__ = [
     "FavorAttention",
     "FeedForward",
     "FourierLinearAttention",
+    "FourierPositions",
     "LayerNorm",
     "LearnedPositions",
     "Linear",
@@ -55,6 +64,7 @@ __all__ = [
     "ModuleList",
     "MultiHeadAttention",
     "Parameter",
+    "Perceiver",
     "ReLU",
     "RelativeLinearAttention",
     "Sequential",
@@ -68,5 +78,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "TransformerLM",
     "attention_names",
+    "fourier_features",
+    "grid_positions",
     "register_attention",
 ]
