@@ -355,8 +355,8 @@ def _check_options(
 ) -> None:
     if input_dim == 1:
         raise ValueError(
-            "Perceiver: input_dim must be at least 2, got 1: a lone number, normalised, is 0; give the "
-            "bytes their positions as further channels, see FourierPositions"
+            "Perceiver: input_dim must be at least 2, got 1: one number, normalised, is 0; give "
+            "the bytes their positions as further channels, see FourierPositions"
         )
     if num_classes is None and query_dim is not None:
         raise ValueError(
