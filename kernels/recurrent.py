@@ -556,7 +556,8 @@ def _scan(
     dims = round_up(inner), round_up(outer)
     real = kernel_dtype(A)
     shape = _shape(*dims, real)
-    kernel = _scan_kernel(*dims, real, feature_name, features)
+    mapped = "inner" if feature_name == "identity" else features  # the same: one kernel less
+    kernel = _scan_kernel(*dims, real, feature_name, mapped)
     kernel[(ceil_div(outer, shape.columns), H, len(X0)), shape.threads](
         A, B, C, a, b, spans_a, spans_b, offset, step, X0, x0, raw, y, X1, x1
     )

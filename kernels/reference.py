@@ -68,6 +68,16 @@ the gradient of the second term
     ds_ij = w_ij (dn_i . v_j + dd_i)           db_ij = ds_ij f'(b_ij)                         (R5)
     du_i  = sum_j db_ij e_r_ij                 de_r  = sum_{i, j: r_ij = r} db_ij u_i         (R6)
     dv_j += sum_i s_ij dn_i                                                                   (R7)
+
+The delta rule: a state that is corrected, not only added to           (Schlag et al. 2021; S3)
+    r_t = v_t - W_{t-1}^T k_t                                                                 (D1)
+    W_t = W_{t-1} + beta_t k_t r_t^T           (unchanged where t >= key_length)              (D2)
+    o_i = W_t^T q_i                            t: key i + query_offset has been written       (D3)
+its gradient, with G_t = dLoss/dW_t, from the last token to the first
+    dq_i  = W_t g_i                            G_t += q_i g_i^T                               (D4)
+    du_t  = G_t^T k_t                          u_t = beta_t r_t                               (D5)
+    dv_t  = beta_t du_t                        dbeta_t = r_t . du_t                           (D6)
+    dk_t  = G_t u_t - W_{t-1} dv_t             G_{t-1} = G_t - k_t dv_t^T                     (D7)
 """
 
 from __future__ import annotations
@@ -1140,3 +1150,125 @@ def relative_zero_state(key: Array, value: Array, window: int) -> RelativeState:
     N, H, _, M = value.shape
     tail, recent = np.zeros((N, H, M), value.dtype), np.zeros((N, H, window, M), value.dtype)
     return RelativeState(*zero_state(key, value), tail, recent, np.zeros(N, np.int64))
+
+
+def delta_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    beta: ArrayLike,
+    *,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: Array | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array]:
+    """The delta rule, token by token, equations (D1) to (D3).
+
+    Args:
+        query: (N, H, Lq, E) floats.
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        beta: (N, H, Lk) floats.
+        query_offset: query i reads the state after key i + query_offset.
+        query_lengths: (N,) integers; later rows give zeros. None: all count.
+        key_lengths: (N,) integers; later keys write nothing. None: all count.
+        initial_state: W_0 (N, H, E, M); None: zeros.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        The output (N, H, Lq, M), the residuals (N, H, Lk, M), and the state after every key.
+
+    Source: Schlag et al. 2021, equations 23 to 25.
+    """
+    query, key, value, beta = (np.asarray(x, dtype) for x in (query, key, value, beta))
+    W, r = delta_states(key, value, beta, key_lengths, initial_state)
+    read = np.clip(np.arange(query.shape[2]) + query_offset + 1, 0, key.shape[2])
+    q = inside(query, query_lengths)[..., None] * query
+    output = np.empty((*query.shape[:3], value.shape[3]), query.dtype)
+    for i, t in enumerate(read):
+        output[:, :, i] = _times(W[t].swapaxes(-1, -2), q[:, :, i])  # (D3)
+    return output, r, W[-1]
+
+
+def delta_states(
+    key: Array,
+    value: Array,
+    beta: Array,
+    key_lengths: ArrayLike | None,
+    initial_state: Array | None,
+) -> tuple[list[Array], Array]:
+    """Returns W_0, W_1, ... after each key, and the residuals: equations (D1) and (D2)."""
+    valid = inside(key, key_lengths)[..., None]
+    shape = (*key.shape[:2], key.shape[3], value.shape[3])
+    W = [np.zeros(shape, key.dtype) if initial_state is None else initial_state.astype(key.dtype)]
+    r = np.zeros_like(value)
+    for t in range(key.shape[2]):
+        k, v, b = key[:, :, t], value[:, :, t], beta[:, :, t, None]
+        r[:, :, t] = valid[:, :, t] * (v - _times(W[t].swapaxes(-1, -2), k))  # (D1)
+        W.append(W[t] + k[..., :, None] * (b * r[:, :, t])[..., None, :])  # (D2)
+    return W, r
+
+
+def delta_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    beta: ArrayLike,
+    *,
+    grad_state: ArrayLike | None = None,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    initial_state: Array | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The gradient of the delta rule, from the last token to the first, (D4) to (D7).
+
+    Args:
+        grad_output: (N, H, Lq, M), dLoss/do.
+        query: this and all the rest as in `delta_attention`.
+        key: as there.
+        value: as there.
+        beta: as there.
+        grad_state: (N, H, E, M), dLoss/dW of the last state; None: zeros.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        initial_state: as there.
+        dtype: as there.
+
+    Returns:
+        dq, dk, dv, dbeta and dW_0.
+    """
+    g, query, key, value, beta = (
+        np.asarray(x, dtype) for x in (grad_output, query, key, value, beta)
+    )
+    W, r = delta_states(key, value, beta, key_lengths, initial_state)
+    read = np.clip(np.arange(query.shape[2]) + query_offset + 1, 0, key.shape[2])
+    alive = inside(query, query_lengths)[..., None]
+    valid = inside(key, key_lengths)[..., None]
+    G = np.zeros_like(W[0]) if grad_state is None else np.asarray(grad_state, dtype)
+    dq, dk, dv, dbeta = (np.zeros_like(x) for x in (query, key, value, beta))
+    for t in reversed(range(len(W))):
+        for i in np.flatnonzero(read == t):
+            q_i, g_i = alive[:, :, i] * query[:, :, i], alive[:, :, i] * g[:, :, i]
+            dq[:, :, i] = _times(W[t], g_i)  # (D4)
+            G = G + q_i[..., :, None] * g_i[..., None, :]  # (D4)
+        if t == 0:
+            break
+        k, b, r_t, real = (x[:, :, t - 1] for x in (key, beta[..., None], r, valid))
+        du = real * _times(G.swapaxes(-1, -2), k)  # (D5)
+        dbeta[:, :, t - 1] = np.sum(r_t * du, axis=-1)  # (D6)
+        dv[:, :, t - 1] = b * du  # (D6)
+        dk[:, :, t - 1] = real * (_times(G, b * r_t) - _times(W[t - 1], b * du))  # (D7)
+        G = G - k[..., :, None] * (b * du)[..., None, :]  # (D7)
+    return dq, dk, dv, dbeta, G
+
+
+def _times(matrix: Array, vector: Array) -> Array:
+    """Returns each head's matrix times its vector."""
+    product: Array = (matrix @ vector[..., None])[..., 0]
+    return product

@@ -41,12 +41,13 @@ class Problem:
     @property
     def initial_state(self) -> tuple[Array, ...] | None:
         """The arrays of a state where the operation is given one."""
-        return tuple(self.inputs[name] for name in self.state) if "S" in self.inputs else None
+        names = self.state
+        return tuple(self.inputs[x] for x in names) if names[0] in self.inputs else None
 
     @property
     def grad_state(self) -> tuple[Array, ...] | None:
         """The cotangents of the final state where it has any; whole numbers have none."""
-        if "S" not in self.cotangents:
+        if self.state[0] not in self.cotangents:
             return None
         return tuple(self.cotangents[name] for name in self.state if name in self.cotangents)
 
@@ -185,6 +186,21 @@ def relative_state(case: Case, rng: np.random.Generator) -> Arrays:
         "recent": rng.normal(size=(*shape, k, case.value_dim)),
         "length": rng.integers(0, 2 * k + 3, case.batch),
     }
+
+
+def delta_inputs(case: Case, rng: np.random.Generator) -> Arrays:
+    """Keys of length 1, and beta in (0, 1): a write never overshoots."""
+    key = rng.normal(size=(case.batch, case.heads, case.key_length, case.head_dim))
+    return {
+        "key": key / np.linalg.norm(key, axis=-1, keepdims=True),
+        "beta": rng.uniform(size=key.shape[:3]),
+    }
+
+
+def delta_state(case: Case, rng: np.random.Generator) -> Arrays:
+    """W (N, H, E, M)."""
+    shape = case.batch, case.heads, case.head_dim, case.value_dim
+    return {"W": rng.normal(size=shape)}
 
 
 def without_whole_numbers(arrays: Arrays) -> Arrays:

@@ -466,7 +466,7 @@ def hands_its_state_over(operation: Operation, case: Case) -> None:
 
 def rows_axis(name: str) -> int | None:
     """Which axis of an input or a result is the sequence."""
-    if name in ("query", "key", "value", "output", "denominator"):
+    if name in ("query", "key", "value", "beta", "output", "denominator", "residual"):
         return 2
     return 1 if name.endswith("_positions") else None
 

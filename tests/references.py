@@ -186,3 +186,20 @@ def _relative(problem: Problem, dtype: Any, stateful: bool) -> Result:
     )
     more = {"key": dk, "value": dv, **dict(zip(RELATIVE_STATE, dstate, strict=True))}
     return Result(outputs, {name: x + more.get(name, 0) for name, x in found.items()})
+
+
+def delta(problem: Problem, dtype: Any) -> Result:
+    """The delta rule, its residuals and its final state."""
+    names = "query", "key", "value", "beta"
+    inputs = [problem.inputs[name].astype(dtype) for name in names]
+    keywords: dict[str, Any] = {name: x for name, x in problem.keywords.items() if name != "causal"}
+    (keywords["initial_state"],) = problem.initial_state or (None,)
+    (grad_state,) = problem.grad_state or (None,)
+    output, residual, W = reference.delta_attention(*inputs, **keywords, dtype=dtype)
+    *gradients, dW = reference.delta_attention_backward(
+        problem.cotangents["output"], *inputs, grad_state=grad_state, **keywords, dtype=dtype
+    )
+    found = dict(zip(names, gradients, strict=True))
+    if problem.initial_state is not None:
+        found["W"] = dW
+    return Result({"output": output, "residual": residual, "W": W}, found)

@@ -15,6 +15,8 @@ from ..cases import (
     Domain,
     Problem,
     Variant,
+    delta_inputs,
+    delta_state,
     fourier_inputs,
     fourier_state,
     relative_inputs,
@@ -347,6 +349,45 @@ def relative_apply(package: str, algorithm: str) -> Any:
     return apply
 
 
+DELTA_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3), Variant("float32", 40, 33))
+
+if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+    DELTA_VARIANTS += (Variant("float32", 130, 70), *(Variant(*each) for each in EVERY))
+
+
+def delta(package: str = KERNELS, algorithm: str = "recurrent") -> Operation:
+    """The delta rule, with its state and its step."""
+    module = import_module(f"{package}.delta")
+
+    def as_state(state: Any) -> Any:
+        return state if state is None else module.DeltaState(*state)
+
+    def apply(problem: Problem) -> Result:
+        arrays = *qkv(problem), problem.inputs["beta"]
+        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords["initial_state"] = as_state(problem.initial_state)
+        output, residual, state = module.forward(*arrays, **keywords)
+        grad = problem.cotangents["output"], as_state(problem.grad_state)
+        *gradients, beta, initial = module.backward(*grad, *arrays, output, residual, **keywords)
+        named = {**by_name(gradients), "beta": beta}
+        if problem.initial_state is not None:
+            named["W"] = initial.W
+        return Result({"output": output, "residual": residual, "W": state.W}, named)
+
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        token = (inputs[name] for name in ("query", "key", "value", "beta"))
+        return module.step(*token, as_state(state))
+
+    domain = Domain(
+        DELTA_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
+        extras=delta_inputs, states=delta_state,
+    )  # fmt: skip
+    return Operation(
+        "delta", domain, apply, references.delta, step, values=("value", "W"),
+        exempt=("preserves_a_constant_value",),
+    )  # fmt: skip
+
+
 def by_name(gradients: Any) -> dict[str, Array]:
     """Gradients of query, key and value."""
     return dict(zip(("query", "key", "value"), gradients, strict=True))
@@ -395,4 +436,5 @@ OPERATIONS = (
     relative_naive(),
     relative(),
     relative_causal(),
+    delta(),
 )

@@ -25,6 +25,8 @@ from ..cases import (
     Problem,
     Variant,
     cases,
+    delta_inputs,
+    delta_state,
     fourier_inputs,
     fourier_state,
     relative_inputs,
@@ -81,6 +83,11 @@ RELATIVE = Domain(
     follows=True,
 )  # fmt: skip
 
+DELTA = Domain(
+    (Variant("float64", 3, 2),), tiles=(3,), causal=(True,), stateful=True, extras=delta_inputs,
+    states=delta_state,
+)  # fmt: skip
+
 Reference = Callable[[Problem, Any], Result]
 
 
@@ -125,6 +132,11 @@ def test_fourier_backward_with_states(case: Case) -> None:
 @given(cases(RELATIVE))
 def test_relative_backward_with_states(case: Case) -> None:
     assert_proven(references.relative_causal, case)
+
+
+@given(cases(DELTA))
+def test_delta_backward_with_states(case: Case) -> None:
+    assert_proven(references.delta, case)
 
 
 @given(cases(LINEAR))
@@ -180,6 +192,25 @@ def test_linear_attention_is_a_recurrence(case: Case) -> None:
         np.testing.assert_allclose(result["output"][:, :, i], o, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result["S"], S, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result["Z"], Z, rtol=1e-9)
+
+
+@given(cases(DELTA))
+def test_the_residuals_of_the_delta_rule_solve_a_triangular_system(case: Case) -> None:
+    """(I + tril(K K^T, -1) diag(beta)) R = V - K W_0, and the output is linear attention to U."""
+    case = replace(case, query_length=case.key_length, query_lengths=None, query_offset=0)
+    problem = replace(case, key_lengths=None, spread=1.0).problem()
+    query, key, value = references.qkv(problem)
+    beta = problem.inputs["beta"]
+    (W,) = problem.initial_state or (np.zeros((*key.shape[:2], 3, 2)),)
+    strict = np.tril(key @ key.swapaxes(-1, -2), -1) * beta[..., None, :]
+    r = np.linalg.solve(np.eye(case.key_length) + strict, value - key @ W)
+    u = beta[..., None] * r
+    output = query @ W + np.tril(query @ key.swapaxes(-1, -2)) @ u
+    result = references.delta(problem, np.float64).outputs
+    for name, expected in (
+        ("residual", r), ("output", output), ("W", W + key.swapaxes(-1, -2) @ u)
+    ):  # fmt: skip
+        np.testing.assert_allclose(result[name], expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(
