@@ -8,7 +8,8 @@
 | variants.py    | how queries attend to keys: the hook for new kinds of attention        |
 | attention.py   | heads and projections around a variant                                 |
 | transformer.py | layers, stacks and models                                              |
-| perceiver.py   | few latents that read a large array                                    |
+| perceiver.py   | few latents that read a large array; cross_attention.py has how        |
+| dimensions.py  | a Perceiver's shapes as a table                                        |
 """
 
 from .attention import MultiHeadAttention

@@ -19,126 +19,12 @@ from functools import partial
 from typing import Any
 
 from ..tensor import Tensor
-from .attention import MultiHeadAttention
-from .layers import Dropout, LayerNorm, Linear, check_positive
+from .cross_attention import PostNormCrossAttention, PreNormCrossAttention
+from .dimensions import dimensions
+from .layers import LayerNorm, Linear, check_positive
 from .module import Module, ModuleList, Parameter, Sequential
-from .transformer import FeedForward, TransformerEncoderLayer
-from .variants import AttentionVariant, attention_variant, normal
-
-
-class PreNormCrossAttention(Module):
-    """x + attention(norm(x), norm(y)), then x + mlp(norm(x)): what x was is never normalised.
-
-    Args:
-        dim: P, the width of x.
-        context_dim: C, the width of y.
-        num_heads: H; P must be a multiple of it.
-        attention: a variant's name or an `AttentionVariant`.
-        dim_feedforward: the width inside the mlp.
-        dropout: the fraction dropped of what is added to x.
-        activation: "relu" or "gelu".
-
-    Source: Jaegle et al. 2021, appendix E.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        context_dim: int,
-        num_heads: int,
-        *,
-        attention: str | AttentionVariant,
-        dim_feedforward: int,
-        dropout: float,
-        activation: str,
-    ) -> None:
-        self.norm = LayerNorm(dim)
-        self.context_norm = LayerNorm(context_dim)
-        self.attention = MultiHeadAttention(
-            dim, num_heads, attention=attention, key_dim=context_dim, value_dim=context_dim
-        )
-        self.dropout = Dropout(dropout)
-        self.feed_forward = FeedForward(dim, dim_feedforward, dropout, activation, norm_first=True)
-
-    def forward(self, x: Tensor, context: Tensor, lengths: Any = None) -> Tensor:
-        """Read context (B, M, C), of which the first lengths (B,) count, into x (B, N, P)."""
-        update = self.attention(self.norm(x), self.context_norm(context), key_lengths=lengths)
-        return self.feed_forward(x + self.dropout(update))
-
-
-class PostNormCrossAttention(Module):
-    """s = norm(x + attention(norm(x), norm(y))), then s + dense(s): S4's module, literally.
-
-    The attention is three projections and no fourth that joins the heads; the feed-forward network
-    is one dense layer; and the second sum starts from what has been *normalised*, so nothing but
-    its direction is left of what x was.
-
-    Args:
-        dim: P, the width of x.
-        context_dim: C, the width of y.
-        num_heads: H; P must be a multiple of it.
-        attention: a variant's name or an `AttentionVariant`.
-        dropout: the fraction dropped of what is added.
-
-    Source: S4.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        context_dim: int,
-        num_heads: int,
-        *,
-        attention: str | AttentionVariant,
-        dropout: float,
-    ) -> None:
-        self.norm = LayerNorm(dim)
-        self.context_norm = LayerNorm(context_dim)
-        self.attention = ThreeProjections(dim, context_dim, num_heads, attention)
-        self.sum_norm = LayerNorm(dim)
-        self.dense = Linear(dim, dim)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, context: Tensor, lengths: Any = None) -> Tensor:
-        """Read context (B, M, C), of which the first lengths (B,) count, into x (B, N, P)."""
-        update = self.attention(self.norm(x), self.context_norm(context), key_lengths=lengths)
-        x = self.sum_norm(x + self.dropout(update))
-        return x + self.dropout(self.dense(x))
-
-
-class ThreeProjections(Module):
-    """Attention with W_Q, W_K and W_V alone: the heads' outputs, side by side, are the output.
-
-    Args:
-        dim: P, the width of the queries' input and of the output.
-        context_dim: C, the width of the keys' and values' input.
-        num_heads: H; P must be a multiple of it.
-        attention: a variant's name or an `AttentionVariant`.
-    """
-
-    def __init__(
-        self, dim: int, context_dim: int, num_heads: int, attention: str | AttentionVariant
-    ) -> None:
-        self.num_heads = num_heads
-        self.query_projection = Linear(dim, dim)
-        self.key_projection = Linear(context_dim, dim)
-        self.value_projection = Linear(context_dim, dim)
-        self.attention = attention_variant(attention, num_heads, dim // num_heads)
-
-    def forward(self, x: Tensor, context: Tensor, key_lengths: Any = None) -> Tensor:
-        """Map x (B, N, P) and context (B, M, C) to (B, N, P)."""
-        query = self._split(self.query_projection(x))
-        key, value = (
-            self._split(project(context))
-            for project in (self.key_projection, self.value_projection)
-        )
-        heads = self.attention(query, key, value, key_lengths=key_lengths)  # (B, H, N, E)
-        return heads.transpose(1, 2).reshape(x.shape)
-
-    def _split(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = x.reshape(batch, length, self.num_heads, width // self.num_heads)
-        return heads.transpose(1, 2)  # (B, H, length, E)
+from .transformer import TransformerEncoderLayer
+from .variants import AttentionVariant, normal
 
 
 class Block(Module):
@@ -285,7 +171,7 @@ class Perceiver(Module):
             for _ in range(min(depth, BLOCKS[share](depth)))
         )
         if num_classes is None:
-            self.head: Module = Sequential()
+            self.head: Any = Sequential()
         elif query_dim is None:
             self.head = MeanHead(latent_dim, num_classes)
         else:
@@ -306,10 +192,9 @@ class Perceiver(Module):
         Raises:
             ValueError: an array's shape is not the model's, or queries are missing or unexpected.
         """
-        if self.query_dim is None and queries is None:
-            return self.head(self.encode(inputs, lengths))
-        self._check_queries(queries)
-        return self.head(self.encode(inputs, lengths), queries)
+        asked = () if self.query_dim is None and queries is None else (self._checked(queries),)
+        answer: Tensor = self.head(self.encode(inputs, lengths), *asked)
+        return answer
 
     def encode(self, inputs: Tensor, lengths: Any = None) -> Tensor:
         """Map bytes (B, M, C), of which the first lengths (B,) count, to latents (B, N, P)."""
@@ -328,7 +213,36 @@ class Perceiver(Module):
         block: Block = self.blocks[min(repeat, len(self.blocks) - 1)]
         return block
 
-    def _check_queries(self, queries: Tensor | None) -> None:
+    def dimensions(self, num_bytes: int, batch: int = 1, num_queries: int = 1) -> str:
+        """Return S4's table of dimensions: every array, its formula and its shape, in text.
+
+        Shapes are read off a forward pass over zeros, so the table says what the model does. Where
+        repeats share their weights, they share their lines. Biases are left out.
+
+        Args:
+            num_bytes: M.
+            batch: B.
+            num_queries: O, for a model with a query_dim.
+
+        >>> from minitransformer import nn
+        >>> model = nn.Perceiver(3, num_latents=2, latent_dim=4, num_heads=2)
+        >>> print(model.dimensions(num_bytes=100).partition("repeat 1: layer")[0].rstrip())
+        array    formula                        letters        shape            weights (in × out)
+        bytes    the input                      B × M × C      1 × 100 × 3
+        latents  learned, the same for all      B × N × P      1 × 2 × 4
+        <BLANKLINE>
+        repeat 1: latents read bytes
+        Q        norm(latents) W_Q              B × H × N × E  1 × 1 × 2 × 4    4 × 4
+        K        norm(bytes) W_K                B × H × M × E  1 × 1 × 100 × 4  3 × 4
+        V        norm(bytes) W_V                B × H × M × E  1 × 1 × 100 × 4  3 × 4
+        S        Q K^T / sqrt(E), never stored  B × H × N × M  1 × 1 × 2 × 100
+        A        softmax(S) V                   B × H × N × E  1 × 1 × 2 × 4
+        latents  latents + A W_O                B × N × P      1 × 2 × 4        4 × 4
+        latents  latents + mlp(norm(latents))   B × N × P      1 × 2 × 4        4 × 16, 16 × 4
+        """
+        return dimensions(self, num_bytes, batch, num_queries)
+
+    def _checked(self, queries: Tensor | None) -> Tensor:
         if self.query_dim is None:
             raise ValueError(
                 "Perceiver: expected no queries, as the model has no query_dim; build it with "
@@ -340,6 +254,7 @@ class Perceiver(Module):
                 f"Perceiver: queries must be (B, O, {self.query_dim}), got {found}; `encode` "
                 "returns the latents, which need none"
             )
+        return queries
 
 
 BLOCKS: dict[str, Callable[[int], int]] = {
