@@ -25,6 +25,12 @@ def contiguous(*arrays: Array) -> tuple[Array, ...]:
     return tuple(array_module(array).ascontiguousarray(array) for array in arrays)
 
 
+def all_rows(array: Array) -> Array:
+    """Every row of every head as one array `(rows, E)`; no copy where the array is contiguous."""
+    (array,) = contiguous(array)
+    return array.reshape(-1, array.shape[-1])
+
+
 def round_up(size: int, what: str = "head dim") -> int:
     """The head dim that a kernel is compiled for: few sizes, so that few kernels are compiled.
 

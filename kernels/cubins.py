@@ -26,7 +26,18 @@ from unittest.mock import patch
 
 import numpy as np
 
-from . import chunked, features, fourier, guards, linear, recurrent, relative, softmax
+from . import (
+    chunked,
+    delta,
+    features,
+    fourier,
+    guards,
+    linear,
+    normalised,
+    recurrent,
+    relative,
+    softmax,
+)
 from .arrays import HEAD_DIMS
 from .cuda import Kernel, Launch, cuda
 
@@ -130,6 +141,16 @@ def _features(query: Any, key: Any, value: Any) -> None:
     features.cosformer_backward(phi, query, positions, longest=len(positions))
 
 
+def _delta(query: Any, key: Any, value: Any) -> None:
+    inputs, beta = (query, key, value), np.zeros(key.shape[:3], key.dtype)
+    output, residual, state = delta.forward(*inputs, beta)
+    delta.backward(output, state, *inputs, beta, output, residual)
+    delta.step(*(x[:, :, 0] for x in (*inputs, beta)), state)
+    options: dict[str, Any] = {"feature_map": "elu", "normaliser": "sum"}
+    phi, inverse = normalised.forward(query, **options)
+    normalised.backward(phi, query, phi, inverse, **options)
+
+
 # Each calls the host functions of one attention, forward and backward, on query, key and value.
 HOSTS = {
     "softmax": _softmax,
@@ -140,6 +161,7 @@ HOSTS = {
     "fourier": _fourier,
     "relative": _relative,
     "features": _features,
+    "delta": _delta,
 }
 
 

@@ -87,7 +87,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up
+from .arrays import (
+    Array,
+    all_rows,
+    array_module,
+    ceil_div,
+    contiguous,
+    kernel_dtype,
+    round_up,
+)
 from .cuda import Kernel, cuda
 
 TILE = 64  # rows of a block of the FAVOR+ kernels, where the shared memory allows
@@ -485,12 +493,12 @@ def favor_forward(x: Array, projection: Array, *, normalised: bool = False) -> A
         TypeError: the arrays hold something else than float32 or float64.
         ValueError: E is above 256.
     """
-    rows, projection = _rows(x), *contiguous(projection)
+    rows, projection = all_rows(x), *contiguous(projection)
     phi = array_module(x).empty((*x.shape[:-1], projection.shape[0]), x.dtype)
     head_dim, real = round_up(x.shape[-1]), kernel_dtype(x)
     shape = _shape(head_dim, real)
     kernel = _favor_kernel(head_dim, real)[_blocks(rows, shape.rows), shape.threads]
-    kernel(rows, projection, _scale(x), bool(normalised), _rows(phi))
+    kernel(rows, projection, _scale(x), bool(normalised), all_rows(phi))
     return phi
 
 
@@ -517,7 +525,7 @@ def favor_backward(
         dx (N, H, L, E), and dw (R, E) or None.
     """
     xp, real, head_dim = array_module(x), kernel_dtype(x), round_up(x.shape[-1])
-    g, rows, phi, projection = _rows(grad), _rows(x), _rows(phi), *contiguous(projection)
+    g, rows, phi, projection = all_rows(grad), all_rows(x), all_rows(phi), *contiguous(projection)
     dx, G = xp.empty_like(rows), xp.empty(rows.shape[0], x.dtype)
     shape = _shape(head_dim, real)
     kernel = _favor_gradient_kernel(head_dim, real)[_blocks(rows, shape.rows), shape.threads]
@@ -556,11 +564,11 @@ def dpfp_forward(x: Array, *, nu: int = 1) -> Array:
         TypeError: the array holds something else than float32 or float64.
         ValueError: E is above 256.
     """
-    rows = _rows(x)
+    rows = all_rows(x)
     phi = array_module(x).empty((*x.shape[:-1], 2 * x.shape[-1] * nu), x.dtype)
     head_dim, real = round_up(x.shape[-1]), kernel_dtype(x)
     threads = _dpfp_threads(head_dim, real)
-    _dpfp_kernel(head_dim, real)[_blocks(rows, threads[1]), threads](rows, nu, _rows(phi))
+    _dpfp_kernel(head_dim, real)[_blocks(rows, threads[1]), threads](rows, nu, all_rows(phi))
     return phi
 
 
@@ -575,12 +583,12 @@ def dpfp_backward(grad: Array, x: Array, *, nu: int = 1) -> Array:
     Returns:
         dx (N, H, L, E).
     """
-    rows = _rows(x)
+    rows = all_rows(x)
     dx = array_module(x).empty_like(rows)
     head_dim, real = round_up(x.shape[-1]), kernel_dtype(x)
     threads = _dpfp_threads(head_dim, real)
     kernel = _dpfp_gradient_kernel(head_dim, real)[_blocks(rows, threads[1]), threads]
-    kernel(_rows(grad), rows, nu, dx)
+    kernel(all_rows(grad), rows, nu, dx)
     return dx.reshape(x.shape)
 
 
@@ -598,10 +606,10 @@ def cosformer_forward(x: Array, positions: Array, *, longest: int) -> Array:
     Raises:
         TypeError: the array holds something else than float32 or float64.
     """
-    rows = _rows(x)
+    rows = all_rows(x)
     phi = array_module(x).empty((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
     kernel = _cosformer_kernel(kernel_dtype(x))[_blocks(rows, THREADS[1]), THREADS]
-    kernel(rows, *_waves(x, positions, longest), _rows(phi))
+    kernel(rows, *_waves(x, positions, longest), all_rows(phi))
     return phi
 
 
@@ -617,10 +625,10 @@ def cosformer_backward(grad: Array, x: Array, positions: Array, *, longest: int)
     Returns:
         dx (N, H, L, E).
     """
-    rows = _rows(x)
+    rows = all_rows(x)
     dx = array_module(x).empty_like(rows)
     kernel = _cosformer_gradient_kernel(kernel_dtype(x))[_blocks(rows, THREADS[1]), THREADS]
-    kernel(_rows(grad), rows, *_waves(x, positions, longest), dx)
+    kernel(all_rows(grad), rows, *_waves(x, positions, longest), dx)
     return dx.reshape(x.shape)
 
 
@@ -629,12 +637,6 @@ def _waves(x: Array, positions: Array, longest: int) -> tuple[Array, Array]:
     xp = array_module(x)
     theta = xp.asarray(positions, np.float64) * (math.pi / (2 * longest))
     return xp.cos(theta).astype(x.dtype), xp.sin(theta).astype(x.dtype)
-
-
-def _rows(x: Array) -> Array:
-    """Every row of every head as one array (rows, E); no copy where x is contiguous."""
-    (x,) = contiguous(x)
-    return x.reshape(-1, x.shape[-1])
 
 
 def _blocks(rows: Array, size: int) -> int:
