@@ -1,4 +1,4 @@
-"""The command line: `minitransformer train copy`, `copy`, `inspect`, `plan` and `doctor`.
+"""The command line: `minitransformer train TASK`, `copy`, `inspect`, `plan` and `doctor`.
 
 Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
 1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
@@ -7,140 +7,29 @@ Whatever a user can cause ends in one line on stderr: exit code 2 for an option 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .errors import OptionError, UserError
+from .options import PLAN_OPTIONS, TASKS, TaskOptions, integer, shape
 
 # Every other module is imported where it is used: neither help nor the doctor's report about a
 # broken library may depend on that library.
 if TYPE_CHECKING:
     from .runs import Run
+    from .tasks import Command, Models
     from .training import Trainer
 
 Settings = dict[str, Any]
 _RUNS = Path("runs")
-_FRESH = 256
-_SHOWN = 3
-_LONGEST = 2**24
-
-
-class Option(NamedTuple):
-    """A setting of `train copy`, checked both on the command line and in a run's `config.json`.
-
-    Attributes:
-        default: What holds when it is not given.
-        parse: Turns a text into the value, or says in an ArgumentTypeError what is allowed.
-        metavar: How the value is called in the help.
-        help: What the setting does.
-    """
-
-    default: Any
-    parse: Callable[[str], Any]
-    metavar: str
-    help: str
-
-
-def _choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            expected = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-        return text
-
-    return parse
-
-
-def _integer(least: int, most: float = math.inf) -> Callable[[str], int]:
-    expected = f"of at least {least}" if math.isinf(most) else f"from {least} to {most}"
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number {expected}, got {text!r}")
-        return value
-
-    return parse
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){0,2}", text):
-        raise argparse.ArgumentTypeError(f"expected one to three sizes like 32,8, got {text!r}")
-    return tuple(map(int, text.split(",")))
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return value
-
-
-def _choices(default: str, help: str, *allowed: str) -> Option:
-    return Option(default, _choice(*allowed), "|".join(allowed), help)
-
-
-# What `nn.attention_names()` says, without the import that it would take.
-ATTENTIONS = "linear", "softmax", "relative", "fourier", "cosformer", "favor", "dpfp"
-
-OPTIONS = {
-    "attention": _choices(
-        "linear",
-        "which attention to train; both is linear, then softmax",
-        *ATTENTIONS,
-        "both",
-    ),
-    "length": Option(16, _integer(1), "N", "symbols in the longest sequence"),
-    "layers": Option(2, _integer(1), "N", "layers of the encoder, and as many of the decoder"),
-    "heads": Option(4, _integer(1), "N", "attention heads of each layer"),
-    "head_dim": Option(16, _integer(1, 256), "N", "width of a head; the model is HEADS * HEAD_DIM"),
-    "batch_size": Option(32, _integer(1), "N", "sequences in a step"),
-    "steps": Option(600, _integer(1), "N", "gradient steps"),
-    "lr": Option(
-        1e-3, _rate, "RATE", "highest learning rate: after a warm-up, before a decay to 0"
-    ),
-    "optimizer": _choices("adam", "how to take a step", "adam", "radam", "sgd"),
-    "seed": Option(0, _integer(0), "N", "decides the model's start and the data"),
-    "device": _choices("auto", "where to run; auto takes CUDA if it works", "auto", "cpu", "cuda"),
-}
-
-PLAN_OPTIONS = {
-    "lq": Option(1024, _integer(1, _LONGEST), "N", "queries"),
-    "lk": Option(None, _integer(1, _LONGEST), "N", "keys (default: as many as queries)"),
-    "head_dim": Option(64, _integer(1, 256), "N", "width of queries and keys, E"),
-    "value_dim": Option(None, _integer(1, 256), "N", "width of values, M (default: the head dim)"),
-    "max_distance": Option(
-        None, _integer(0, _LONGEST), "K", "relative positions up to this distance (default: none)"
-    ),
-    "fourier": Option(
-        None,
-        _choice("one_plus_cos", "cos"),
-        "FORM",
-        "Fourier positions, one_plus_cos or cos (default: none)",
-    ),
-    "query_offset": Option(0, _integer(0, _LONGEST), "N", "position of the first query"),
-    "batch": Option(1, _integer(1), "N", "sequences"),
-    "heads": Option(8, _integer(1), "N", "heads"),
-    "dtype": _choices("float32", "of all arrays", "float32", "float64"),
-    "cost_model": _choices(
-        "kernel", "what our kernels take, or S0's count of numbers in memory", "kernel", "seed"
-    ),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,33 +60,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(options, error, 1)
 
 
-# -- minitransformer train copy --------------------------------------------------------------------
+# -- minitransformer train TASK --------------------------------------------------------------------
 
 
-def _train_copy(options: argparse.Namespace) -> int:
+def _train(options: argparse.Namespace) -> int:
     from .training import Interruption, train
 
-    run, settings = _resumed(options) if "resume" in options else _started(options)
+    if "resume" in options:
+        run, settings = _resumed(options)
+        task = _task(settings)
+    else:
+        settings = _given(options)
+        task = _task(settings)
+        run = _new_run(options, settings)
     trainers = []
     with Interruption() as interruption:
         for attention in _attentions(settings):
-            trainers.append(_trainer(settings, attention))
+            trainers.append(_trainer(task, settings, attention))
             train(trainers[-1], run, interruption)
             if interruption.signal is not None:
-                return _interrupted(run, trainers[-1], interruption.signal)
-    _finish(run, settings, trainers)
+                return _interrupted(run, settings, trainers[-1], interruption.signal)
+    _finish(run, settings, task, {trainer.attention: trainer.model for trainer in trainers})
     return 0
 
 
-def _started(options: argparse.Namespace) -> tuple[Run, Settings]:
+def _given(options: argparse.Namespace) -> Settings:
+    """Return the settings of a new run."""
+    table = TASKS[options.task].options
+    settings = {name: getattr(options, name, option.default) for name, option in table.items()}
+    return {"task": options.task, **settings, "device": _device(settings["device"])}
+
+
+def _new_run(options: argparse.Namespace, settings: Settings) -> Run:
     """Make the folder of a new run."""
     from .runs import Run
 
-    settings = {name: getattr(options, name, option.default) for name, option in OPTIONS.items()}
-    settings["device"] = _device(settings["device"])
-    run = Run(getattr(options, "out", None) or _new_folder(settings["attention"]))
-    run.create({"task": "copy", **settings, "versions": _versions()})
-    return run, settings
+    run = Run(getattr(options, "out", None) or _new_folder(settings))
+    run.create({**settings, "versions": _versions()})
+    return run
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
@@ -205,7 +105,12 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
     given = vars(options)
     run = _run(options.resume)
     settings = _settings(run)
-    for name in OPTIONS.keys() & given.keys() - {"device"}:
+    if settings["task"] != options.task:
+        raise OptionError(
+            f"argument --resume: {run.folder} is a run of `minitransformer train "
+            f"{settings['task']}`; continue it with that"
+        )
+    for name in settings.keys() & given.keys() - {"device"}:
         if given[name] != settings[name]:
             raise OptionError(
                 f"argument {_flag(name)}: {run.folder} was started with {settings[name]}, got "
@@ -215,8 +120,8 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
     return run, settings
 
 
-def _interrupted(run: Run, trainer: Trainer, number: int) -> int:
-    command = _command("train", "copy", "--resume", str(run.folder))
+def _interrupted(run: Run, settings: Settings, trainer: Trainer, number: int) -> int:
+    command = _command("train", settings["task"], "--resume", str(run.folder))
     print(
         f"interrupted after step {trainer.step} of {trainer.recipe.steps} of {trainer.attention} "
         f"attention; to continue:\n  {command}",
@@ -225,60 +130,45 @@ def _interrupted(run: Run, trainer: Trainer, number: int) -> int:
     return 128 + number
 
 
-def _finish(run: Run, settings: Settings, trainers: Sequence[Trainer]) -> None:
+def _finish(run: Run, settings: Settings, task: Command, models: Models) -> None:
     """Show what was learned, in the terminal and as pictures."""
-    from . import report
-    from .tasks.copy import copy_sequences, fresh_sequences
+    from .plots import plot_training
 
-    batch = fresh_sequences(settings["length"], settings["seed"], _FRESH)
-    results = {trainer.attention: copy_sequences(trainer.model, batch) for trainer in trainers}
-    print(f"\n{_FRESH} fresh sequences of length {settings['length']}, copied symbol by symbol:\n")
-    print("\n".join(report.table(results, run.rows())))
-    for index in range(_SHOWN):
-        print("\n".join(["", *report.example(results, index)]))
-    _draw(run, settings, trainers)
-    print("\n".join(["", *report.files(run.folder)]))
-    mine = " ".join("314159"[: settings["length"]])
-    print(f"\nTo copy a sequence of your own:\n  {_command('copy', str(run.folder), mine)}")
-
-
-def _draw(run: Run, settings: Settings, trainers: Sequence[Trainer]) -> None:
-    from .plots import plot_attention, plot_training
-    from .tasks.copy import attention_maps, fresh_sequences
-
-    size = "{length} symbols, {layers} + {layers} layers, {heads} heads of {head_dim}".format(
-        **settings
-    )
-    plot_training(run.loss_path, run.rows(), f"Copying {size}")
-    shown = fresh_sequences(settings["length"], settings["seed"], 1)
-    for trainer in trainers:
-        plot_attention(
-            run.attention_path(trainer.attention, first=trainer is trainers[0]),
-            attention_maps(trainer.model, shown),
-            f"Where the heads of {trainer.attention} attention look",
-        )
+    print("\n".join(["", *task.report(models, run.seconds())]))
+    plot_training(run.loss_path, run.rows(), task.title, task.answer)
+    for number, (attention, model) in enumerate(models.items()):
+        path = run.attention_path(attention, first=number == 0)
+        task.draw_attention(path, attention, model)
+    print("\n".join(["", *run.contents()]))
+    table = TASKS[settings["task"]]
+    print(f"\n{table.invitation}:\n  {_command(table.command, str(run.folder), task.sample)}")
 
 
 # -- minitransformer copy --------------------------------------------------------------------------
 
 
-def _copy(options: argparse.Namespace) -> int:
-    from . import report
-    from .tasks.copy import copy_sequences, parse_sequence
-
+def _respond(options: argparse.Namespace) -> int:
+    """Let the models of a run answer what a user typed."""
     run = _run(options.run)
     settings = _settings(run)
+    command = TASKS[settings["task"]].command
+    if command != options.name:
+        raise OptionError(
+            f"argument RUN: {run.folder} is a run of `minitransformer train {settings['task']}`, "
+            f"whose models answer `minitransformer {command}`"
+        )
+    task = _task(settings)
     try:
-        batch = parse_sequence(" ".join(options.sequence), settings["length"])
+        question = task.parse(" ".join(options.question))
     except ValueError as error:
-        raise OptionError(f"argument SEQUENCE: {error}") from error
+        raise OptionError(f"argument {options.metavar}: {error}") from error
     settings["device"] = _device("cpu")
-    results = {}
+    models = {}
     for attention in _attentions(settings):
-        trainer = _trainer(settings, attention)
+        trainer = _trainer(task, settings, attention)
         trainer.restore(run.checkpoint_path(attention))
-        results[attention] = copy_sequences(trainer.model, batch)
-    print("\n".join(report.example(results, 0)))
+        models[attention] = trainer.model
+    print("\n".join(task.respond(models, question)))
     return 0
 
 
@@ -360,19 +250,21 @@ def _draw_kernel(reports: dict[str, Any], path: Path) -> None:
 
 
 def _attentions(settings: Settings) -> tuple[str, ...]:
-    chosen = settings["attention"]
-    return ("linear", "softmax") if chosen == "both" else (chosen,)
+    table = TASKS[settings["task"]]
+    chosen = settings[table.compared]
+    return table.pair if chosen == "both" else (chosen,)
 
 
-def _trainer(settings: Settings, attention: str) -> Trainer:
-    from .tasks.copy import CopyTask
+def _task(settings: Settings) -> Command:
+    from .tasks import make_task
+
+    return make_task(settings["task"], settings)
+
+
+def _trainer(task: Command, settings: Settings, attention: str) -> Trainer:
     from .training import Recipe, Trainer
 
-    def pick(*names: str) -> Settings:
-        return {name: settings[name] for name in names}
-
-    task = CopyTask(**pick("length", "layers", "heads", "head_dim"))
-    recipe = Recipe(**pick("batch_size", "steps", "lr", "optimizer", "seed"))
+    recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
     return Trainer(task, recipe, attention, settings["device"])
 
 
@@ -388,9 +280,11 @@ def _settings(run: Run) -> Settings:
     """Read the settings of a run, and check them as if they came from the command line."""
     config = run.config()
     try:
-        return {name: option.parse(str(config[name])) for name, option in OPTIONS.items()}
-    except (KeyError, argparse.ArgumentTypeError) as error:
+        table = TASKS[config["task"]].options
+        settings = {name: option.parse(str(config[name])) for name, option in table.items()}
+    except (KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise UserError(f"{run.config_path}: damaged ({error})") from error
+    return {"task": config["task"], **settings}
 
 
 def _device(device: str) -> str:
@@ -414,8 +308,9 @@ def _versions() -> dict[str, str]:
     return {"minitransformer": __version__, **installed_versions()}
 
 
-def _new_folder(attention: str) -> Path:
-    name = f"copy-{attention}-{datetime.now():%Y%m%d-%H%M%S}"
+def _new_folder(settings: Settings) -> Path:
+    attention = settings[TASKS[settings["task"]].compared]
+    name = f"{settings['task']}-{attention}-{datetime.now():%Y%m%d-%H%M%S}"
     taken = [path.name for path in _RUNS.glob(f"{name}*")]
     return _RUNS / (f"{name}-{len(taken) + 1}" if taken else name)
 
@@ -454,7 +349,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     train = commands.add_parser("train", help="train a model", description="Train a model.")
     tasks = train.add_subparsers(title="tasks", metavar="TASK", required=True)
-    _add_train_copy(tasks)
+    for name, table in TASKS.items():
+        _add_train(tasks, name, table)
     _add_copy(commands)
     _add_inspect(commands)
     _add_plan(commands)
@@ -462,23 +358,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train_copy(tasks: Any) -> None:
+def _add_train(tasks: Any, name: str, table: TaskOptions) -> None:
     parser = tasks.add_parser(
-        "copy",
-        help="copy a sequence of digits, S1's task",
-        description="Train an encoder-decoder transformer to copy sequences of the digits 0 to 9, "
-        "and write\nmetrics, checkpoint and pictures to a folder.",
-        epilog="examples:\n"
-        "  minitransformer train copy\n"
-        "  minitransformer train copy --attention both --out runs/both\n"
-        "  minitransformer train copy --resume runs/both\n"
-        "  minitransformer train copy --layers 4 --heads 8 --head-dim 64 --batch-size 8 "
-        "--steps 3000    # S1",
+        name,
+        help=table.summary,
+        description=table.description,
+        epilog=f"examples:\n{table.examples}",
         argument_default=argparse.SUPPRESS,
     )
-    for name, option in OPTIONS.items():
+    for setting, option in table.options.items():
         parser.add_argument(
-            _flag(name),
+            _flag(setting),
             type=option.parse,
             metavar=option.metavar,
             help=f"{option.help} (default: {option.default})",
@@ -488,14 +378,15 @@ def _add_train_copy(tasks: Any) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help=f"the run's folder, new or empty (default: {_RUNS}/copy-ATTENTION-DATE-TIME)",
+        help=f"the run's folder, new or empty (default: {_RUNS}/{name}-"
+        f"{table.compared.upper()}-DATE-TIME)",
     )
     place.add_argument(
         "--resume",
         metavar="RUN",
         help="continue an interrupted run, with its settings; on the CPU, bit for bit",
     )
-    parser.set_defaults(command=_train_copy, parser=parser)
+    parser.set_defaults(command=_train, parser=parser, task=name)
 
 
 def _add_copy(commands: Any) -> None:
@@ -509,9 +400,9 @@ def _add_copy(commands: Any) -> None:
         "run", metavar="RUN", help="a folder that `minitransformer train copy` made"
     )
     parser.add_argument(
-        "sequence", metavar="SEQUENCE", nargs="+", help="digits, with or without spaces between"
+        "question", metavar="SEQUENCE", nargs="+", help="digits, with or without spaces between"
     )
-    parser.set_defaults(command=_copy, parser=parser)
+    parser.set_defaults(command=_respond, parser=parser, name="copy", metavar="SEQUENCE")
 
 
 def _add_inspect(commands: Any) -> None:
@@ -533,8 +424,8 @@ def _add_inspect(commands: Any) -> None:
         "--arrays 'float32[64,64]' 'float32[64,64]'",
     )
     parser.add_argument("target", metavar="TARGET", help="which kernel; see below")
-    parser.add_argument("--grid", type=_shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
-    parser.add_argument("--block", type=_shape, metavar="X[,Y[,Z]]", help="threads of a block")
+    parser.add_argument("--grid", type=shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
+    parser.add_argument("--block", type=shape, metavar="X[,Y[,Z]]", help="threads of a block")
     parser.add_argument(
         "--arrays",
         nargs="*",
@@ -544,13 +435,13 @@ def _add_inspect(commands: Any) -> None:
     )
     parser.add_argument(
         "--shared",
-        type=_integer(0),
+        type=integer(0),
         default=0,
         metavar="BYTES",
         help="dynamic shared memory of a block (default: 0)",
     )
     parser.add_argument(
-        "--seed", type=_integer(0), default=0, metavar="N", help="decides the arrays (default: 0)"
+        "--seed", type=integer(0), default=0, metavar="N", help="decides the arrays (default: 0)"
     )
     parser.add_argument(
         "--gpu", default="H100", metavar="NAME", help="for the roofline (default: H100)"

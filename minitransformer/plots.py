@@ -60,7 +60,7 @@ _LOOK: Any = {  # Any: the type that matplotlib gives its settings lists every o
 }
 
 
-def plot_training(path: Path, rows: Iterable[Row], title: str = "") -> None:
+def plot_training(path: Path, rows: Iterable[Row], title: str = "", answer: str = "token") -> None:
     """Draw loss and accuracy against the steps, one curve for each attention.
 
     The measured values are drawn faintly, and over them their running mean.
@@ -69,6 +69,7 @@ def plot_training(path: Path, rows: Iterable[Row], title: str = "") -> None:
         path: The PNG file to write.
         rows: The rows of `metrics.jsonl`: `attention`, `step`, `loss` and `accuracy` are read.
         title: Stands above the picture.
+        answer: What the loss is a mean of.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -83,8 +84,8 @@ def plot_training(path: Path, rows: Iterable[Row], title: str = "") -> None:
         for attention, measured in curves.items():
             _curve(upper, attention, measured, "loss")
             _curve(lower, attention, measured, "accuracy")
-        _finish_loss(upper)
-        _finish_accuracy(lower)
+        _finish_loss(upper, answer)
+        _finish_accuracy(lower, answer)
         _write(figure, path)
 
 
@@ -278,18 +279,18 @@ def _running_mean(values: np.ndarray) -> np.ndarray:
     return np.asarray((sums[last] - sums[first]) / (last - first))
 
 
-def _finish_loss(axis: Axes) -> None:
+def _finish_loss(axis: Axes, answer: str) -> None:
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_ylabel("cross entropy (nats per token)")
+    axis.set_ylabel(f"cross entropy (nats per {answer})")
     axis.grid(True)
     axis.legend(frameon=False, title="attention", title_fontsize=9)
 
 
-def _finish_accuracy(axis: Axes) -> None:
+def _finish_accuracy(axis: Axes, answer: str) -> None:
     axis.set_ylim(0, 1.03)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axis.set_ylabel("tokens right")
+    axis.set_ylabel(f"{answer}s right")
     axis.set_xlabel("step")
     axis.grid(True)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,19 @@ from typing import Any
 from .checkpoint import CheckpointError, write_atomically
 
 Row = dict[str, Any]
-WALL_CLOCK = ("seconds", "sequences_per_second")
+WALL_CLOCK = ("seconds", "sequences_per_second", "images_per_second")
 """The columns that differ when a run is repeated; on the CPU all others agree bit for bit."""
+_FILES = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"config\.json", "the settings"),
+        (r"metrics\.jsonl", "one row a step"),
+        (r"checkpoint-(\w+)\.safetensors", r"the trained model, \1 attention"),
+        (r"loss\.png", "loss and accuracy against steps"),
+        (r"attention\.png", "where the heads look"),
+        (r"attention-(\w+)\.png", r"the same with \1 attention"),
+    )
+)
 
 
 class Run:
@@ -45,6 +57,16 @@ class Run:
     def attention_path(self, attention: str, first: bool) -> Path:
         """Return the heat map of one attention; the first that a run trains has the short name."""
         return self.folder / ("attention.png" if first else f"attention-{attention}.png")
+
+    def contents(self) -> list[str]:
+        """Return what the folder holds, a line for each file."""
+        found = [
+            (path.name, pattern.sub(text, path.name))
+            for pattern, text in _FILES
+            for path in sorted(self.folder.iterdir())
+            if pattern.fullmatch(path.name)
+        ]
+        return [f"{self.folder}/", *(f"  {name:30}  {text}" for name, text in found)]
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder and write `config.json` into it.
@@ -87,6 +109,17 @@ class Run:
         with _one_sentence(self.metrics_path, "read"):
             lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
         return [self._parse(number, line) for number, line in enumerate(lines, start=1)]
+
+    def seconds(self) -> dict[str, float]:
+        """Return how long the steps of each attention took.
+
+        Raises:
+            CheckpointError: See `rows`.
+        """
+        seconds: dict[str, float] = {}
+        for row in self.rows():
+            seconds[row["attention"]] = seconds.get(row["attention"], 0.0) + row["seconds"]
+        return seconds
 
     def replace_rows(self, rows: Iterable[Row]) -> None:
         """Make these the rows of `metrics.jsonl`.

@@ -50,7 +50,7 @@ class Recipe:
     """How to train, whatever the task.
 
     Attributes:
-        batch_size: Sequences in a step.
+        batch_size: Examples in a step.
         steps: Steps in all.
         lr: The highest learning rate: it is reached after a warm-up of a tenth of the steps and
             falls to zero along a cosine.
@@ -75,7 +75,7 @@ class Trainer:
     Args:
         task: What to learn.
         recipe: How to train.
-        attention: "linear" or "softmax".
+        attention: Which of the task's attentions, such as "linear" or "softmax".
         device: "cpu" or "cuda".
 
     Attributes:
@@ -116,7 +116,7 @@ class Trainer:
             "lr": lr,
             "grad_norm": norm,
             "seconds": round(seconds, 6),
-            "sequences_per_second": round(self.recipe.batch_size / seconds, 3),
+            f"{self.task.examples}_per_second": round(self.recipe.batch_size / seconds, 3),
         }
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -213,7 +213,7 @@ def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
         while trainer.step < trainer.recipe.steps and interruption.signal is None:
             row = trainer.advance()
             metrics.append(row)
-            _show(bar, row)
+            _show(bar, row, trainer.task.examples)
             if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
                 metrics.sync()
                 trainer.save(path)
@@ -272,12 +272,12 @@ def _progress_bar(trainer: Trainer) -> tqdm[Any]:
     return bar
 
 
-def _show(bar: tqdm[Any], row: Row) -> None:
+def _show(bar: tqdm[Any], row: Row, examples: str) -> None:
     if bar.n == bar.initial:
         bar.unpause()  # the time that compiling took says nothing about the time left
     bar.set_postfix_str(
         f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.1%}, "
-        f"{row['sequences_per_second']:.0f} sequences/s",
+        f"{row[f'{examples}_per_second']:.0f} {examples}/s",
         refresh=False,
     )
     bar.update()

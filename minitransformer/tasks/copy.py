@@ -11,8 +11,10 @@ model can copy what a user types as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,13 +24,15 @@ from ..attention_weights import recorded_weights
 from ..function import no_grad
 from ..generation import generate
 from ..tensor import Tensor
-from . import AttentionMap
+from . import AttentionMap, Models
 
 SYMBOLS = 10
 SEPARATOR = SYMBOLS
 _NAMES = (*map(str, range(SYMBOLS)), "|")
 _TOKENS = len(_NAMES)
 _IGNORED = -100
+_FRESH = 256
+_SHOWN = 3
 
 
 class CopyBatch(NamedTuple):
@@ -62,6 +66,7 @@ class CopyTask:
         layers: Layers of the encoder, and as many of the decoder.
         heads: Attention heads of each layer.
         head_dim: Width of a head; the model is `heads * head_dim` wide.
+        seed: The training's, so that the sequences of the report are others.
 
     Source: S1; S1 itself has 4 layers, 8 heads of 64 and lengths 8, 16, 32 and 64.
     """
@@ -70,6 +75,9 @@ class CopyTask:
     layers: int = 2
     heads: int = 4
     head_dim: int = 16
+    seed: int = 0
+    examples: ClassVar[str] = "sequences"
+    answer: ClassVar[str] = "token"
 
     def build(self, attention: str) -> nn.Transformer:
         """Return a new transformer, with learned positions and normalization first.
@@ -107,6 +115,48 @@ class CopyTask:
         loss = F.cross_entropy(logits.reshape(-1, _TOKENS), targets.reshape(-1))
         right = logits.numpy().argmax(axis=-1) == targets
         return loss, float(right[batch.valid].mean())
+
+    @property
+    def title(self) -> str:
+        """The task and the size of the model."""
+        return (
+            f"Copying {self.length} symbols, {self.layers} + {self.layers} layers, "
+            f"{self.heads} heads of {self.head_dim}"
+        )
+
+    @property
+    def sample(self) -> str:
+        """A sequence as a user types it."""
+        return " ".join("314159"[: self.length])
+
+    def report(self, models: Models, seconds: Mapping[str, float]) -> list[str]:
+        """Return how well fresh sequences are copied, and the first of them."""
+        batch = fresh_sequences(self.length, self.seed, _FRESH)
+        results = {attention: copy_sequences(model, batch) for attention, model in models.items()}
+        return [
+            f"{_FRESH} fresh sequences of length {self.length}, copied symbol by symbol:",
+            "",
+            *_table(results, seconds),
+            *(line for index in range(_SHOWN) for line in ("", *_example(results, index))),
+        ]
+
+    def draw_attention(self, path: Path, attention: str, model: nn.Transformer) -> None:
+        """Draw the weights of all heads while the model copies a fresh sequence."""
+        from ..plots import plot_attention
+
+        maps = attention_maps(model, fresh_sequences(self.length, self.seed, 1))
+        plot_attention(path, maps, f"Where the heads of {attention} attention look")
+
+    def parse(self, text: str) -> CopyBatch:
+        """Return the sequence that a user typed, see `parse_sequence`."""
+        return parse_sequence(text, self.length)
+
+    def respond(self, models: Models, question: CopyBatch) -> list[str]:
+        """Return the sequence and its copies."""
+        results = {
+            attention: copy_sequences(model, question) for attention, model in models.items()
+        }
+        return _example(results, 0)
 
 
 class CopyResult(NamedTuple):
@@ -225,3 +275,31 @@ def _attention_map(path: str, weights: np.ndarray, batch: CopyBatch) -> Attentio
     inner = (stack, kind) == ("decoder", "self")
     tokens = spell((batch.decoder_input if inner else batch.source)[0])
     return AttentionMap(f"{stack} {int(index) + 1}, {kind}", weights, tokens, tokens)
+
+
+def _table(results: Mapping[str, CopyResult], seconds: Mapping[str, float]) -> list[str]:
+    """Return the accuracies, a line for each attention."""
+    return [
+        "  attention    tokens right   sequences right   trained in",
+        *(
+            f"  {attention:9}   {result.tokens_right:13.2%}   {result.sequences_right:15.2%}"
+            f"   {seconds[attention]:8.1f} s"
+            for attention, result in results.items()
+        ),
+    ]
+
+
+def _example(results: Mapping[str, CopyResult], index: int) -> list[str]:
+    """Return a sequence and its copies; below a copy, a caret points at each wrong symbol."""
+    source, lines = "", []
+    for attention, result in results.items():
+        wanted, found = result.pair(index)
+        source = _line("source", spell(wanted))
+        lines.append(_line(attention, spell(found)))
+        if (wanted != found).any():
+            lines.append(_line("  wrong", np.where(wanted != found, "^", " ")).rstrip())
+    return [source, *lines]
+
+
+def _line(label: str, symbols: Iterable[str]) -> str:
+    return f"  {label:9} {' '.join(symbols)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ class LineTask:
         features: Width of x, so that models of different sizes can be had.
         spoilt: The first step whose data are not numbers.
     """
+
+    examples: ClassVar[str] = "sequences"
 
     def __init__(self, features: int = 2, spoilt: int = 10**9) -> None:
         self.features, self.drawn, self.spoilt = features, 0, spoilt

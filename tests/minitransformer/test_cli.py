@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -20,12 +21,16 @@ from hypothesis import strategies as st
 
 from minitransformer import cli, nn
 from minitransformer.checkpoint import load
+from minitransformer.options import ATTENTIONS, PLAN_OPTIONS, TASKS, Option
 from minitransformer.runs import WALL_CLOCK
+from minitransformer.tasks import make_task
+from minitransformer.training import Recipe
 
 COMMAND = (sys.executable, "-m", "minitransformer")
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4")
 SMALL = (*SIZE, "--steps", "12", "--device", "cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
+TABLES = {name: table.options for name, table in TASKS.items()} | {"plan": PLAN_OPTIONS}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -229,19 +234,29 @@ def test_a_bad_value(complaint: Callable[..., str], option: str, value: str, exp
     assert line == f"minitransformer train copy: error: argument {option}: {expected}"
 
 
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 @given(text=st.text())
-def test_any_text_is_a_value_or_an_argument_error(text: str) -> None:
-    for option in cli.OPTIONS.values():
+def test_any_text_is_a_value_or_an_argument_error(table: dict[str, Option], text: str) -> None:
+    for option in table.values():
         try:
             assert option.parse(str(option.parse(text))) == option.parse(text)
         except argparse.ArgumentTypeError as error:
             assert repr(text) in str(error)
 
 
-def test_the_defaults_are_allowed() -> None:
-    assert all(
-        option.parse(str(option.default)) == option.default for option in cli.OPTIONS.values()
-    )
+@pytest.mark.parametrize("task", TASKS)
+def test_the_defaults_are_allowed(task: str) -> None:
+    for option in TASKS[task].options.values():
+        assert option.parse(str(option.default)) == option.default
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_setting_has_an_option(task: str) -> None:
+    table = TASKS[task]
+    assert make_task(task, {name: option.default for name, option in table.options.items()})
+    assert table.options.keys() >= {field.name for field in dataclasses.fields(Recipe)}
+    for chosen in (*table.pair, "both"):
+        assert table.options[table.compared].parse(chosen) == chosen
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,9 @@ def test_folders_that_do_not_play_along(
     ("name", "content", "expected"),
     [
         ("config.json", b"{", "config.json: damaged (Expecting property name"),
-        ("config.json", b"{}", "config.json: damaged ('attention')"),
+        ("config.json", b"{}", "config.json: damaged ('task')"),
+        ("config.json", b'{"task": "copy"}', "config.json: damaged ('attention')"),
+        ("config.json", b'{"task": ["copy"]}', "config.json: damaged (unhashable type: 'list')"),
         ("config.json", None, "damaged: there is no run here (config.json"),
         ("checkpoint-linear.safetensors", None, "linear.safetensors: there is no checkpoint here"),
         ("checkpoint-linear.safetensors", b"1234", "linear.safetensors: damaged (truncated or not"),
@@ -389,11 +406,14 @@ def test_output_that_nobody_reads(folder: Path) -> None:
     assert process.wait() == 141
 
 
-def test_help_shows_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("task", TASKS)
+def test_help_shows_every_option_and_its_default(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="0"):
-        cli.main(["train", "copy", "--help"])
+        cli.main(["train", task, "--help"])
     text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for name, option in cli.OPTIONS.items():
+    for name, option in TASKS[task].options.items():
         assert f"--{name.replace('_', '-')} {option.metavar} " in text
         assert f"{option.help} (default: {option.default})" in text
     assert "--out FOLDER" in text
@@ -437,4 +457,4 @@ def test_help_and_errors_load_neither_numba_nor_matplotlib() -> None:
 
 
 def test_train_offers_every_attention() -> None:
-    assert set(cli.ATTENTIONS) == set(nn.attention_names())
+    assert set(ATTENTIONS) == set(nn.attention_names())

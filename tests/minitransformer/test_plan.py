@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import cli
+from minitransformer.options import PLAN_OPTIONS
 from minitransformer.plan import draw_map, report
 from minitransformer_kernels.planner import Sizes, plan
 
@@ -159,13 +160,13 @@ def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["plan", "--help"])
     text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for name, option in cli.PLAN_OPTIONS.items():
+    for name, option in PLAN_OPTIONS.items():
         assert f"--{name.replace('_', '-')} {option.metavar} {option.help}" in text
 
 
 @given(text=st.text())
 def test_any_text_is_a_value_or_an_argument_error(text: str) -> None:
-    for option in cli.PLAN_OPTIONS.values():
+    for option in PLAN_OPTIONS.values():
         try:
             assert option.parse(str(option.parse(text))) == option.parse(text)
         except argparse.ArgumentTypeError as error:
