@@ -30,11 +30,32 @@ needed: that is cheaper than reading them from memory, and l_i is all that the f
 
 (8) holds because sum_t p_it v_t is o_i: a sum over all keys has become one over M columns.
 
+**Relative scores** (Shaw et al. 2018). A number b_ir for each query and distance r from -k to k is
+added to the product; what is farther counts as being at the end. With query i at i + offset,
+
+    s_ij = scale (q_i . k_j + b_i,r(i,j))     r(i, j) = clip(j - i - offset, -k, k)           (10)
+    db_ir = scale sum_{j: r(i,j) = r} ds_ij                                                   (11)
+
+Shaw's b_ir = q_i . e_r is a product of matrices, made before. In (11) a distance between the ends
+has one key: its gradient is written as it comes. Only both ends are sums.
+
+**Dropout.** Each weight is multiplied by m_ij, which is 0 with probability d and else 1 / (1 - d),
+by random bits that depend on nothing but a seed and on n, h, i and j (`dropout`): the same in all
+kernels, and stored by none.
+
+    o_i = sum_j m_ij p_ij v_j                 dv_j = sum_i m_ij p_ij g_i                      (12)
+    ds_ij = p_ij (m_ij g_i . v_j - delta_i)                                                   (13)
+
+The sum d of (4) is that of all weights, and (8) still holds: sum_t p_it m_it v_t is o_i.
+
 The kernels in this file:
 
     _forward_kernel         (1)-(5); a block owns a tile of queries and walks the keys
     _query_gradient_kernel  (7)-(9), dq; the same walk. It also leaves delta for the next
     _key_gradient_kernel    (6), (7), (9), dk and dv; a block owns keys and walks the queries
+
+Each is also made with relative scores (`biased`) or dropout (`dropping`), or both. These are
+constants of the compiler: without them, the kernel is what it would be if they did not exist.
 
 One thread pattern serves all three. threadIdx.x = x is a row of the tile that the block owns, and
 threadIdx.y = y a part of the work on that row: first the scores with some of the rows that are
@@ -61,6 +82,8 @@ from .arrays import (
     round_up,
 )
 from .cuda import Kernel, cuda
+from .dropout import arguments as dropout_arguments
+from .dropout import random_word
 
 TILE = 64  # queries of a block, where the shared memory allows
 WIDTH = 4  # sums that a thread makes at once, at least
@@ -93,8 +116,16 @@ def _backward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
     return _Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
 
 
+@cuda.jit(device=True)
+def _column(distance, furthest):  # type: ignore[no-untyped-def]
+    """Where the relative scores of a query have that of a distance (10)."""
+    return min(max(distance, -furthest), furthest) + furthest
+
+
 @cache
-def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+def _forward_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
+) -> Kernel:
     rows, parts, step = _forward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, value_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
@@ -102,9 +133,14 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
     @cuda.jit(fastmath=True)
     def forward(  # type: ignore[no-untyped-def]
-        query, key, value, query_lengths, key_lengths, causal, offset, scale, output, log_sum_exp
-    ):
-        """Arrays (N, H, L, E) or (N, H, L, M), the last (N, H, Lq); writes the last two."""
+        query, key, value, relative_scores, query_lengths, key_lengths, causal, offset, scale, seed,
+        dropped, survivor, output, log_sum_exp,
+    ):  # fmt: skip
+        """Arrays (N, H, L, E) or (N, H, L, M), relative_scores (N, H, Lq, 2k + 1).
+
+        Of random words below `dropped` a weight is dropped, else multiplied by `survivor`. Writes
+        the last two, log_sum_exp (N, H, Lq).
+        """
         q = cuda.shared.array((head_dim, pitch), real)  # transposed
         k = cuda.shared.array((step, head_dim), real)
         v = cuda.shared.array((step, value_dim), real)
@@ -125,6 +161,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         seen = min(last_key, i + offset + 1) if causal else last_key
         if i >= last_query:
             seen = 0
+        near, furthest = min(i, query.shape[2] - 1), relative_scores.shape[3] // 2
 
         for r in range(y, rows, parts):
             for e in range(x, head_dim, rows):
@@ -156,6 +193,9 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                     for c in range(at_once):
                         sums[c] += q[e, x] * k[j + c, e]
                 for c in range(at_once):
+                    if biased:
+                        column = _column(start + j + c - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
                     score = sums[c] if start + j + c < seen else real(-2e30)
                     s[j + c, x] = score
                     own_highest = max(own_highest, score)
@@ -169,9 +209,14 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             highest = new_highest
             total *= shrink
             for t in range(own_keys):
-                p = math.exp(s[y * own_keys + t, x] - highest)
-                s[y * own_keys + t, x] = p
+                j = y * own_keys + t
+                p = math.exp(s[j, x] - highest)
                 total += p
+                kept = real(1)
+                if dropping:
+                    word = random_word(seed, n, h, i, start + j)
+                    kept = survivor if word >= dropped else real(0)
+                s[j, x] = kept * p  # (12)
             cuda.syncthreads()
 
             for t in range(0, own_columns, width):
@@ -207,7 +252,9 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 
 @cache
-def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+def _query_gradient_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
+) -> Kernel:
     rows, parts, step = _backward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, head_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
@@ -215,10 +262,10 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
     @cuda.jit(fastmath=True)
     def query_gradient(  # type: ignore[no-untyped-def]
-        grad_output, query, key, value, output, log_sum_exp, query_lengths, key_lengths, causal,
-        offset, scale, dq, delta,
+        grad_output, query, key, value, relative_scores, output, log_sum_exp, query_lengths,
+        key_lengths, causal, offset, scale, seed, dropped, survivor, dq, delta, drelative,
     ):  # fmt: skip
-        """Writes dq and delta (N, H, Lq)."""
+        """Writes dq, delta (N, H, Lq), and drelative where it is not zero."""
         q = cuda.shared.array((head_dim, pitch), real)
         g = cuda.shared.array((value_dim, pitch), real)
         k = cuda.shared.array((step, head_dim), real)
@@ -253,7 +300,8 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             dq_own[t] = real(0)
         cuda.syncthreads()
 
-        near = min(i, query.shape[2] - 1)
+        near, furthest = min(i, query.shape[2] - 1), relative_scores.shape[3] // 2
+        before, after = real(0), real(0)  # (11) at both ends, of the keys that this thread meets
         l_i = log_sum_exp[n, h, near]
         delta_i = real(0)
         for m in range(M):
@@ -279,15 +327,30 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                     for c in range(at_once):
                         sums[c] += q[e, x] * k[j + c, e]
                 for c in range(at_once):
+                    if biased:
+                        column = _column(start + j + c - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
                     ds[j + c, x] = (
                         math.exp(sums[c] - l_i) if start + j + c < seen else real(0)
                     )  # (2)
-                    sums[c] = -delta_i
+                    sums[c] = real(0)
                 for m in range(value_dim):
                     for c in range(at_once):
                         sums[c] += g[m, x] * v[j + c, m]
                 for c in range(at_once):
-                    ds[j + c, x] *= sums[c]  # (7)
+                    kept = real(1)
+                    if dropping:
+                        word = random_word(seed, n, h, i, start + j + c)
+                        kept = survivor if word >= dropped else real(0)
+                    ds[j + c, x] *= kept * sums[c] - delta_i  # (7), (13)
+                    if biased and i < query.shape[2]:
+                        distance = start + j + c - i - offset
+                        if distance <= -furthest or furthest == 0:
+                            before += ds[j + c, x]
+                        elif distance >= furthest:
+                            after += ds[j + c, x]
+                        else:
+                            drelative[n, h, i, distance + furthest] = scale * ds[j + c, x]  # (11)
             cuda.syncthreads()
 
             for t in range(0, own_columns, width):
@@ -308,11 +371,24 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
             if y == 0:
                 delta[n, h, i] = delta_i
 
+        if biased:
+            for end in range(2):  # `before` last: with k = 0, both ends are one, and it has all
+                ds[y, x] = before if end == 1 else after
+                cuda.syncthreads()
+                total = real(0)
+                for part in range(parts):
+                    total += ds[part, x]
+                if y == 0 and i < query.shape[2]:
+                    drelative[n, h, i, (1 - end) * 2 * furthest] = scale * total  # (11)
+                cuda.syncthreads()
+
     return query_gradient
 
 
 @cache
-def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
+def _key_gradient_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
+) -> Kernel:
     rows, parts, step = _backward_shape(head_dim, value_dim, real)
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
     at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
@@ -320,8 +396,8 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
     @cuda.jit(fastmath=True)
     def key_gradient(  # type: ignore[no-untyped-def]
-        grad_output, query, key, value, log_sum_exp, delta, query_lengths, key_lengths, causal,
-        offset, scale, dk, dv,
+        grad_output, query, key, value, relative_scores, log_sum_exp, delta, query_lengths,
+        key_lengths, causal, offset, scale, seed, dropped, survivor, dk, dv,
     ):  # fmt: skip
         """Writes dk and dv."""
         k = cuda.shared.array((head_dim, pitch), real)
@@ -346,6 +422,7 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         seen_from = j - offset if causal else 0
         if j >= last_key:
             seen_from = last_query
+        furthest = relative_scores.shape[3] // 2
 
         for r in range(y, rows, parts):
             for e in range(x, head_dim, rows):
@@ -382,6 +459,10 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         sums[c] += k[e, x] * q[r + c, e]
                 for c in range(at_once):
                     i = start + r + c
+                    if biased:
+                        near = min(i, query.shape[2] - 1)
+                        column = _column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
                     p[r + c, x] = real(0)
                     if seen_from <= i and i < last_query:
                         p[r + c, x] = math.exp(sums[c] - log_sum_exp[n, h, i])  # (2)
@@ -391,7 +472,12 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         sums[c] += v[m, x] * g[r + c, m]
                 for c in range(at_once):
                     i = min(start + r + c, last_query - 1)
-                    ds[r + c, x] = p[r + c, x] * (sums[c] - delta[n, h, i])  # (7)
+                    kept = real(1)
+                    if dropping:
+                        word = random_word(seed, n, h, i, j)
+                        kept = survivor if word >= dropped else real(0)
+                    ds[r + c, x] = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
+                    p[r + c, x] *= kept  # (12)
             cuda.syncthreads()
 
             for t in range(0, own_v, width):
@@ -435,8 +521,11 @@ def forward(
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
     scale: float | None = None,
+    relative_scores: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
 ) -> tuple[Array, Array]:
-    """Softmax attention, equations (1) to (5), without its matrix of weights.
+    """Softmax attention without its matrix of weights: (1) to (5), (10), (12).
 
     Args:
         query: `(N, H, Lq, E)`, float32 or float64.
@@ -447,15 +536,19 @@ def forward(
         query_lengths: `(N,)` integers; output rows from there on are zero.
         key_lengths: `(N,)` integers; keys from there on are not seen.
         scale: the factor of the scores; None is 1 / sqrt(E).
+        relative_scores: `(N, H, Lq, 2k + 1)`: column r + k is added to the product of query i with
+            the key at distance r = clip(j - i - query_offset, -k, k). None: nothing is.
+        dropout: the probability, in [0, 1), that a weight is dropped.
+        seed: a whole number in [0, 2^63): the same one drops the same weights.
 
     Returns:
         The output `(N, H, Lq, M)`, and l of equation (1) `(N, H, Lq)` for `backward`.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256.
+        ValueError: E or M is above 256, or dropout or seed are out of their range.
 
-    Source: Vaswani et al. 2017, equation 1; S3.
+    Source: Vaswani et al. 2017, equation 1; Shaw et al. 2018, equation 2; S3.
 
     Example:
         >>> import numpy as np
@@ -469,18 +562,17 @@ def forward(
     value_dim = value.shape[3]
     output = xp.empty((batch, heads, length, value_dim), query.dtype)
     log_sum_exp = xp.empty((batch, heads, length), query.dtype)
+    options = _arguments(
+        query, key, causal, query_offset, query_lengths, key_lengths, scale, dropout, seed
+    )
     if not output.size:
         return output, log_sum_exp
     dims = round_up(head_dim), round_up(value_dim, "value dim")
     shape = _forward_shape(*dims, real)
-    number = query.dtype.type
-    _forward_kernel(*dims, real)[(ceil_div(length, shape.rows), heads, batch), shape.threads](
-        *contiguous(query, key, value),
-        lengths_or_full(query_lengths, batch, length, query),
-        lengths_or_full(key_lengths, batch, key.shape[2], query),
-        bool(causal),
-        int(query_offset),
-        number(head_dim**-0.5 if scale is None else scale),
+    kernel = _forward_kernel(*dims, real, relative_scores is not None, dropout > 0)
+    kernel[(ceil_div(length, shape.rows), heads, batch), shape.threads](
+        *contiguous(query, key, value, _array_of(relative_scores, query)),
+        *options,
         output,
         log_sum_exp,
     )
@@ -500,8 +592,11 @@ def backward(
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
     scale: float | None = None,
-) -> tuple[Array, Array, Array]:
-    """The gradient of softmax attention, equations (6) to (9).
+    relative_scores: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> tuple[Array, ...]:
+    """The gradient of softmax attention: (6) to (9), (11) to (13).
 
     Args:
         grad_output: `(N, H, Lq, M)`, dLoss/doutput.
@@ -515,37 +610,72 @@ def backward(
         query_lengths: as there.
         key_lengths: as there.
         scale: as there.
+        relative_scores: as there.
+        dropout: as there.
+        seed: as there.
 
     Returns:
-        dq `(N, H, Lq, E)`, dk `(N, H, Lk, E)` and dv `(N, H, Lk, M)`.
+        dq `(N, H, Lq, E)`, dk `(N, H, Lk, E)`, dv `(N, H, Lk, M)`; where relative scores were given
+        their gradient, too.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256.
+        ValueError: E or M is above 256, or dropout or seed are out of their range.
 
     Source: Dao et al. 2022, appendix B.
     """
     xp, real = array_module(query), kernel_dtype(query)
     batch, heads, length, head_dim = query.shape
     key_length, value_dim = value.shape[2:]
-    dq, dk, dv = (xp.zeros(array.shape, query.dtype) for array in (query, key, value))
+    biased = relative_scores is not None
+    relative_scores = _array_of(relative_scores, query)
+    dq, dk, dv, drelative = (
+        xp.zeros(array.shape, query.dtype) for array in (query, key, value, relative_scores)
+    )
+    gradients = (dq, dk, dv, drelative) if biased else (dq, dk, dv)
     if not (dq.size and dk.size and dv.size):
-        return dq, dk, dv
+        return gradients
     delta = xp.empty_like(log_sum_exp)
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _backward_shape(*dims, real)
-    inputs = contiguous(grad_output, query, key, value)
-    masks = (
-        lengths_or_full(query_lengths, batch, length, query),
-        lengths_or_full(key_lengths, batch, key_length, query),
+    shape, kind = _backward_shape(*dims, real), (real, biased, dropout > 0)
+    inputs = contiguous(grad_output, query, key, value, relative_scores)
+    options = _arguments(
+        query, key, causal, query_offset, query_lengths, key_lengths, scale, dropout, seed
+    )
+    _query_gradient_kernel(*dims, *kind)[
+        (ceil_div(length, shape.rows), heads, batch), shape.threads
+    ](*inputs, *contiguous(output, log_sum_exp), *options, dq, delta, drelative)
+    _key_gradient_kernel(*dims, *kind)[
+        (ceil_div(key_length, shape.rows), heads, batch), shape.threads
+    ](*inputs, *contiguous(log_sum_exp), delta, *options, dk, dv)
+    return gradients
+
+
+def _array_of(relative_scores: Array | None, query: Array) -> Array:
+    """The relative scores; without any, an array that no kernel reads."""
+    if relative_scores is None:
+        return array_module(query).empty((0, 0, 0, 1), query.dtype)
+    return relative_scores
+
+
+def _arguments(
+    query: Array,
+    key: Array,
+    causal: bool,
+    query_offset: int,
+    query_lengths: Array | None,
+    key_lengths: Array | None,
+    scale: float | None,
+    dropout: float,
+    seed: int,
+) -> tuple[Any, ...]:
+    """What every kernel takes after its inputs, in the types that it takes."""
+    number = query.dtype.type
+    return (
+        lengths_or_full(query_lengths, query.shape[0], query.shape[2], query),
+        lengths_or_full(key_lengths, query.shape[0], key.shape[2], query),
         bool(causal),
         int(query_offset),
-        query.dtype.type(head_dim**-0.5 if scale is None else scale),
+        number(query.shape[3] ** -0.5 if scale is None else scale),
+        *dropout_arguments(dropout, seed, number),
     )
-    _query_gradient_kernel(*dims, real)[
-        (ceil_div(length, shape.rows), heads, batch), shape.threads
-    ](*inputs, *contiguous(output, log_sum_exp), *masks, dq, delta)
-    _key_gradient_kernel(*dims, real)[
-        (ceil_div(key_length, shape.rows), heads, batch), shape.threads
-    ](*inputs, *contiguous(log_sum_exp), delta, *masks, dk, dv)
-    return dq, dk, dv

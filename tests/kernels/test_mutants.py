@@ -75,8 +75,8 @@ MUTANTS = [
         "delta_dropped",
         softmax,
         "softmax.py",
-        "sums[c] = -delta_i",
-        "sums[c] = real(0)",
+        "ds[j + c, x] *= kept * sums[c] - delta_i",
+        "ds[j + c, x] *= kept * sums[c]",
     ),
     Mutant(
         "scale_forgotten_in_dq",
