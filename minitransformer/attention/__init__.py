@@ -10,6 +10,8 @@ nothing gives zeros, and passes no gradient.
 | `linear_attention`      | (Lq + Lk) E M      | S (E x M) and Z (E)      |
 | `relative_linear_...`   | the same, + 2k + 1 | S, Z, the last k values  |
 | `fourier_linear_...`    | the same, times 3  | S (3E x M) and Z (3E)    |
+| `graph_attention`       | edges (M + 1)      | -                        |
+| `graph_dot_product_...` | edges (E + M)      | -                        |
 | `..._step`              | E M, one token     | the state, in and out    |
 """
 
@@ -18,6 +20,7 @@ from minitransformer_kernels.recurrent import LinearState
 from minitransformer_kernels.relative import RelativeState
 
 from .fourier import fourier_linear_attention, fourier_linear_attention_step
+from .graph import graph_attention, graph_dot_product_attention
 from .linear import linear_attention, linear_attention_step
 from .relative import relative_linear_attention, relative_linear_attention_step
 from .softmax import softmax_attention
@@ -28,6 +31,8 @@ __all__ = [
     "RelativeState",
     "fourier_linear_attention",
     "fourier_linear_attention_step",
+    "graph_attention",
+    "graph_dot_product_attention",
     "linear_attention",
     "linear_attention_step",
     "relative_linear_attention",

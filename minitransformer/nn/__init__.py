@@ -7,12 +7,14 @@
 | positions.py   | position encodings and features                                        |
 | variants.py    | how queries attend to keys: the hook for new kinds of attention        |
 | attention.py   | heads and projections around a variant                                 |
+| graph.py       | graphs, and attention to neighbours in them                            |
 | transformer.py | layers, stacks and models                                              |
 | perceiver.py   | few latents that read a large array; cross_attention.py has how        |
 | dimensions.py  | a Perceiver's shapes as a table                                        |
 """
 
 from .attention import MultiHeadAttention
+from .graph import Graph, GraphAttention
 from .layers import ELU, GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, Tanh
 from .module import Module, ModuleList, Parameter, Sequential
 from .perceiver import Perceiver
@@ -57,6 +59,8 @@ __all__ = [
     "FeedForward",
     "FourierLinearAttention",
     "FourierPositions",
+    "Graph",
+    "GraphAttention",
     "LayerNorm",
     "LearnedPositions",
     "Linear",
