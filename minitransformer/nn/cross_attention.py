@@ -6,6 +6,7 @@
 | `PostNormCrossAttention` | s + dense(s), with s = norm(x + attention(norm(x), norm(y)))  |
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..tensor import Tensor
@@ -104,11 +105,20 @@ class ThreeProjections(Module):
         context_dim: C, the width of the keys' and values' input.
         num_heads: H; P must be a multiple of it.
         attention: a variant's name or an `AttentionVariant`.
+
+    Raises:
+        ValueError: P is not a multiple of H.
     """
+
+    on_weights: Callable[[Tensor], None] | None = None  # who wants the weights of every forward
 
     def __init__(
         self, dim: int, context_dim: int, num_heads: int, attention: str | AttentionVariant
     ) -> None:
+        if dim % num_heads:
+            raise ValueError(
+                f"ThreeProjections: dim must be a multiple of num_heads, got {dim} and {num_heads}"
+            )
         self.num_heads = num_heads
         self.query_projection = Linear(dim, dim)
         self.key_projection = Linear(context_dim, dim)
@@ -123,6 +133,8 @@ class ThreeProjections(Module):
             for project in (self.key_projection, self.value_projection)
         )
         heads = self.attention(query, key, value, key_lengths=key_lengths)  # (B, H, N, E)
+        if self.on_weights:
+            self.on_weights(self.attention.weights(query, key, value, key_lengths=key_lengths))
         return heads.transpose(1, 2).reshape(x.shape)
 
     def _split(self, x: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def dimensions(model: Perceiver, num_bytes: int, batch: int, num_queries: int) -
         lines += ["queries read latents", Row("queries", "the input", "BOD", shapes[1])]
         lines += _reading(model.head.cross, QUERIES, LATENTS, calls)
     lines += _outputs(model, calls)
-    return "\n".join([*_aligned(lines), "", *_sums(model, num_bytes, num_queries)])
+    return "\n".join([*_aligned(lines), "", *_notes(model, num_bytes, num_queries)])
 
 
 def _traced(model: Perceiver, shapes: Iterable[Shape]) -> Calls:
@@ -210,10 +210,10 @@ def _outputs(model: Perceiver, calls: Calls) -> list[Row]:
         return []
     normalized, output = calls[head.norm].arguments[0].shape, calls[head].output.shape
     if model.query_dim is not None:
-        return [Row("outputs", "norm(queries) W", "BOK", output, (head.projection,))]
+        return [Row("outputs", "norm(queries) W", "BOY", output, (head.projection,))]
     return [
         Row("mean", "mean of the latents", "BP", normalized),
-        Row("logits", "norm(mean) W", "BK", output, (head.projection,)),
+        Row("logits", "norm(mean) W", "BY", output, (head.projection,)),
     ]
 
 
@@ -245,14 +245,18 @@ def _aligned(lines: Sequence[str | Row]) -> list[str]:
     ]
 
 
-def _sums(model: Perceiver, num_bytes: int, num_queries: int) -> list[str]:
-    """Return how many parameters there are, and how many pairs of query and key a head weighs."""
+def _notes(model: Perceiver, num_bytes: int, num_queries: int) -> list[str]:
+    """Return the letters' meaning, and how many parameters and pairs of query and key there are."""
     counts = [m.num_parameters() for m in (model, model.blocks, model.head)]
     total, blocks, head = (f"{count:,}" for count in counts)
     M, N, L, depth = num_bytes, len(model.latents), len(model.blocks[0].layers), model.depth
-    answers, term = (0, "") if model.query_dim is None else (num_queries * N, " + O N")
+    letters = "B items, M bytes of C channels, N latents of P channels, H heads of E numbers"
+    answers, term = 0, ""
+    if model.query_dim is not None:
+        answers, term, letters = num_queries * N, " + O N", f"{letters}, O queries of D channels"
     pairs, quadratic = depth * (M * N + L * N**2) + answers, depth * (1 + L) * M**2
     return [
+        f"{letters}.",
         f"Parameters: {total}, of which latents {model.latents.size:,}, blocks {blocks} "
         f"({len(model.blocks)} for a depth of {depth}), head {head}.",
         f"Pairs of query and key, a head: depth (M N + L N^2){term} = {pairs:,}.",
