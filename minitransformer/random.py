@@ -55,6 +55,17 @@ def set_state(state: dict[str, Any]) -> None:
         raise ValueError(f"set_state: expected what get_state() returned, got {state!r}") from error
 
 
+def seed() -> int:
+    """Draw a seed for a counter-based generator, so that the state above stays the whole state.
+
+    Example:
+        >>> manual_seed(3); first = seed()
+        >>> manual_seed(3); first == seed()
+        True
+    """
+    return int(_generator.integers(2**63))
+
+
 def uniform(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     """Draw from U[0, 1) on the device of ``xp``.
 
@@ -72,6 +83,5 @@ def uniform(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     if xp is np:
         return _generator.random(shape, dtype)
     cupy_random: Any = importlib.import_module("cupy.random")
-    key = int(_generator.integers(2**63))
-    drawn: Array = cupy_random.Generator(cupy_random.Philox4x3210(key)).random(shape, dtype)
+    drawn: Array = cupy_random.Generator(cupy_random.Philox4x3210(seed())).random(shape, dtype)
     return drawn

@@ -142,7 +142,7 @@ class TransformerEncoderLayer(Module):
             attention=attention,
             head_dim=head_dim,
             value_head_dim=value_head_dim,
-            dropout=dropout,
+            out_dropout=dropout,
         )
         self.feed_forward = FeedForward(d_model, dim_feedforward, dropout, activation, norm_first)
 
@@ -206,7 +206,7 @@ class TransformerDecoderLayer(Module):
                 attention=attention,
                 head_dim=head_dim,
                 value_head_dim=value_head_dim,
-                dropout=dropout,
+                out_dropout=dropout,
             )
 
         self.self_residual = Residual(d_model, norm_first)

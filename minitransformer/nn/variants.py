@@ -30,6 +30,7 @@ from ..attention import (
     softmax_attention,
 )
 from ..device import array_module, as_array
+from ..function import no_grad
 from ..functions import tanh
 from ..tensor import Tensor
 from .module import Module, Parameter
@@ -76,7 +77,13 @@ class Decoding(NamedTuple):
 
 
 class AttentionVariant(Module):
-    """The hook: override `forward`, and the rest to decode from less than all keys and values."""
+    """The hook: override `forward`, and the rest to decode from less than all keys and values.
+
+    Attributes:
+        has_dropout: whether `forward` takes `dropout`, the fraction of its weights to drop.
+    """
+
+    has_dropout = False
 
     def prepare(self, num_heads: int, head_dim: int) -> None:
         """Make parameters, if the variant has any.
@@ -134,6 +141,34 @@ class AttentionVariant(Module):
             (N, H, Lq, M).
         """
         raise NotImplementedError(f"{type(self).__name__} does not override forward")
+
+    def weights(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
+        """Return the weights with which `forward` would add up the values.
+
+        Attention is linear in the values: o_i = sum_j a_ij v_j. With the rows of the identity for
+        values, v_j = e_j, the output *is* the weights: o_i = (a_i1, ..., a_iL). For linear
+        attention that reads off a_ij = φ(q_i)·φ(k_j) / sum_t φ(q_i)·φ(k_t), which its fast
+        algorithms never compute.
+
+        Args:
+            query: (N, H, Lq, E).
+            key: (N, H, Lk, E).
+            value: (N, H, Lk, M); as many columns of the identity go in at a time, the size that the
+                kernels are compiled for.
+            visible: the keywords of `forward`.
+
+        Returns:
+            (N, H, Lq, Lk), through which no gradient flows.
+        """
+        xp = array_module(key.data)
+        (*batch, length, _), width = key.shape, value.shape[-1]
+        blocks = []
+        with no_grad():
+            for start in range(0, max(length, 1), width):
+                columns = xp.eye(length, width, -start, key.dtype)
+                values = Tensor(xp.broadcast_to(columns, (*batch, length, width)))
+                blocks.append(self(query, key, values, **visible).data)
+        return Tensor(xp.concatenate(blocks, axis=-1)[..., :length])
 
     def init_state(self) -> Any:
         """Return the state of causal attention before its first token."""
@@ -244,6 +279,8 @@ class SoftmaxAttention(AttentionVariant):
 
     Source: Vaswani et al. 2017, equation (1); S3.
     """
+
+    has_dropout = True
 
     def __init__(self, scale: float | None = None) -> None:
         self.scale = scale

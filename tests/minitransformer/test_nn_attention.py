@@ -112,8 +112,8 @@ def test_gradients_of_self_attention(variant: str) -> None:
     check_gradients(layer, lambda layer, x: layer(x), normal(2, 3, 4))
 
 
-def test_dropout_is_on_the_output_and_in_training_only() -> None:
-    layer = MultiHeadAttention(64, 2, dropout=0.5, **HEAD_DIMS)
+def test_out_dropout_is_on_the_output_and_in_training_only() -> None:
+    layer = MultiHeadAttention(64, 2, out_dropout=0.5, **HEAD_DIMS)
     x = Tensor(normal(4, 5, 64).astype(np.float32))
     whole = layer.eval()(x).numpy()
     dropped = layer.train()(x).numpy()
