@@ -49,6 +49,18 @@ def check_inputs(
         _check_shape(function, name, tensor, letters.split(), known)
 
 
+def check_embedding(function: str, query: Tensor, relative_embedding: Tensor) -> None:
+    """Check the embeddings of the distances from a query."""
+    sizes = {"H": query.shape[1], "E": query.shape[-1]}
+    layout = {"relative_embedding": (relative_embedding, "H 2k+1 E")}
+    check_inputs(function, layout, ("query", query), sizes)
+    if relative_embedding.shape[1] % 2 == 0:
+        raise ValueError(
+            f"{function}: relative_embedding must have an odd number of rows, 2k + 1 for the "
+            f"distances -k to k, got {relative_embedding.shape}"
+        )
+
+
 def check_state(
     function: str, state: Any, letters: Mapping[str, str], key: Tensor, value: Tensor, **more: int
 ) -> None:

@@ -7,7 +7,14 @@ from minitransformer_kernels.relative import SCORE_MAPS, RelativeState
 
 from ..functions.attention import RelativeLinearAttention, RelativeLinearAttentionStep
 from ..tensor import Tensor
-from .checks import Lengths, check_choice, check_inputs, check_state, guard_options
+from .checks import (
+    Lengths,
+    check_choice,
+    check_embedding,
+    check_inputs,
+    check_state,
+    guard_options,
+)
 from .kernelized import (
     FeatureMap,
     attend,
@@ -179,14 +186,7 @@ def _relative_options(
             f"{name}: relative_query 'raw' needs a feature_map that kernels apply, one of "
             f"{', '.join(map(repr, FEATURE_MAPS))}; use relative_query='feature'"
         )
-    sizes = {"H": query.shape[1], "E": query.shape[-1]}
-    layout = {"relative_embedding": (relative_embedding, "H 2k+1 E")}
-    check_inputs(name, layout, ("query", query), sizes)
-    if relative_embedding.shape[1] % 2 == 0:
-        raise ValueError(
-            f"{name}: relative_embedding must have an odd number of rows, 2k + 1 for the distances "
-            f"-k to k, got {relative_embedding.shape}"
-        )
+    check_embedding(name, query, relative_embedding)
     return {"score_map": score_map, "relative_query": relative_query}
 
 

@@ -17,22 +17,32 @@ Gradients = tuple[Array | None, ...]
 
 
 class SoftmaxAttention(Function):
-    """softmax(scale Q K^T) V."""
+    """softmax(scale (Q K^T + B)) V, where B, the relative scores, may be None."""
 
     @staticmethod
-    def forward(ctx: Context, query: Array, key: Array, value: Array, **options: Any) -> Array:
+    def forward(
+        ctx: Context,
+        query: Array,
+        key: Array,
+        value: Array,
+        relative_scores: Array | None = None,
+        **options: Any,
+    ) -> Array:
         """Return the output (N, H, Lq, M)."""
+        options["relative_scores"] = relative_scores
         output, log_sum_exp = softmax.forward(query, key, value, **options)
         # The scores are recomputed tile by tile: they are quadratic, and one number a row, its
-        # log-sum-exp, turns them back into weights. The output gives delta_i = g_i . o_i.
+        # log-sum-exp, turns them back into weights. The output gives delta_i = g_i . o_i. Which
+        # weights were dropped follows from the seed among the options.
         ctx.save(query, key, value, output, log_sum_exp, options)
         return output
 
     @staticmethod
     def backward(ctx: Context, grad_output: Array) -> Gradients:
-        """Return dQ, dK, dV."""
+        """Return dQ, dK, dV and dB."""
         *saved, options = ctx.saved
-        return tuple(softmax.backward(grad_output, *saved, **options))
+        gradients = *softmax.backward(grad_output, *saved, **options), None
+        return gradients[: len(ctx.needs_input_grad)]
 
 
 class KernelizedAttention(Function):
