@@ -146,7 +146,7 @@ def _delta(query: Any, key: Any, value: Any) -> None:
     output, residual, state = delta.forward(*inputs, beta)
     delta.backward(output, state, *inputs, beta, output, residual)
     delta.step(*(x[:, :, 0] for x in (*inputs, beta)), state)
-    options: dict[str, Any] = {"feature_map": "elu", "normaliser": "sum"}
+    options: dict[str, Any] = {"feature_map": "elu", "normalize": "sum"}
     phi, inverse = normalised.forward(query, **options)
     normalised.backward(phi, query, phi, inverse, **options)
 

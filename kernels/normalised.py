@@ -116,13 +116,13 @@ def _gradient_kernel(real: Any, feature_name: str) -> Kernel:
     return gradient
 
 
-def forward(x: Array, *, feature_map: str, normaliser: str) -> tuple[Array, Array]:
+def forward(x: Array, *, feature_map: str, normalize: str) -> tuple[Array, Array]:
     """Normalised features, equations (1) and (2).
 
     Args:
         x: `(..., E)`, float32 or float64.
         feature_map: a name of `feature_maps`; "identity" where x holds features.
-        normaliser: "sum", "l2" or "none".
+        normalize: "sum", "l2" or "none".
 
     Returns:
         The features `(..., E)`, and 1 / s `(...)` for `backward`, 0 where s is 0.
@@ -133,22 +133,22 @@ def forward(x: Array, *, feature_map: str, normaliser: str) -> tuple[Array, Arra
 
     Example:
         >>> import numpy as np
-        >>> forward(np.array([[3.0, 1.0]]), feature_map="identity", normaliser="sum")[0].tolist()
+        >>> forward(np.array([[3.0, 1.0]]), feature_map="identity", normalize="sum")[0].tolist()
         [[0.75, 0.25]]
     """
-    if normaliser not in NORMALISERS:
-        raise ValueError(f"normaliser must be one of {NORMALISERS}, got {normaliser!r}")
+    if normalize not in NORMALISERS:
+        raise ValueError(f"normalize must be one of {NORMALISERS}, got {normalize!r}")
     xp, real, rows = array_module(x), kernel_dtype(x), all_rows(x)
     features, inverse = xp.empty(x.shape, x.dtype), xp.empty(x.shape[:-1], x.dtype)
     _normalise_kernel(real, feature_map)[_blocks(rows), THREADS](
-        rows, NORMALISERS.index(normaliser), default_eps("clamp", x.dtype), all_rows(features),
+        rows, NORMALISERS.index(normalize), default_eps("clamp", x.dtype), all_rows(features),
         inverse.reshape(-1),
     )  # fmt: skip
     return features, inverse
 
 
 def backward(
-    grad: Array, x: Array, features: Array, inverse: Array, *, feature_map: str, normaliser: str
+    grad: Array, x: Array, features: Array, inverse: Array, *, feature_map: str, normalize: str
 ) -> Array:
     """The gradient of `forward`, equations (3) and (4).
 
@@ -158,7 +158,7 @@ def backward(
         features: what `forward` returned.
         inverse: what `forward` returned.
         feature_map: as in `forward`.
-        normaliser: as in `forward`.
+        normalize: as in `forward`.
 
     Returns:
         The gradient of x.
@@ -166,7 +166,7 @@ def backward(
     grad, rows, features = (all_rows(array) for array in (grad, x, features))
     dx = array_module(x).empty(x.shape, x.dtype)
     _gradient_kernel(kernel_dtype(x), feature_map)[_blocks(rows), THREADS](
-        grad, rows, features, inverse.reshape(-1), NORMALISERS.index(normaliser), all_rows(dx)
+        grad, rows, features, inverse.reshape(-1), NORMALISERS.index(normalize), all_rows(dx)
     )
     return dx
 

@@ -12,13 +12,16 @@ nothing gives zeros, and passes no gradient.
 | `fourier_linear_...`    | the same, times 3  | S (3E x M) and Z (3E)    |
 | `graph_attention`       | edges (M + 1)      | -                        |
 | `graph_dot_product_...` | edges (E + M)      | -                        |
+| `delta_attention`       | the same, times 2  | W (E x M)                |
 | `..._step`              | E M, one token     | the state, in and out    |
 """
 
+from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.fourier import FourierState
 from minitransformer_kernels.recurrent import LinearState
 from minitransformer_kernels.relative import RelativeState
 
+from .delta import delta_attention, delta_attention_step
 from .fourier import fourier_linear_attention, fourier_linear_attention_step
 from .graph import graph_attention, graph_dot_product_attention
 from .linear import linear_attention, linear_attention_step
@@ -26,9 +29,12 @@ from .relative import relative_linear_attention, relative_linear_attention_step
 from .softmax import softmax_attention
 
 __all__ = [
+    "DeltaState",
     "FourierState",
     "LinearState",
     "RelativeState",
+    "delta_attention",
+    "delta_attention_step",
     "fourier_linear_attention",
     "fourier_linear_attention_step",
     "graph_attention",

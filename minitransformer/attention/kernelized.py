@@ -42,7 +42,7 @@ def prepared(
     check_algorithm(name, algorithm, ALGORITHMS, visible["causal"], carries)
     features: Any = feature_map
     if not is_elementwise(feature_map):
-        query, key = _row_features(name, feature_map, query, key, options, carries, sums_alone)
+        query, key = row_features(name, feature_map, query, key, options, carries, sums_alone)
         features = "identity"
     return query, key, {**options, "algorithm": algorithm, "feature_map": features}
 
@@ -136,11 +136,11 @@ def token_features(
         return query, key, str(feature_map)
     rows = query[:, :, None], key[:, :, None]
     options = {"query_offset": 0, "guard": guard}
-    q, k = _row_features(name, feature_map, *rows, options, "a state", sums_alone)
+    q, k = row_features(name, feature_map, *rows, options, "a state", sums_alone)
     return q[:, :, 0], k[:, :, 0], "identity"
 
 
-def _row_features(
+def row_features(
     name: str,
     feature_map: FeatureMap,
     query: Tensor,

@@ -37,6 +37,7 @@ from .transformer import (
 from .variants import (
     AttentionVariant,
     CosFormerAttention,
+    DeltaAttention,
     DPFPAttention,
     FavorAttention,
     FourierLinearAttention,
@@ -53,6 +54,7 @@ __all__ = [
     "AttentionVariant",
     "CosFormerAttention",
     "DPFPAttention",
+    "DeltaAttention",
     "Dropout",
     "Embedding",
     "FavorAttention",

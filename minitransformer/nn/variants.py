@@ -21,6 +21,8 @@ from minitransformer_kernels.fourier import cosformer
 
 from .. import features, random
 from ..attention import (
+    delta_attention,
+    delta_attention_step,
     fourier_linear_attention,
     fourier_linear_attention_step,
     linear_attention,
@@ -31,7 +33,7 @@ from ..attention import (
 )
 from ..device import array_module, as_array
 from ..function import no_grad
-from ..functions import tanh
+from ..functions import sigmoid, tanh
 from ..tensor import Tensor
 from .module import Module, Parameter
 
@@ -351,7 +353,7 @@ class TotalsAttention(StatefulAttention):
 
     def recall(self, query: Tensor, memory: Any, query_offset: int = 0) -> Tensor:
         """Read the sums with queries that bring no keys."""
-        no_key, no_value = query[:, :, :0], memory.S[:, :, :0]  # (N, H, 0, E), (N, H, 0, M)
+        no_key, no_value = query[:, :, :0], memory[0][:, :, :0]  # (N, H, 0, E), (N, H, 0, M)
         output: Tensor = self.attend(
             query, no_key, no_value, query_offset, causal=True, initial_state=memory
         )
@@ -602,6 +604,68 @@ class CosFormerAttention(FourierLinearAttention):
             Tensor(as_array(x, query.device, query.dtype)) for x in self.fixed
         )
         return frequency, phase, amplitude
+
+
+@register_attention("delta")
+class DeltaAttention(TotalsAttention):
+    """Fast weights by the delta rule: a key replaces what the state held under it.
+
+    How much it replaces, the network says: beta = σ(w_h . k + b_h), a number for each head and
+    token, learned, and 1/2 at first. (Its source takes beta = σ(W_beta x) from the layer's input x,
+    which a variant does not see. As k = W_K x, what is here is that with W_beta = w_h W_K.)
+
+    Where not causal, as across to another sequence, all keys are written before any query reads.
+
+    Args:
+        feature_map: φ, see `delta_attention`.
+        normalize: see there.
+        algorithm: see there.
+
+    Source: Schlag et al. 2021.
+    """
+
+    beta_weight: Parameter
+    beta_bias: Parameter
+
+    def __init__(
+        self, feature_map: Any = "elu", normalize: str = "sum", algorithm: str = "auto"
+    ) -> None:
+        self.feature_map, self.algorithm = feature_map, algorithm
+        self.options = {"normalize": normalize}
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make w (H, E, 1), small, and b (H, 1), zeros."""
+        weight, bias = (num_heads, head_dim, 1), (num_heads, 1)
+        self.learn("beta_weight", weight, lambda: normal(weight, head_dim**-0.5))
+        self.learn("beta_bias", bias, lambda: np.zeros(bias, np.float32))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, first_key: int = 0, **keywords: Any
+    ) -> Any:
+        """Attend; states know no positions."""
+        options = {"feature_map": self.feature_map, **self.options, **keywords}
+        if not options.pop("causal", False):
+            options["query_offset"] = key.shape[2]
+        return delta_attention(
+            query, key, value, self.beta(key), algorithm=self.algorithm, **options
+        )
+
+    def attend_token(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
+    ) -> tuple[Tensor, Any]:
+        """Correct the state by the token, and read it."""
+        beta = self.beta(key[:, :, None])[:, :, 0]  # (N, H)
+        options = {"feature_map": self.feature_map, **self.options}
+        return delta_attention_step(query, key, value, beta, state, **options)
+
+    def beta(self, key: Tensor) -> Tensor:
+        """Return the rates (N, H, L) of keys (N, H, L, E)."""
+        return sigmoid((key @ self.beta_weight)[..., 0] + self.beta_bias)
+
+    def extra_repr(self) -> str:
+        """Return the feature map, how it is normalized, and the algorithm."""
+        chosen = {"feature_map": self.feature_map, **self.options, "algorithm": self.algorithm}
+        return ", ".join(f"{name}={x!r}" for name, x in chosen.items())
 
 
 def _places(x: Tensor, first: int) -> Array:

@@ -1,0 +1,174 @@
+"""The delta rule, fast weights that are corrected, and its step: the public functions."""
+
+from typing import Any
+
+from minitransformer_kernels.delta import DeltaState
+from minitransformer_kernels.normalised import NORMALISERS
+
+from ..functions.delta import DeltaAttention, DeltaAttentionStep, NormalizedFeatures
+from ..tensor import Tensor
+from .checks import Lengths, check_choice, check_inputs, check_state, visible_options
+from .kernelized import (
+    FeatureMap,
+    attend,
+    is_elementwise,
+    row_features,
+    sequences,
+    token_features,
+)
+
+ALGORITHMS = "auto", "recurrent", "chunked"
+DELTA_STATE = {"W": "N H E M"}
+
+
+def delta_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    *,
+    feature_map: FeatureMap = "elu",
+    normalize: str = "sum",
+    causal: bool = True,
+    query_offset: int = 0,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    cu_seqlens: Any = None,
+    algorithm: str = "auto",
+    initial_state: DeltaState | None = None,
+    return_state: bool = False,
+) -> Any:
+    """Write to a state only what it does not hold yet: the delta rule of fast weight programmers.
+
+        r_t = v_t - W_{t-1}^T k_t        W_t = W_{t-1} + beta_t k_t r_t^T        o_t = W_t^T q_t
+
+    with q = φ(query) / |φ(query)|, and k of the key likewise. Where linear attention adds a second
+    value to the first, this replaces it: as far as beta says, and as the new key is the old one.
+
+    Args:
+        query: (N, H, Lq, E), float32 or float64.
+        key: (N, H, Lk, E), of the query's dtype, as all floating inputs.
+        value: (N, H, Lk, M).
+        beta: (N, H, Lk), the rate of each write, from 0, write nothing, to 1. Where beta |k|^2 is
+            above 2, states grow without bound.
+        feature_map: φ, as in `linear_attention`.
+        normalize: what a row of features is divided by: "sum", which should be above zero; "l2",
+            its length; "none", where it has been done.
+        causal: must be True: what a key writes depends on those before it. For every query to read
+            what all keys have written, as from another sequence, let `query_offset` be Lk.
+        query_offset: query i reads the state after key i + query_offset.
+        query_lengths: (N,) integers; later queries give zeros. None: all count.
+        key_lengths: (N,) integers; later keys write nothing. None: all count.
+        cu_seqlens: (N + 1,) integers for packed sequences, as in `linear_attention`.
+        algorithm: of the sums that are linear attention, "recurrent" or "chunked"; "auto" lets the
+            planner choose.
+        initial_state: where the sequence continues from. None: zeros.
+        return_state: whether to return the state after the last key too.
+
+    Returns:
+        (N, H, Lq, M); with `return_state` that and a DeltaState, W (N, H, E, M), through which
+        gradients flow.
+
+    Raises:
+        TypeError: an input is not floating, or lengths or offset are not integers.
+        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+
+    Source: Schlag et al. 2021, "Linear transformers are secretly fast weight programmers",
+    section 4.2.
+
+    >>> same_keys = Tensor([[[[1.0, 0.0]] * 3]])
+    >>> value = Tensor([[[[3.0], [6.0], [9.0]]]])
+    >>> beta = Tensor([[[1.0, 1.0, 0.5]]])
+    >>> options = {"feature_map": "identity", "normalize": "l2"}
+    >>> delta_attention(same_keys, same_keys, value, beta, **options).tolist()
+    [[[[3.0], [6.0], [7.5]]]]
+    """
+    name = "delta_attention"
+    if not causal:
+        raise ValueError(
+            f"{name}: the delta rule goes from left to right and needs causal=True; for every "
+            f"query to read what all keys wrote, give query_offset={key.shape[2]}, the keys' "
+            "length; for both directions at once, use linear_attention"
+        )
+    layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
+    check_inputs(name, {**layout, "beta": (beta, "N H Lk")})
+    check_choice(name, "algorithm", algorithm, ALGORITHMS)
+    options = visible_options(
+        name, query, key, causal=True, query_offset=query_offset, query_lengths=query_lengths,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    options["algorithm"] = "linear" if algorithm == "auto" else algorithm
+    features: Any = feature_map
+    if not is_elementwise(feature_map):
+        carries = "a state" if initial_state or return_state else ""
+        rows = {**options, "guard": "none"}
+        query, key = row_features(name, feature_map, query, key, rows, carries, normalize != "none")
+        features = "identity"
+    query, key = (_normalized(name, x, features, normalize) for x in (query, key))
+    if initial_state is not None:
+        count = sequences(key, cu_seqlens)
+        check_state(name, initial_state, DELTA_STATE, key, value, N=count)
+    inputs = query, key, value, beta
+    return attend(DeltaAttention, inputs, initial_state, return_state, options)
+
+
+def delta_attention_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    state: DeltaState | None = None,
+    *,
+    feature_map: FeatureMap = "elu",
+    normalize: str = "sum",
+) -> tuple[Tensor, DeltaState]:
+    """Decode one token: correct the state by it, and read it, at a cost that no past token adds to.
+
+        W' = W + beta k (v - W^T k)^T        o = W'^T q
+
+    Args:
+        query: (N, H, E), float32 or float64.
+        key: (N, H, E).
+        value: (N, H, M).
+        beta: (N, H).
+        state: W (N, H, E, M), which is not changed; None: zeros.
+        feature_map: φ, as in `delta_attention`.
+        normalize: as in `delta_attention`.
+
+    Returns:
+        The output (N, H, M) and the next state.
+
+    Raises:
+        TypeError: an input is not floating.
+        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+
+    Source: Schlag et al. 2021, equations 23 to 25.
+
+    >>> token, beta = Tensor([[[0.0, 0.0]]]), Tensor([[1.0]])
+    >>> output, state = delta_attention_step(token, token, Tensor([[[3.0]]]), beta)
+    >>> output.tolist()
+    [[[1.5]]]
+    >>> output, state = delta_attention_step(token, token, Tensor([[[3.0]]]), beta, state)
+    >>> output.tolist()
+    [[[2.25]]]
+    """
+    name = "delta_attention_step"
+    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
+    check_inputs(name, {**layout, "beta": (beta, "N H")})
+    query, key, features = token_features(
+        name, feature_map, query, key, "none", sums_alone=normalize != "none"
+    )
+    query, key = (_normalized(name, x, features, normalize) for x in (query, key))
+    if state is not None:
+        check_state(name, state, DELTA_STATE, key, value)
+    output, *after = DeltaAttentionStep.apply(query, key, value, beta, *(state or (None,)))
+    return output, DeltaState(*after)
+
+
+def _normalized(function: str, x: Tensor, feature_map: str, normalize: str) -> Tensor:
+    """Return the features of x by a map that kernels apply, normalized."""
+    check_choice(function, "normalize", normalize, NORMALISERS)
+    if feature_map == "identity" and normalize == "none":
+        return x
+    features: Tensor = NormalizedFeatures.apply(x, feature_map=feature_map, normalize=normalize)
+    return features
