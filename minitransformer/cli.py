@@ -413,7 +413,7 @@ def _add_inspect(commands: Any) -> None:
         "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
         "speed.",
         epilog="targets:\n"
-        "  softmax, naive, linear, recurrent, chunked, fourier, relative, features\n"
+        "  softmax, naive, linear, recurrent, chunked, fourier, relative, features, delta\n"
         "                                        the kernels of an attention, on a small example\n"
         "  softmax.forward                       one of them\n"
         "  file.py, file.py:kernel               what example() in that file launches\n"
