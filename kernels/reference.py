@@ -11,16 +11,18 @@ those of one head: q_i, k_j are rows of E numbers, v_j and o_i rows of M numbers
 
     w_ij = 1 if i < query_length and j < key_length and (causal: j <= i + query_offset) else 0  (1)
 
-Softmax attention
-    s_ij = scale q_i . k_j                                                                      (2)
+Softmax attention, with relative scores b_ir for the distances r_ij = clip(j - i - query_offset, -k, k)
+and with factors m_ij of dropout, 0 or 1 / (1 - dropout); b = 0 and m = 1 where there are none
+    s_ij = scale (q_i . k_j + b_i,r_ij)                                                         (2)
     l_i  = log sum_j w_ij exp(s_ij)                                                             (3)
     p_ij = w_ij exp(s_ij - l_i)                                                                 (4)
-    o_i  = sum_j p_ij v_j                                                                       (5)
+    o_i  = sum_j m_ij p_ij v_j                                                                  (5)
 its gradient
-    dv_j  = sum_i p_ij g_i                                                                      (6)
-    dp_ij = g_i . v_j                                                                           (7)
+    dv_j  = sum_i m_ij p_ij g_i                                                                 (6)
+    dp_ij = m_ij g_i . v_j                                                                      (7)
     ds_ij = p_ij (dp_ij - sum_t p_it dp_it)                                                     (8)
-    dq_i  = scale sum_j ds_ij k_j              dk_j = scale sum_i ds_ij q_i                     (9)
+    dq_i  = scale sum_j ds_ij k_j              dk_j = scale sum_i ds_ij q_i
+    db_ir = scale sum_{j: r_ij = r} ds_ij                                                       (9)
 
 Linear attention, which replaces exp(q . k) by phi(q) . phi(k)                    (S1; S0 section 6)
     a_ij = w_ij phi(q_i) . phi(k_j)                                                            (10)
@@ -78,6 +80,14 @@ its gradient, with G_t = dLoss/dW_t, from the last token to the first
     du_t  = G_t^T k_t                          u_t = beta_t r_t                               (D5)
     dv_t  = beta_t du_t                        dbeta_t = r_t . du_t                           (D6)
     dk_t  = G_t u_t - W_{t-1} dv_t             G_{t-1} = G_t - k_t dv_t^T                     (D7)
+
+Graph attention: node i sees key j as often as there are edges from i to j; w_ij is that number (S3)
+    s_ij = LeakyReLU(a_i + b_j)  (additive)    scale q_i . k_j  (dot)                         (G1)
+    p_ij = w_ij exp(s_ij) / sum_t w_it exp(s_it)                                              (G2)
+    o_i  = sum_j p_ij v_j                      dv_j = sum_i p_ij g_i                          (G3)
+its gradient is (8), and with LeakyReLU(z) = z above 0 and slope z elsewhere
+    dz_ij = ds_ij LeakyReLU'(a_i + b_j)        da_i = sum_j dz_ij      db_j = sum_i dz_ij     (G4)
+    dq_i  = scale sum_j ds_ij k_j              dk_j = scale sum_i ds_ij q_i                   (G5)
 """
 
 from __future__ import annotations
@@ -124,6 +134,8 @@ def softmax_attention(
     query_lengths: ArrayLike | None = None,
     key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    relative_scores: ArrayLike | None = None,
+    kept: ArrayLike = 1.0,
     dtype: DTypeLike = np.float64,
 ) -> Array:
     """Softmax attention, equations (1) to (5).
@@ -137,29 +149,53 @@ def softmax_attention(
         query_lengths: (N,) integers; later rows give zeros. None: all count.
         key_lengths: (N,) integers; later keys are not seen. None: all count.
         scale: factor of the scores, 1 / sqrt(E) by default.
+        relative_scores: b, (N, H, Lq, 2k + 1), or None.
+        kept: m, (N, H, Lq, Lk), as `dropout_factors` makes it.
         dtype: the dtype of all arithmetic.
 
     Returns:
         (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
 
-    Source: Vaswani et al. 2017, equation 1; S3.
+    Source: Vaswani et al. 2017, equation 1; Shaw et al. 2018, equation 2; S3.
     """
     query, key, value = (np.asarray(x, dtype) for x in (query, key, value))
     seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
-    weights, _ = softmax_weights(query, key, seen, scale)
-    output: Array = weights @ value  # (5)
+    b = relative_terms(relative_scores, key.shape[2], query_offset, dtype)
+    weights, _ = softmax_weights(query, key, seen, scale, b)
+    output: Array = (np.asarray(kept, dtype) * weights) @ value  # (5)
     return output
 
 
+def relative_terms(
+    relative_scores: ArrayLike | None, key_length: int, query_offset: int, dtype: DTypeLike
+) -> Array:
+    """Returns b_i,r_ij (N, H, Lq, Lk) of equation (2); 0 where there are no relative scores."""
+    if relative_scores is None:
+        return np.zeros((), dtype)
+    b = np.asarray(relative_scores, dtype)
+    where = relative_columns(*b.shape[2:], key_length, query_offset)
+    return np.take_along_axis(b, np.broadcast_to(where, (*b.shape[:2], *where.shape)), -1)
+
+
+def relative_columns(
+    query_length: int, distances: int, key_length: int, query_offset: int
+) -> Array:
+    """Returns r_ij + k (Lq, Lk): which of the 2k + 1 distances a query and a key are at."""
+    k = distances // 2
+    i, j = np.arange(query_length)[:, None], np.arange(key_length)
+    columns: Array = k + np.clip(j - i - query_offset, -k, k)
+    return columns
+
+
 def softmax_weights(
-    query: Array, key: Array, seen: Array, scale: float | None
+    query: Array, key: Array, seen: Array, scale: float | None, b: Array | float = 0.0
 ) -> tuple[Array, Array]:
     """Returns p_ij (N, H, Lq, Lk) and l_i (N, H, Lq), equations (2) to (4).
 
     A query that sees nothing has weights of zero, and l_i = -inf.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    s = np.where(seen, scale * (query @ key.swapaxes(-1, -2)), -np.inf)  # (2)
+    s = np.where(seen, scale * (query @ key.swapaxes(-1, -2) + b), -np.inf)  # (2)
     highest = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
     highest = np.where(np.isfinite(highest), highest, 0)
     with np.errstate(divide="ignore"):
@@ -179,8 +215,10 @@ def softmax_attention_backward(
     query_lengths: ArrayLike | None = None,
     key_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    relative_scores: ArrayLike | None = None,
+    kept: ArrayLike = 1.0,
     dtype: DTypeLike = np.float64,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     """The gradient of `softmax_attention`, equations (6) to (9).
 
     Args:
@@ -193,19 +231,56 @@ def softmax_attention_backward(
         query_lengths: as there.
         key_lengths: as there.
         scale: as there.
+        relative_scores: as there.
+        kept: as there.
         dtype: as there.
 
     Returns:
-        dq (N, H, Lq, E), dk (N, H, Lk, E), dv (N, H, Lk, M).
+        dq (N, H, Lq, E), dk (N, H, Lk, E), dv (N, H, Lk, M); with relative scores db, too.
     """
     g, q, k, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
     seen = visible(q, k, causal, query_offset, query_lengths, key_lengths)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    p, _ = softmax_weights(q, k, seen, scale)
-    dv = p.swapaxes(-1, -2) @ g  # (6)
-    dp = g @ v.swapaxes(-1, -2)  # (7)
+    b = relative_terms(relative_scores, k.shape[2], query_offset, dtype)
+    p, _ = softmax_weights(q, k, seen, scale, b)
+    m = np.asarray(kept, dtype)
+    dv = (m * p).swapaxes(-1, -2) @ g  # (6)
+    dp = m * (g @ v.swapaxes(-1, -2))  # (7)
     ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True))  # (8)
-    return scale * (ds @ k), scale * (ds.swapaxes(-1, -2) @ q), dv  # (9)
+    gradients = scale * (ds @ k), scale * (ds.swapaxes(-1, -2) @ q), dv  # (9)
+    if relative_scores is None:
+        return gradients
+    db = np.zeros(np.shape(relative_scores), ds.dtype)
+    columns = relative_columns(*db.shape[2:], k.shape[2], query_offset)
+    for column in range(db.shape[3]):
+        db[..., column] = scale * np.sum(ds, axis=-1, where=columns == column)  # (9)
+    return *gradients, db
+
+
+def dropout_factors(shape: tuple[int, ...], dropout: float, seed: int) -> Array:
+    """Returns m (N, H, Lq, Lk), the factors of dropout that the kernels make as they go.
+
+    Word j mod 4 of Philox 4x32-7 for the counter (j // 4, i, h, n) decides.
+
+    Source: Salmon et al. 2011, section 3.3.
+    """
+    n, h, i, j = np.indices(shape, np.uint64)
+    word = np.choose((j % 4).astype(int), philox((j // 4, i, h, n), (seed % 2**32, seed >> 32)))
+    return np.where(word < round(dropout * 2**32), 0, 1 / (1 - dropout))
+
+
+def philox(counter: tuple[Array, ...], key: tuple[int, int], rounds: int = 7) -> tuple[Array, ...]:
+    """Returns four random words of 32 bits, as uint64, for each counter of four."""
+    word, half = np.uint64(2**32 - 1), np.uint64(32)
+    a, b, c, d = (np.asarray(x, np.uint64) for x in counter)
+    for turn in range(rounds):
+        k, l = (  # noqa: E741
+            np.uint64((x + turn * weyl) % 2**32)
+            for x, weyl in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True)
+        )
+        left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (right >> half) ^ b ^ k, right & word, (left >> half) ^ d ^ l, left & word
+    return a, b, c, d
 
 
 def phi(x: Array, feature_map: str) -> Array:
@@ -1272,3 +1347,177 @@ def _times(matrix: Array, vector: Array) -> Array:
     """Returns each head's matrix times its vector."""
     product: Array = (matrix @ vector[..., None])[..., 0]
     return product
+
+
+# Graph attention ----------------------------------------------------------------------------------
+
+
+def edge_counts(row_offsets: ArrayLike, columns: ArrayLike, num_keys: int) -> Array:
+    """Returns w_ij, how many edges lead from query node i to key node j: (Tq, Tk).
+
+    Args:
+        row_offsets: (Tq + 1,) integers; the edges of node i are those from row_offsets[i] on.
+        columns: (edges,) integers, the key node of each edge.
+        num_keys: Tk.
+    """
+    offsets = np.asarray(row_offsets)
+    counts = np.zeros((len(offsets) - 1, num_keys), int)
+    rows = np.repeat(np.arange(len(counts)), np.diff(offsets))
+    np.add.at(counts, (rows, np.asarray(columns, int)), 1)
+    return counts
+
+
+def graph_weights(scores: Array, counts: Array) -> Array:
+    """Returns p_ij of equation (G2), (H, Tq, Tk); zeros for a node without edges."""
+    s = np.where(counts, scores, -np.inf)
+    highest = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
+    terms = counts * np.exp(s - np.where(np.isfinite(highest), highest, 0))
+    total = np.sum(terms, axis=-1, keepdims=True)
+    p: Array = terms / np.where(total == 0, 1, total)  # (G2)
+    return p
+
+
+def leaky_relu(z: Array, slope: float) -> Array:
+    """LeakyReLU, of complex numbers by their real part."""
+    kept: Array = np.where(z.real > 0, z, slope * z)
+    return kept
+
+
+def graph_attention(
+    query_scores: ArrayLike,
+    key_scores: ArrayLike,
+    value: ArrayLike,
+    row_offsets: ArrayLike,
+    columns: ArrayLike,
+    *,
+    negative_slope: float = 0.2,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Graph attention with additive scores, equations (G1) to (G3).
+
+    Args:
+        query_scores: a (H, Tq).
+        key_scores: b (H, Tk).
+        value: (H, Tk, M).
+        row_offsets: as in `edge_counts`.
+        columns: as there.
+        negative_slope: of LeakyReLU, below 0.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        (H, Tq, M) of `dtype`.
+
+    Source: Veličković et al. 2018, equations 1 to 4; S3.
+    """
+    a, b, v = (np.asarray(x, dtype) for x in (query_scores, key_scores, value))
+    counts = edge_counts(row_offsets, columns, v.shape[1])
+    s = leaky_relu(a[..., None] + b[:, None], negative_slope)  # (G1)
+    output: Array = graph_weights(s, counts) @ v  # (G3)
+    return output
+
+
+def graph_attention_backward(
+    grad_output: ArrayLike,
+    query_scores: ArrayLike,
+    key_scores: ArrayLike,
+    value: ArrayLike,
+    row_offsets: ArrayLike,
+    columns: ArrayLike,
+    *,
+    negative_slope: float = 0.2,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array]:
+    """The gradient of `graph_attention`, equations (G3), (8) and (G4).
+
+    Args:
+        grad_output: (H, Tq, M), dLoss/do.
+        query_scores: this and all the rest as in `graph_attention`.
+        key_scores: as there.
+        value: as there.
+        row_offsets: as there.
+        columns: as there.
+        negative_slope: as there.
+        dtype: as there.
+
+    Returns:
+        da (H, Tq), db (H, Tk), dv (H, Tk, M).
+    """
+    g, a, b, v = (np.asarray(x, dtype) for x in (grad_output, query_scores, key_scores, value))
+    counts = edge_counts(row_offsets, columns, v.shape[1])
+    z = a[..., None] + b[:, None]
+    ds, dv = _graph_backward(g, graph_weights(leaky_relu(z, negative_slope), counts), v)
+    dz = np.where(z > 0, ds, negative_slope * ds)  # (G4)
+    return dz.sum(axis=2), dz.sum(axis=1), dv
+
+
+def graph_dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    row_offsets: ArrayLike,
+    columns: ArrayLike,
+    *,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Graph attention with products for scores, equations (G1) to (G3).
+
+    Args:
+        query: (H, Tq, E).
+        key: (H, Tk, E).
+        value: (H, Tk, M).
+        row_offsets: as in `edge_counts`.
+        columns: as there.
+        scale: factor of the scores, 1 / sqrt(E) by default.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        (H, Tq, M) of `dtype`.
+
+    Source: S3.
+    """
+    q, k, v = (np.asarray(x, dtype) for x in (query, key, value))
+    counts = edge_counts(row_offsets, columns, v.shape[1])
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    output: Array = graph_weights(scale * (q @ k.swapaxes(-1, -2)), counts) @ v  # (G1), (G3)
+    return output
+
+
+def graph_dot_product_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    row_offsets: ArrayLike,
+    columns: ArrayLike,
+    *,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array]:
+    """The gradient of `graph_dot_product_attention`, equations (G3), (8) and (G5).
+
+    Args:
+        grad_output: (H, Tq, M), dLoss/do.
+        query: this and all the rest as in `graph_dot_product_attention`.
+        key: as there.
+        value: as there.
+        row_offsets: as there.
+        columns: as there.
+        scale: as there.
+        dtype: as there.
+
+    Returns:
+        dq (H, Tq, E), dk (H, Tk, E), dv (H, Tk, M).
+    """
+    g, q, k, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
+    counts = edge_counts(row_offsets, columns, v.shape[1])
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    ds, dv = _graph_backward(g, graph_weights(scale * (q @ k.swapaxes(-1, -2)), counts), v)
+    return scale * (ds @ k), scale * (ds.swapaxes(-1, -2) @ q), dv  # (G5)
+
+
+def _graph_backward(g: Array, p: Array, v: Array) -> tuple[Array, Array]:
+    """Returns ds (H, Tq, Tk), which is zero where there is no edge, and dv."""
+    dp = g @ v.swapaxes(-1, -2)
+    ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True))  # (8)
+    return ds, p.swapaxes(-1, -2) @ g  # (G3)
