@@ -11,8 +11,8 @@ those of one head: q_i, k_j are rows of E numbers, v_j and o_i rows of M numbers
 
     w_ij = 1 if i < query_length and j < key_length and (causal: j <= i + query_offset) else 0  (1)
 
-Softmax attention, with relative scores b_ir for the distances r_ij = clip(j - i - query_offset, -k, k)
-and with factors m_ij of dropout, 0 or 1 / (1 - dropout); b = 0 and m = 1 where there are none
+Softmax attention; with relative scores b_ir of the distances (R1) below, and factors m_ij of
+dropout, 0 or 1 / (1 - dropout). Where there are none, b = 0 and m = 1
     s_ij = scale (q_i . k_j + b_i,r_ij)                                                         (2)
     l_i  = log sum_j w_ij exp(s_ij)                                                             (3)
     p_ij = w_ij exp(s_ij - l_i)                                                                 (4)
@@ -160,31 +160,27 @@ def softmax_attention(
     """
     query, key, value = (np.asarray(x, dtype) for x in (query, key, value))
     seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
-    b = relative_terms(relative_scores, key.shape[2], query_offset, dtype)
+    b = bias(relative_scores, key, query_offset)
     weights, _ = softmax_weights(query, key, seen, scale, b)
     output: Array = (np.asarray(kept, dtype) * weights) @ value  # (5)
     return output
 
 
-def relative_terms(
-    relative_scores: ArrayLike | None, key_length: int, query_offset: int, dtype: DTypeLike
-) -> Array:
+def at_distances(of_each: Array, position: Array, query_offset: int) -> tuple[Array, Array]:
+    """Returns what (N, H, Lq, 2k + 1) has for keys at positions (J,), and r_ij + k (Lq, J)."""
+    k = of_each.shape[3] // 2
+    i = np.arange(of_each.shape[2])[:, None]
+    row = k + np.clip(position - i - query_offset, -k, k)  # (R1)
+    where = np.broadcast_to(row, (*of_each.shape[:2], *row.shape))
+    return np.take_along_axis(of_each, where, -1), row
+
+
+def bias(relative_scores: ArrayLike | None, key: Array, query_offset: int) -> Array | float:
     """Returns b_i,r_ij (N, H, Lq, Lk) of equation (2); 0 where there are no relative scores."""
     if relative_scores is None:
-        return np.zeros((), dtype)
-    b = np.asarray(relative_scores, dtype)
-    where = relative_columns(*b.shape[2:], key_length, query_offset)
-    return np.take_along_axis(b, np.broadcast_to(where, (*b.shape[:2], *where.shape)), -1)
-
-
-def relative_columns(
-    query_length: int, distances: int, key_length: int, query_offset: int
-) -> Array:
-    """Returns r_ij + k (Lq, Lk): which of the 2k + 1 distances a query and a key are at."""
-    k = distances // 2
-    i, j = np.arange(query_length)[:, None], np.arange(key_length)
-    columns: Array = k + np.clip(j - i - query_offset, -k, k)
-    return columns
+        return 0.0
+    of_each = np.asarray(relative_scores, key.dtype)
+    return at_distances(of_each, np.arange(key.shape[2]), query_offset)[0]
 
 
 def softmax_weights(
@@ -241,7 +237,7 @@ def softmax_attention_backward(
     g, q, k, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
     seen = visible(q, k, causal, query_offset, query_lengths, key_lengths)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    b = relative_terms(relative_scores, k.shape[2], query_offset, dtype)
+    b = bias(relative_scores, k, query_offset)
     p, _ = softmax_weights(q, k, seen, scale, b)
     m = np.asarray(kept, dtype)
     dv = (m * p).swapaxes(-1, -2) @ g  # (6)
@@ -251,9 +247,9 @@ def softmax_attention_backward(
     if relative_scores is None:
         return gradients
     db = np.zeros(np.shape(relative_scores), ds.dtype)
-    columns = relative_columns(*db.shape[2:], k.shape[2], query_offset)
-    for column in range(db.shape[3]):
-        db[..., column] = scale * np.sum(ds, axis=-1, where=columns == column)  # (9)
+    _, row = at_distances(db, np.arange(k.shape[2]), query_offset)
+    for r in range(db.shape[3]):
+        db[..., r] = scale * np.sum(ds, axis=-1, where=row == r)  # (9)
     return *gradients, db
 
 
@@ -1016,13 +1012,8 @@ def relative_scores(
     query_offset: int,
 ) -> tuple[Array, Array]:
     """Returns b_ij (N, H, Lq, J) and r_ij + k (Lq, J), equations (R1) and (R2)."""
-    k = embedding.shape[1] // 2
-    i = np.arange(query.shape[2])[:, None]
-    row = k + np.clip(position - i - query_offset, -k, k)  # (R1)
     u = query if relative_query == "raw" else phi(query, feature_map)
-    of_each_distance = u @ embedding.swapaxes(-1, -2)  # (N, H, Lq, 2k + 1)
-    where = np.broadcast_to(row, (*query.shape[:2], *row.shape))
-    return np.take_along_axis(of_each_distance, where, -1), row  # (R2)
+    return at_distances(u @ embedding.swapaxes(-1, -2), position, query_offset)  # (R2)
 
 
 def score_weights(b: Array, score_map: str) -> Array:
