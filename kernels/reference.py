@@ -24,6 +24,11 @@ its gradient
     dq_i  = scale sum_j ds_ij k_j              dk_j = scale sum_i ds_ij q_i
     db_ir = scale sum_{j: r_ij = r} ds_ij                                                       (9)
 
+Local attention, which is softmax attention to fewer keys; query i stands at p_i = i + query_offset
+    near_ij = 1 if |p_i - j| <= window or j < num_global or (j + 1) mod stride = 0
+              or 0 <= p_i < global_queries else 0                                             (W1)
+    w_ij of (1) times near_ij                                                                 (W2)
+
 Linear attention, which replaces exp(q . k) by phi(q) . phi(k)                    (S1; S0 section 6)
     a_ij = w_ij phi(q_i) . phi(k_j)                                                            (10)
     n_i  = S_0^T phi(q_i) + sum_j a_ij v_j                                                     (11)
@@ -277,6 +282,118 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int], rounds: int = 7) ->
         left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
         a, b, c, d = (right >> half) ^ b ^ k, right & word, (left >> half) ^ d ^ l, left & word
     return a, b, c, d
+
+
+def near(
+    query: Array,
+    key: Array,
+    query_offset: int,
+    window: int,
+    stride: int | None,
+    num_global: int,
+    global_queries: int,
+) -> Array:
+    """Returns which key is near enough to which query, or seen from everywhere: bool, (Lq, Lk)."""
+    p = np.arange(query.shape[2])[:, None] + query_offset
+    j = np.arange(key.shape[2])
+    landmark = (j < num_global) | ((j + 1) % stride == 0 if stride else False)
+    found: Array = (np.abs(p - j) <= window) | landmark | ((p >= 0) & (p < global_queries))  # (W1)
+    return found
+
+
+def local_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    window: int,
+    stride: int | None = None,
+    num_global: int = 0,
+    global_queries: int = 0,
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Local attention, equations (1) to (5) with w_ij of (W2).
+
+    Args:
+        query: this, key, value, and what is not here as in `softmax_attention`.
+        key: as there.
+        value: as there.
+        window: how many keys a query sees on either side of its own place.
+        stride: the last of every so many keys is seen from everywhere. None: no such keys.
+        num_global: so many first keys are seen from everywhere.
+        global_queries: the queries at so many first positions see every key.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        scale: as there.
+        dtype: as there.
+
+    Returns:
+        (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
+
+    Source: Child et al. 2019, section 4.3; Beltagy et al. 2020, section 3.1.
+    """
+    query, key, value = (np.asarray(x, dtype) for x in (query, key, value))
+    seen = visible(query, key, causal, query_offset, query_lengths, key_lengths)
+    seen = seen & near(query, key, query_offset, window, stride, num_global, global_queries)  # (W2)
+    weights, _ = softmax_weights(query, key, seen, scale)
+    output: Array = weights @ value  # (5)
+    return output
+
+
+def local_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    window: int,
+    stride: int | None = None,
+    num_global: int = 0,
+    global_queries: int = 0,
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, Array]:
+    """The gradient of `local_attention`, equations (6) to (9) with w_ij of (W2).
+
+    Args:
+        grad_output: (N, H, Lq, M), dLoss/do.
+        query: this and all the rest as in `local_attention`.
+        key: as there.
+        value: as there.
+        window: as there.
+        stride: as there.
+        num_global: as there.
+        global_queries: as there.
+        causal: as there.
+        query_offset: as there.
+        query_lengths: as there.
+        key_lengths: as there.
+        scale: as there.
+        dtype: as there.
+
+    Returns:
+        dq (N, H, Lq, E), dk (N, H, Lk, E), dv (N, H, Lk, M).
+    """
+    g, q, k, v = (np.asarray(x, dtype) for x in (grad_output, query, key, value))
+    seen = visible(q, k, causal, query_offset, query_lengths, key_lengths)
+    seen = seen & near(q, k, query_offset, window, stride, num_global, global_queries)  # (W2)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    p, _ = softmax_weights(q, k, seen, scale)
+    dv = p.swapaxes(-1, -2) @ g  # (6)
+    dp = g @ v.swapaxes(-1, -2)  # (7)
+    ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True))  # (8)
+    return scale * (ds @ k), scale * (ds.swapaxes(-1, -2) @ q), dv  # (9)
 
 
 def phi(x: Array, feature_map: str) -> Array:
