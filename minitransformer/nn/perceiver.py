@@ -41,9 +41,9 @@ class Block(Module):
 
     def forward(self, latents: Tensor, inputs: Tensor, lengths: Any = None) -> Tensor:
         """Map latents (B, N, P), given the bytes (B, M, C), to (B, N, P)."""
-        latents = self.cross(latents, inputs, lengths)
+        latents = self.cross(latents, inputs, lengths)  # (1), (2)
         for layer in self.layers:
-            latents = layer(latents)
+            latents = layer(latents)  # (3)
         return latents
 
 

@@ -272,6 +272,24 @@ def test_dropout_drops_in_training_only(norm: str) -> None:
     assert (model.train()(y).numpy() != model(y).numpy()).any()
 
 
+@pytest.mark.parametrize("silent", ["attention", "map"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_dropout_is_on_both_updates(norm: str, silent: str) -> None:
+    """With one of them silenced, the other one still drops."""
+    cross = perceiver(norm=norm, dropout=0.5).blocks[0].cross
+    attention = cross.attention
+    if norm == "pre":
+        last = {"attention": attention.out_projection, "map": cross.feed_forward.layers[3]}
+    else:
+        last = {"attention": attention.value_projection, "map": cross.dense}
+    for parameter in last[silent].parameters():
+        parameter.data[...] = 0
+    x, y = Tensor(normal(2, N, P)), Tensor(normal(2, 6, C))
+    drawn = [cross(x, y).numpy() for _ in range(2)]
+    assert (drawn[0] != drawn[1]).any()
+    np.testing.assert_array_equal(cross.eval()(x, y).numpy(), cross(x, y).numpy())
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_perceiver_on_a_device(norm: str, device: str) -> None:
     manual_seed(0)

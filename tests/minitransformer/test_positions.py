@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, gradcheck, nn
@@ -73,6 +73,7 @@ def test_log_bands_crowd_where_waves_are_slow() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+@example([2, 3])
 def test_a_grid_is_even_and_its_last_dimension_runs_fastest(shape: list[int]) -> None:
     grid = nn.grid_positions(shape)
     assert grid.shape == (math.prod(shape), len(shape))
