@@ -33,6 +33,7 @@ from . import (
     fourier,
     guards,
     linear,
+    local,
     normalised,
     recurrent,
     relative,
@@ -151,6 +152,12 @@ def _delta(query: Any, key: Any, value: Any) -> None:
     normalised.backward(phi, query, phi, inverse, **options)
 
 
+def _local(query: Any, key: Any, value: Any) -> None:
+    inputs = query, key, value
+    output, log_sum_exp = local.forward(*inputs, window=32)
+    local.backward(output, *inputs, output, log_sum_exp, window=32)
+
+
 # Each calls the host functions of one attention, forward and backward, on query, key and value.
 HOSTS = {
     "softmax": _softmax,
@@ -162,6 +169,7 @@ HOSTS = {
     "relative": _relative,
     "features": _features,
     "delta": _delta,
+    "local": _local,
 }
 
 

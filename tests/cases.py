@@ -123,7 +123,7 @@ class Case:
         keywords = dict(self.options)
         if self.causal:
             keywords |= {"causal": True, "query_offset": self.query_offset}
-        elif "relative_query" in self.options:
+        elif {"relative_query", "window"} & self.options.keys():
             keywords["query_offset"] = self.query_offset  # distances depend on it all the same
         for name in ("query_lengths", "key_lengths"):
             if (lengths := getattr(self, name)) is not None:

@@ -150,7 +150,7 @@ def natural_size(name: str, operation: Operation, problem: Problem, truth: Array
         return 0.0
     x = inputs[name.removeprefix("grad_")]
     other = {"grad_query": "key", "grad_key": "query"}.get(name)
-    if operation.name.startswith("softmax") and other:
+    if operation.name.startswith(("softmax", "local")) and other:
         scale = problem.keywords.get("scale") or inputs["query"].shape[-1] ** -0.5
         slope: float = scale * largest(inputs[other]) * largest(inputs["value"])
         return slope * largest(problem.cotangents["output"])
