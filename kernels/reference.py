@@ -289,9 +289,9 @@ def near(
     key: Array,
     query_offset: int,
     window: int,
-    stride: int | None,
-    num_global: int,
-    global_queries: int,
+    stride: int | None = None,
+    num_global: int = 0,
+    global_queries: int = 0,
 ) -> Array:
     """Returns which key is near enough to which query, or seen from everywhere: bool, (Lq, Lk)."""
     p = np.arange(query.shape[2])[:, None] + query_offset
