@@ -110,6 +110,8 @@ def test_copies_are_the_models_own_answers(model: nn.Transformer) -> None:
 
 def test_attention_maps_are_shares_of_what_is_visible(model: nn.Transformer) -> None:
     maps = attention_maps(model, fresh_sequences(6, seed=0, count=1))
+    # The delta rule divides by nothing, and takes values away again: its weights are no shares.
+    corrected = any(isinstance(module, nn.DeltaAttention) for module in model.modules())
     assert [layer.title for layer in maps] == [
         "encoder 1, self",
         "encoder 2, self",
@@ -120,11 +122,12 @@ def test_attention_maps_are_shares_of_what_is_visible(model: nn.Transformer) -> 
     ]
     for layer in maps:
         assert layer.weights.shape == (3, 6, 6)
-        assert (layer.weights >= 0).all()
         shares = layer.weights.sum(-1)
         seeing = shares > 0  # DPFP gives now and then a query no feature at all
-        np.testing.assert_allclose(shares[seeing], 1, rtol=1e-5)
         assert seeing.mean() > 0.8
+        if not corrected:
+            assert (layer.weights >= 0).all()
+            np.testing.assert_allclose(shares[seeing], 1, rtol=1e-5)
         inner = layer.title in ("decoder 1, self", "decoder 2, self")
         assert (np.triu(layer.weights, 1) == 0).all() == inner
         assert (layer.queries[0] == layer.keys[0] == "|") == inner
