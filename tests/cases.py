@@ -123,7 +123,7 @@ class Case:
         keywords = dict(self.options)
         if self.causal:
             keywords |= {"causal": True, "query_offset": self.query_offset}
-        elif {"relative_query", "window"} & self.options.keys():
+        elif "window" in self.options or "k" in self.sizes:
             keywords["query_offset"] = self.query_offset  # distances depend on it all the same
         for name in ("query_lengths", "key_lengths"):
             if (lengths := getattr(self, name)) is not None:
@@ -175,6 +175,12 @@ def relative_inputs(case: Case, rng: np.random.Generator) -> Arrays:
     e = 0.7 * rng.normal(size=(case.heads, 2 * case.sizes["k"] + 1, case.head_dim))
     positive = case.options["score_map"] == "identity"
     return {"relative_embedding": 0.1 + np.abs(e) if positive else e}
+
+
+def relative_scores(case: Case, rng: np.random.Generator) -> Arrays:
+    """A score for each query and distance up to `sizes["k"]`."""
+    shape = case.batch, case.heads, case.query_length, 2 * case.sizes["k"] + 1
+    return {"relative_scores": 2 * rng.normal(size=shape)}
 
 
 def relative_state(case: Case, rng: np.random.Generator) -> Arrays:

@@ -311,8 +311,8 @@ def ignores_padding(operation: Operation, case: Case) -> None:
     )
     case = replace(case, query_lengths=query_lengths, key_lengths=key_lengths, guard_bites=False)
     problem, other = case.problem(), replace(case, seed=case.seed + 1).problem()
-    ends = {"query": query_lengths, "output": query_lengths, "key": key_lengths}
-    ends["value"] = key_lengths
+    ends = dict.fromkeys(("query", "output", "relative_scores"), query_lengths)
+    ends |= {"key": key_lengths, "value": key_lengths}
 
     def padded(mine: Arrays, theirs: Arrays) -> Arrays:
         return {

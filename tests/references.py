@@ -27,6 +27,9 @@ def qkv(problem: Problem) -> tuple[Array, Array, Array]:
     return problem.inputs["query"], problem.inputs["key"], problem.inputs["value"]
 
 
+LOCAL = "window", "stride", "num_global", "global_queries"
+
+
 def seen_and_alive(problem: Problem) -> tuple[Array, Array]:
     """Which query sees which key (N, 1, Lq, Lk), and which query is no padding (N, 1, Lq)."""
     query, key, _ = qkv(problem)
@@ -39,6 +42,9 @@ def seen_and_alive(problem: Problem) -> tuple[Array, Array]:
         keywords.get("query_lengths"),
         keywords.get("key_lengths"),
     )
+    if "window" in keywords:
+        pattern = {name: keywords[name] for name in LOCAL if name in keywords}
+        seen = seen & reference.near(query, key, keywords.get("query_offset", 0), **pattern)
     return seen, reference.inside(query, keywords.get("query_lengths"))
 
 
@@ -46,10 +52,33 @@ def softmax(problem: Problem, dtype: Any) -> Result:
     """Softmax attention and the logarithm of its denominators."""
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype}
+    relative_scores = problem.inputs.get("relative_scores")
+    if relative_scores is not None:
+        keywords["relative_scores"] = relative_scores
+    if "dropout" in keywords:
+        shape = *query.shape[:3], key.shape[2]
+        dropout = keywords.pop("dropout"), keywords.pop("seed")
+        keywords["kept"] = reference.dropout_factors(shape, *dropout)
     output = reference.softmax_attention(query, key, value, **keywords)
-    scale = problem.keywords.get("scale")
-    _, log_sum_exp = reference.softmax_weights(query, key, seen_and_alive(problem)[0], scale)
-    dq, dk, dv = reference.softmax_attention_backward(
+    b = reference.bias(relative_scores, key, keywords.get("query_offset", 0))
+    seen, scale = seen_and_alive(problem)[0], keywords.get("scale")
+    _, log_sum_exp = reference.softmax_weights(query, key, seen, scale, b)
+    gradients = reference.softmax_attention_backward(
+        problem.cotangents["output"], query, key, value, **keywords
+    )
+    names = ("query", "key", "value", "relative_scores")
+    outputs = {"output": output, "log_sum_exp": log_sum_exp}
+    return Result(outputs, dict(zip(names, gradients, strict=False)))
+
+
+def local(problem: Problem, dtype: Any) -> Result:
+    """Local attention and the logarithm of its denominators."""
+    query, key, value = (x.astype(dtype) for x in qkv(problem))
+    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype}
+    output = reference.local_attention(query, key, value, **keywords)
+    seen, scale = seen_and_alive(problem)[0], keywords.get("scale")
+    _, log_sum_exp = reference.softmax_weights(query, key, seen, scale)
+    dq, dk, dv = reference.local_attention_backward(
         problem.cotangents["output"], query, key, value, **keywords
     )
     outputs = {"output": output, "log_sum_exp": log_sum_exp}

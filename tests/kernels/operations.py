@@ -20,6 +20,7 @@ from ..cases import (
     fourier_inputs,
     fourier_state,
     relative_inputs,
+    relative_scores,
     relative_state,
 )
 from ..properties import Operation
@@ -32,6 +33,8 @@ SOFTMAX_VARIANTS: tuple[Variant, ...] = (
     Variant("float32", 64, 33),
     Variant("float32", 40, 64, {"scale": 0.3}),
 )
+# From one distance to more than there are; the kernels are those of one variant.
+SOFTMAX_RELATIVE_VARIANTS = tuple(Variant("float64", 5, 3, sizes={"k": k}) for k in (3, 0, 1, 100))
 
 
 def linear(feature_map: str, guard: str) -> dict[str, Any]:
@@ -45,6 +48,17 @@ LINEAR_VARIANTS: tuple[Variant, ...] = (
     Variant("float32", 40, 70, linear("elu", "clamp")),
 )
 
+# The pattern is a matter of arguments: all in one width are one kernel to compile.
+LOCAL_VARIANTS: tuple[Variant, ...] = (
+    Variant("float64", 5, 3, {"window": 9, "stride": 7, "num_global": 2, "global_queries": 3}),
+    Variant("float64", 5, 3, {"window": 0, "num_global": 40, "global_queries": 70}),
+    Variant("float32", 40, 70, {"window": 20, "stride": 40, "scale": 0.3}),
+    *(
+        Variant("float64", 5, 3, {"window": window, "stride": stride})
+        for window, stride in [(3, None), (70, 1), (1000, None)]
+    ),
+)
+
 NARROW, WIDE = 0, 2  # variants in float64 and float32; in the second, rows take several tiles
 # For kernels that are long to compile: no others than these two.
 CHUNKED_VARIANTS = (LINEAR_VARIANTS[NARROW],)
@@ -54,35 +68,80 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EVERY = [(dtype, *dims) for dtype in ("float32", "float64") for dims in EVERY_DIM]
     SOFTMAX_VARIANTS += tuple(Variant(*each) for each in EVERY)
     SOFTMAX_VARIANTS += (Variant("float64", 1, 8, {"scale": 0.3}),)
+    SOFTMAX_RELATIVE_VARIANTS += tuple(Variant(*each, sizes={"k": 33}) for each in EVERY)
     LINEAR_VARIANTS += tuple(Variant(*each, linear("elu", "clamp")) for each in EVERY)
     LINEAR_VARIANTS += (
         Variant("float64", 1, 8, linear("elu", "add")),
         Variant("float32", 20, 40, linear("softplus", "clamp")),
     )
     CHUNKED_VARIANTS = LINEAR_VARIANTS
+    LOCAL_VARIANTS += tuple(Variant(*each, {"window": 9, "stride": 13}) for each in EVERY)
 
 
 def softmax(package: str = KERNELS) -> Operation:
     """Fused softmax attention."""
     module = import_module(f"{package}.softmax")
+    domain = Domain(SOFTMAX_VARIANTS, (module.TILE // 2, module.TILE))
+    return Operation("softmax", domain, softmax_apply(module), references.softmax)
+
+
+def softmax_relative(package: str = KERNELS) -> Operation:
+    """The same with relative scores."""
+    module = import_module(f"{package}.softmax")
+    tiles = module.TILE // 2, module.TILE
+    domain = Domain(SOFTMAX_RELATIVE_VARIANTS, tiles, extras=relative_scores)
+    return Operation("softmax_relative", domain, softmax_apply(module), references.softmax)
+
+
+def softmax_dropped(package: str = KERNELS) -> Operation:
+    """The same with dropout as well: no mean of the values, as weights no longer add up to one."""
+    operation = softmax_relative(package)
+    variants = tuple(
+        replace(variant, options={**variant.options, "dropout": d, "seed": seed})
+        for variant in operation.domain.variants
+        for d, seed in ((0.3, 7), (0.9, 2**63 - 1))
+    )
+    return replace(
+        operation,
+        name="softmax_dropped",
+        domain=replace(operation.domain, variants=variants),
+        exempt=("preserves_a_constant_value",),
+    )
+
+
+def softmax_apply(module: Any) -> Any:
+    """Forward and backward of softmax attention as one pass over a problem."""
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), problem.keywords
+        arrays, keywords = qkv(problem), {**problem.keywords}
+        keywords["relative_scores"] = problem.inputs.get("relative_scores")
         output, log_sum_exp = module.forward(*arrays, **keywords)
         grad_output = problem.cotangents["output"]
         gradients = module.backward(grad_output, *arrays, output, log_sum_exp, **keywords)
+        names = ("query", "key", "value", "relative_scores")
         outputs = {"output": output, "log_sum_exp": log_sum_exp}
-        return Result(outputs, by_name(gradients))
+        return Result(outputs, dict(zip(names, gradients, strict=False)))
 
-    domain = Domain(SOFTMAX_VARIANTS, (module.TILE // 2, module.TILE))
-    return Operation("softmax", domain, apply, references.softmax)
+    return apply
+
+
+def local(package: str = KERNELS) -> Operation:
+    """Softmax attention to a window of keys, and to landmarks."""
+    module = import_module(f"{package}.local")
+    return Operation(
+        "local",
+        Domain(LOCAL_VARIANTS, (module.TILE // 2, module.TILE)),
+        attention_apply(module.forward, module.backward, "log_sum_exp"),
+        references.local,
+        exempt=("ignores_the_order_of_keys",),
+    )
 
 
 def bidirectional(package: str = KERNELS) -> Operation:
     """Linear attention in which every query sees every key."""
     module = import_module(f"{package}.linear")
     domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(False,))
-    apply = linear_apply(module.forward, module.backward)
+    apply = attention_apply(module.forward, module.backward)
     return Operation("bidirectional", domain, apply, references.linear)
 
 
@@ -90,19 +149,22 @@ def naive(package: str = KERNELS) -> Operation:
     """Linear attention by its quadratic form."""
     module = import_module(f"{package}.linear")
     domain = Domain(LINEAR_VARIANTS, (module.TILE,))
-    apply = linear_apply(module.naive_forward, module.naive_backward)
+    apply = attention_apply(module.naive_forward, module.naive_backward)
     return Operation("naive", domain, apply, references.linear)
 
 
-def linear_apply(forward: Any, backward: Any) -> Any:
-    """Forward and backward of linear attention as one pass over a problem."""
+def attention_apply(forward: Any, backward: Any, kept: str = "denominator") -> Any:
+    """Forward and backward of an attention as one pass over a problem.
+
+    The forward keeps one number of a row for the backward, named `kept`.
+    """
 
     def apply(problem: Problem) -> Result:
         arrays, keywords = qkv(problem), problem.keywords
-        output, denominator = forward(*arrays, **keywords)
+        output, number = forward(*arrays, **keywords)
         grad_output = problem.cotangents["output"]
-        gradients = backward(grad_output, *arrays, output, denominator, **keywords)
-        return Result({"output": output, "denominator": denominator}, by_name(gradients))
+        gradients = backward(grad_output, *arrays, output, number, **keywords)
+        return Result({"output": output, kept: number}, by_name(gradients))
 
     return apply
 
@@ -424,8 +486,9 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
     )
 
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     softmax(),
+    softmax_dropped(),
     bidirectional(),
     naive(),
     recurrent(),
@@ -437,4 +500,8 @@ OPERATIONS = (
     relative(),
     relative_causal(),
     delta(),
+    local(),
 )
+
+if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+    OPERATIONS += (softmax_relative(),)

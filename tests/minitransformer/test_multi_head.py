@@ -1,0 +1,376 @@
+"""The three passes of multi-head attention against the definition, head by head in float64."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from minitransformer import Tensor, gradcheck, multi_head
+from minitransformer import functions as F
+from minitransformer.attention import softmax_attention
+from minitransformer.functions.multi_head import MultiHeadAttention
+from minitransformer.multi_head import Weights
+from minitransformer_kernels import reference, softmax
+from tests.cases import Array
+
+Passes = tuple[Array, list[Array | None], Weights]  # Y, the gradients of the data and the weights
+
+
+class Problem(NamedTuple):
+    """The arguments of `forward`, and a cotangent."""
+
+    weights: Weights
+    inputs: tuple[Array | None, ...]
+    options: dict[str, Any]
+    cotangent: Array
+
+    @property
+    def separate(self) -> list[Array]:
+        """The three inputs, whatever stood for them."""
+        query, key, value = self.inputs
+        widths = [weight.shape[1] for weight in self.weights.of_inputs]
+        if key is None and value is None and query.shape[-1] == sum(widths):
+            return np.split(query, np.cumsum(widths)[:2], axis=-1)
+        key = query if key is None else key
+        return [query, key, key if value is None else value]
+
+    def cast(self, dtype: Any) -> Problem:
+        """The same in another dtype."""
+        weights, inputs = (
+            [None if x is None else x.astype(dtype) for x in arrays]
+            for arrays in (self.weights, self.inputs)
+        )
+        return self._replace(
+            weights=Weights(*weights), inputs=tuple(inputs), cotangent=self.cotangent.astype(dtype)
+        )
+
+
+def problem(
+    form: str = "separate",
+    *,
+    batch: int = 2,
+    lengths: tuple[int, int] = (5, 7),
+    widths: tuple[int, int, int, int] = (5, 6, 7, 9),
+    heads: int = 3,
+    head_dims: tuple[int, int] = (3, 4),
+    biases: tuple[bool, bool, bool, bool] = (True, True, True, True),
+    seed: int = 0,
+    **options: Any,
+) -> Problem:
+    """A problem in one of the forms that the inputs can have; every size differs by default."""
+    normal = np.random.default_rng(seed).standard_normal
+    queries, keys = lengths
+    d_q, d_k, d_v, d_o = widths
+    if form in ("self", "value_apart"):  # the query stands for the key
+        keys, d_k = queries, d_q
+    if form in ("self", "memory"):  # the key stands for the value
+        d_v = d_k
+    inputs: dict[str, tuple[Array | None, ...]] = {
+        "separate": (
+            normal((batch, queries, d_q)), normal((batch, keys, d_k)), normal((batch, keys, d_v))
+        ),
+        "memory": (normal((batch, queries, d_q)), normal((batch, keys, d_k)), None),
+        "value_apart": (normal((batch, queries, d_q)), None, normal((batch, queries, d_v))),
+        "self": (normal((batch, queries, d_q)), None, None),
+        "concatenated": (normal((batch, queries, d_q + d_k + d_v)), None, None),
+    }  # fmt: skip
+    e, m = (heads * dim for dim in head_dims)
+    drawn = [normal(size) for size in (e, e, m, d_o)]
+    weights = Weights(
+        normal((e, d_q)), normal((e, d_k)), normal((m, d_v)), normal((d_o, m)),
+        *(bias if has else None for bias, has in zip(drawn, biases, strict=True)),
+    )  # fmt: skip
+    options = {"num_heads": heads, **options}
+    return Problem(weights, inputs[form], options, normal((batch, queries, d_o)))
+
+
+FORMS = "separate", "memory", "value_apart", "self", "concatenated"
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Draws a problem; the head dims are those that one kernel serves."""
+    size = st.integers(1, 7)
+    form, batch, queries, keys = draw(st.sampled_from(FORMS)), draw(st.integers(1, 3)), *(
+        draw(st.integers(1, 40)) for _ in range(2)
+    )  # fmt: skip
+    if form in ("self", "value_apart", "concatenated"):
+        keys = queries
+    options: dict[str, Any] = {"causal": draw(st.booleans())}
+    if options["causal"]:
+        options["query_offset"] = draw(st.integers(-2, 3))
+    for name, longest in (("query_lengths", queries), ("key_lengths", keys)):
+        if draw(st.booleans()):
+            options[name] = np.array(draw(st.tuples(*[st.integers(0, longest)] * batch)))
+    return problem(
+        form,
+        batch=batch,
+        lengths=(queries, keys),
+        widths=draw(st.tuples(size, size, size, size)),
+        heads=draw(st.integers(1, 4)),
+        head_dims=draw(st.tuples(size, size)),
+        biases=draw(st.tuples(*[st.booleans()] * 4)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+        alpha=draw(st.sampled_from([None, 0.7, -3.0])),
+        **options,
+    )
+
+
+def truth(case: Problem, kept: Array | None = None) -> Passes:
+    """The three passes from the definition; `kept` (N, H, Lq, Lk) is what dropout multiplies by."""
+    x = case.separate
+    w_q, w_k, w_v, w_o = (np.array(weight) for weight in case.weights[:4])
+    biases = [0 if bias is None else bias for bias in case.weights.biases]
+    visible = dict(case.options)
+    heads, alpha = visible.pop("num_heads"), visible.pop("alpha", None)
+    seen = reference.visible(
+        x[0][:, None], x[1][:, None], *(visible.get(name, default) for name, default in (
+            ("causal", False), ("query_offset", 0), ("query_lengths", None), ("key_lengths", None)
+        ))
+    )  # fmt: skip
+    y = np.zeros_like(case.cotangent) + biases[3]
+    data = [np.zeros_like(each) for each in x]
+    grads = [np.zeros_like(weight) for weight in (w_q, w_k, w_v, w_o)]
+    bias_grads = [np.zeros(len(weight)) for weight in (w_q, w_k, w_v)]
+    for h in range(heads):
+        rows = [np.array_split(np.arange(len(weight)), heads)[h] for weight in (w_q, w_k, w_v)]
+        q, k, v = (
+            each @ weight[own].T + (bias if np.ndim(bias) == 0 else bias[own])
+            for each, weight, bias, own in zip(x, (w_q, w_k, w_v), biases, rows, strict=False)
+        )
+        scale = q.shape[-1] ** -0.5 if alpha is None else 1 / alpha
+        p = reference.softmax_weights(q[:, None], k[:, None], seen, scale)[0][:, 0]
+        keep = np.ones_like(p) if kept is None else kept[:, h]
+        y += p * keep @ v @ w_o[:, rows[2]].T
+        g = case.cotangent @ w_o[:, rows[2]]
+        dp = keep * (g @ v.swapaxes(1, 2))
+        ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+        projected = scale * ds @ k, scale * ds.swapaxes(1, 2) @ q, (p * keep).swapaxes(1, 2) @ g
+        for i, (own, each) in enumerate(zip(rows, projected, strict=True)):
+            data[i] += each @ (w_q, w_k, w_v)[i][own]
+            grads[i][own] = np.einsum("nle,nld->ed", each, x[i])
+            bias_grads[i][own] = each.sum((0, 1))
+        grads[3][:, rows[2]] = np.einsum("nlo,nlm->om", case.cotangent, p * keep @ v)
+    bias_grads.append(case.cotangent.sum((0, 1)))
+    given = (None if b is None else g for b, g in zip(case.weights.biases, bias_grads, strict=True))
+    return y, in_the_form_of(case.inputs, data), Weights(*grads, *given)
+
+
+def in_the_form_of(inputs: tuple[Array | None, ...], data: list[Array]) -> list[Array | None]:
+    """Three gradients as one for each input that was given."""
+    query, key, value = inputs
+    d_q, d_k, d_v = data
+    if key is None and value is None and query.shape[-1] != d_q.shape[-1]:
+        return [np.concatenate(data, axis=-1), None, None]
+    if value is None:
+        d_k, d_v = d_k + d_v, None
+    if key is None:
+        d_q, d_k = d_q + d_k, None
+    return [d_q, d_k, d_v]
+
+
+def passes(case: Problem, module: Any = multi_head) -> Passes:
+    """The three passes."""
+    y, saved = module.forward(case.weights, *case.inputs, **case.options)
+    *data, projected = module.backward_data(case.cotangent, saved)
+    return y, data, module.backward_weights(case.cotangent, saved, projected)
+
+
+def assert_same(got: Passes, expected: Passes, tolerance: float = 1e-9) -> None:
+    """Asserts that passes gave the same arrays, and None where the others did."""
+    names = ("output", "query", "key", "value", *Weights._fields)
+    arrays = ((y, *data, *weights) for y, data, weights in (got, expected))
+    for name, actual, desired in zip(names, *arrays, strict=True):
+        assert (actual is None) == (desired is None), name
+        if actual is not None:
+            assert actual.shape == desired.shape, name
+            np.testing.assert_allclose(
+                actual, desired, rtol=tolerance, atol=tolerance, err_msg=name
+            )
+
+
+@given(problems())
+def test_the_passes_are_the_definitions(case: Problem) -> None:
+    assert_same(passes(case), truth(case))
+
+
+@given(problems())
+def test_the_tape_sees_the_same_gradients(case: Problem) -> None:
+    """All gradients at once, and those of the weights alone, for which no data's are computed."""
+    y, data, weights = passes(case)
+    for learned in (True, False):
+        inputs = [None if x is None else Tensor(x, requires_grad=learned) for x in case.inputs]
+        own = [None if x is None else Tensor(x, requires_grad=True) for x in case.weights]
+        output = MultiHeadAttention.apply(*inputs, *own, **case.options)
+        output.backward(case.cotangent)
+        np.testing.assert_array_equal(output.numpy(), y)
+        for x, gradient in zip([*inputs, *own], [*data, *weights], strict=True):
+            if x is not None and x.requires_grad:
+                np.testing.assert_array_equal(x.grad.numpy(), gradient)
+
+
+@given(problems())
+def test_weights_need_no_backward_for_data(case: Problem) -> None:
+    _, saved = multi_head.forward(case.weights, *case.inputs, **case.options)
+    alone = multi_head.backward_weights(case.cotangent, saved)
+    for gradient, expected in zip(alone, passes(case)[2], strict=True):
+        assert (gradient is None) == (expected is None)
+        if gradient is not None:
+            np.testing.assert_array_equal(gradient, expected)
+
+
+@given(problems())
+def test_no_argument_is_changed(case: Problem) -> None:
+    arrays = [x for x in (*case.weights, *case.inputs, case.cotangent) if x is not None]
+    before = [x.copy() for x in arrays]
+    passes(case)
+    for x, y in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_float32_stays_float32(form: str) -> None:
+    case = problem(form, causal=True, query_offset=1)
+    got = passes(case.cast(np.float32))
+    assert all(x.dtype == np.float32 for x in (got[0], *got[1], *got[2]) if x is not None)
+    assert_same(got, truth(case), 1e-4)
+
+
+def test_one_array_is_three_side_by_side() -> None:
+    case = problem("concatenated")
+    y, data, weights = passes(case._replace(inputs=tuple(case.separate)))
+    assert_same(passes(case), (y, in_the_form_of(case.inputs, data), weights))
+
+
+def test_the_same_as_functions_on_the_tape() -> None:
+    """Linear maps, reshapes and `softmax_attention`, each with its own backward."""
+    case = problem(causal=True, key_lengths=np.array([7, 4]))
+
+    def split(x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:2], 3, -1).transpose(1, 2)
+
+    tensors = [Tensor(x, requires_grad=True) for x in (*case.separate, *case.weights)]
+    *x, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = tensors
+    layers = zip(x, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
+    heads = (split(F.linear(*each)) for each in layers)
+    output = softmax_attention(*heads, causal=True, key_lengths=[7, 4])
+    joined = output.transpose(1, 2).reshape(2, 5, -1)
+    y = F.linear(joined, w_o, b_o)
+    y.backward(case.cotangent)
+    gradients = [x.grad.numpy() for x in tensors]
+    assert_same(passes(case), (y.numpy(), gradients[:3], Weights(*gradients[3:])))
+
+
+def mask(case: Problem) -> Array:
+    """What dropout multiplies the weights by: attention to the identity shows them."""
+    _, saved = multi_head.forward(case.weights, *case.inputs, **case.options)
+    q, k, _ = saved.heads
+    identity = np.broadcast_to(np.eye(k.shape[2]), (*k.shape[:3], k.shape[2]))
+    whole, dropped = (
+        softmax.forward(q, k, identity, **{**saved.options, "dropout": fraction})[0]
+        for fraction in (0.0, saved.options["dropout"])
+    )
+    return np.divide(dropped, whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+@pytest.mark.parametrize("form", ["separate", "self"])
+def test_dropout_is_inside_attention(form: str) -> None:
+    case = problem(form, causal=True, query_offset=2, dropout=0.4, seed=5)
+    case.options["seed"] = 11
+    kept = mask(case)
+    assert set(kept.ravel().round(9)) == {0, round(1 / 0.6, 9)}
+    undropped = {name: x for name, x in case.options.items() if name not in ("dropout", "seed")}
+    assert_same(passes(case), truth(case._replace(options=undropped), kept))
+
+
+def test_the_seed_decides_what_is_dropped() -> None:
+    case = problem(dropout=0.5)
+    outputs = [
+        multi_head.forward(case.weights, *case.inputs, **case.options, seed=seed)[0]
+        for seed in (3, 3, 4)
+    ]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.allclose(outputs[0], outputs[2])
+
+
+def test_gradients_with_dropout_by_differences() -> None:
+    case = problem("memory", lengths=(3, 4), dropout=0.3)
+
+    def function(*tensors: Tensor) -> Tensor:
+        query, key, *weights = tensors
+        options = {**case.options, "seed": 7}
+        output: Tensor = MultiHeadAttention.apply(query, key, None, *weights, **options)
+        return output
+
+    arrays = [*case.inputs[:2], *case.weights]
+    assert gradcheck(function, arrays, step=1e-6, elementwise=False, directions=5)
+
+
+def test_a_query_that_sees_nothing_gives_the_bias_alone() -> None:
+    case = problem(key_lengths=np.array([0, 3]))
+    y, (d_query, d_key, d_value), _ = passes(case)
+    np.testing.assert_array_equal(y[0], np.broadcast_to(case.weights.out_bias, y[0].shape))
+    for gradient in (d_query[0], d_key[0], d_value[0], d_key[1, 3:], d_value[1, 3:]):
+        assert not gradient.any()
+    assert d_query[1].any() and d_value[1, :3].any()
+
+
+def test_no_queries_and_no_keys() -> None:
+    for lengths in ((0, 4), (4, 0)):
+        case = problem(lengths=lengths)
+        y, data, weights = passes(case)
+        assert y.shape == case.cotangent.shape
+        np.testing.assert_array_equal(y, np.broadcast_to(case.weights.out_bias, y.shape))
+        assert not any(gradient.any() for gradient in (*data, *weights[:3]))
+
+
+MISTAKES = {
+    "alpha_multiplies": ("return 1 / alpha", "return alpha"),
+    "heads_interleaved": (
+        "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
+        "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
+    ),
+    "out_bias_missing": ("output += weights.out_bias", "pass"),
+    "bias_of_one_row": ("joint.sum(axis=0)  # (12)", "joint[0]  # (12)"),
+    "out_weights_of_another_sequence": (
+        "rows(_side_by_side(saved.output))",
+        "rows(_side_by_side(saved.output[::-1]))",
+    ),
+    "keys_length_of_queries": (
+        '"key_lengths": lengths_of(name, "key_lengths", key_lengths',
+        '"key_lengths": lengths_of(name, "key_lengths", query_lengths',
+    ),
+    "shared_gradient_of_one": (
+        "product(joint, _stacked(saved.weights.of_inputs[part]))  # (10)",
+        "product(joint, _stacked(saved.weights.of_inputs[part])) / (part.stop - part.start)",
+    ),
+}
+
+
+def with_mistake(old: str, new: str) -> ModuleType:
+    """A copy of the module in which a text that occurs once is another."""
+    source = inspect.getsource(multi_head)
+    assert source.count(old) == 1, f"the text to replace must occur once: {old!r}"
+    copy = ModuleType("minitransformer.multi_head_with_mistake")
+    copy.__package__ = "minitransformer"
+    exec(compile(source.replace(old, new), "<mistake>", "exec"), vars(copy))
+    return copy
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(mistake: str) -> None:
+    module = with_mistake(*MISTAKES[mistake])
+
+    @settings(derandomize=True, max_examples=25, database=None, phases=[Phase.generate])
+    @given(problems())
+    def examine(case: Problem) -> None:
+        assert_same(passes(case, module), truth(case))
+
+    with pytest.raises(AssertionError):
+        examine()
