@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from .nn import Module, MultiHeadAttention
+from .nn import Module
 from .tensor import Tensor
 
 
@@ -16,7 +17,7 @@ def recorded_weights(model: Module) -> Iterator[dict[str, np.ndarray]]:
     """Record the weights of every attention layer that runs inside the `with`.
 
     Args:
-        model: Any model with `MultiHeadAttention` layers.
+        model: Any model with layers of attention: modules that have an `on_weights`.
 
     Yields:
         A dictionary that fills as the model runs: weights (N, H, Lq, Lk) by the layer's path.
@@ -29,10 +30,8 @@ def recorded_weights(model: Module) -> Iterator[dict[str, np.ndarray]]:
         >>> weights[""][0, 0].round(6).tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    layers = {
-        path: module
-        for path, module in model.named_modules()
-        if isinstance(module, MultiHeadAttention)
+    layers: dict[str, Any] = {
+        path: module for path, module in model.named_modules() if hasattr(module, "on_weights")
     }
     before = [(layer, layer.on_weights) for layer in layers.values()]
     weights: dict[str, np.ndarray] = {}

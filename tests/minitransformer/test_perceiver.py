@@ -305,7 +305,7 @@ def test_a_perceiver_on_a_device(norm: str, device: str) -> None:
     np.testing.assert_allclose(output.numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("norm", ["pre"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
 def test_where_the_latents_look_can_be_seen(norm: str) -> None:
     model = perceiver(norm=norm, cross_heads=2)
     with recorded_weights(model) as weights:
