@@ -29,7 +29,7 @@ class PreNormCrossAttention(Module):
         dropout: the fraction dropped of what is added to x.
         activation: "relu" or "gelu".
 
-    Source: Jaegle et al. 2021, appendix E.
+    Source: Jaegle et al. 2021, section 3.1.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class PostNormCrossAttention(Module):
     """s = norm(x + attention(norm(x), norm(y))), then s + dense(s): S4's module, literally.
 
     The attention is three projections and no fourth that joins the heads; the feed-forward network
-    is one dense layer; and the second sum starts from what has been *normalised*, so nothing but
-    its direction is left of what x was.
+    is one dense layer; and the second sum starts from what has been *normalised*, so no sum runs
+    through all repeats untouched.
 
     Args:
         dim: P, the width of x.

@@ -155,7 +155,7 @@ def fourier_features(
     Raises:
         ValueError: a size is not positive, the dimensions disagree, or there are no such bands.
 
-    Source: Jaegle et al. 2021, section 3.2, whose frequencies are linear; S4.
+    Source: Jaegle et al. 2021, section 3.2, whose code spreads them linearly; S4.
 
     >>> fourier_features([[0.25]], num_bands=2, max_resolution=4).round(3).tolist()
     [[0.25, 0.707, 1.0, 0.707, 0.0]]
