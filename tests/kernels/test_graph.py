@@ -1,0 +1,502 @@
+"""Graph attention: its kernels against a dense matrix of edges, and what only graphs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from minitransformer_kernels import checked, graph, reference, softmax
+from minitransformer_kernels.dropout import random_word
+from minitransformer_kernels.graph import SPAN, Edges
+
+from ..cases import LAYOUTS, Array, Arrays
+from ..properties import (
+    FLOOR,
+    array_library,
+    assert_all_equal,
+    assert_within,
+    largest,
+    largest_error,
+    to_numpy,
+)
+from .mutants import Mutant
+
+# A graph by the degrees of its nodes: few, none at all, and more than one piece of a row holds.
+DEGREES = {
+    "some": (3, 0, 1, 5, 2),
+    "none": (0, 0, 0),
+    "one": (1,),
+    "hub": (2, 2 * SPAN + 3, 0, SPAN, SPAN + 1),
+    "no nodes": (),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of random edges, and how to draw inputs."""
+
+    score: str = "additive"
+    degrees: str = "some"
+    num_keys: int = 6
+    heads: int = 2
+    head_dim: int = 3
+    value_dim: int = 5
+    options: tuple[tuple[str, float], ...] = ()
+    dtype: str = "float64"
+    index: str = "int64"
+    seed: int = 0
+    spread: float = 1.0
+    layout: str = "contiguous"
+
+    def edges(self) -> tuple[Array, Array]:
+        """Draws offsets and columns; that some edges are there twice is likely."""
+        rng = np.random.default_rng(self.seed)
+        offsets = np.cumsum([0, *DEGREES[self.degrees]]).astype(self.index)
+        return offsets, rng.integers(0, self.num_keys, offsets[-1]).astype(self.index)
+
+    def inputs(self) -> Arrays:
+        """Draws what is differentiated, and the cotangent g."""
+        rng = np.random.default_rng(self.seed + 1)
+        queries, width = len(DEGREES[self.degrees]), (self.head_dim,) * (self.score == "dot")
+        shapes = {
+            "query": (self.heads, queries, *width),
+            "key": (self.heads, self.num_keys, *width),
+            "value": (self.heads, self.num_keys, self.value_dim),
+            "g": (self.heads, queries, self.value_dim),
+        }
+        return {
+            name: (self.spread * rng.normal(size=shape)).astype(self.dtype)
+            for name, shape in shapes.items()
+        }
+
+
+Ends = tuple[Array, Array]  # offsets and columns
+
+
+def passes(
+    case: Case, edges: Ends, inputs: Arrays, module: ModuleType = graph, **dropout: Any
+) -> Arrays:
+    """The output and the gradients by the kernels of a module."""
+    query, key, value, g = inputs.values()
+    built, options = module.Edges(*edges, key.shape[1]), dict(case.options)
+    scores, scores_backward = (
+        getattr(module, f"{case.score}_scores{way}") for way in ("", "_backward")
+    )
+    s = scores(query, key, built, **options)
+    output, weights = module.forward(s, value, built, **dropout)
+    ds, dv = module.backward(g, value, built, output, weights, **dropout)
+    dq, dk = scores_backward(ds, query, key, built, **options)
+    return {"output": output, "query": dq, "key": dk, "value": dv}
+
+
+def run(case: Case, edges: Ends, inputs: Arrays, device: str) -> Arrays:
+    """The same on a device, back in NumPy."""
+    xp = array_library(device)
+    offsets, columns = map(xp.asarray, edges)
+    placed = {name: xp.asarray(x) for name, x in inputs.items()}
+    return to_numpy(passes(case, (offsets, columns), placed))
+
+
+def truth(case: Case, edges: Ends, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
+    """The same by the dense reference."""
+    name = "graph_attention" if case.score == "additive" else "graph_dot_product_attention"
+    *x, g = inputs.values()
+    options = {"dtype": dtype, **dict(case.options)}
+    output = getattr(reference, name)(*x, *edges, **options)
+    gradients = getattr(reference, f"{name}_backward")(g, *x, *edges, **options)
+    return {"output": output, **dict(zip(("query", "key", "value"), gradients, strict=True))}
+
+
+def allowed(case: Case, edges: Ends, inputs: Arrays, right: Arrays) -> dict[str, float]:
+    """Twice the error of the naive computation in the same dtype, and a floor.
+
+    The floor of a gradient is relative to its terms, which may cancel: g v times the other factor.
+    """
+    naive = truth(case, edges, inputs, case.dtype)
+    term = largest(inputs["g"]) * largest(inputs["value"]) * len(edges[1])
+    size = {"output": largest(inputs["value"]), "value": largest(inputs["g"]) * len(edges[1])}
+    if case.score == "dot":
+        size |= {"query": term * largest(inputs["key"]), "key": term * largest(inputs["query"])}
+    return {
+        name: 2 * largest_error(naive[name], x) * (case.dtype == "float32")
+        + FLOOR[case.dtype] * max(largest(x), size.get(name, term))
+        for name, x in right.items()
+    }
+
+
+def assert_right(case: Case, device: str = "cpu", module: ModuleType = graph) -> None:
+    """The kernels give the truth, in the dtype of their inputs, and leave these alone; twice."""
+    xp, edges, inputs = array_library(device), case.edges(), case.inputs()
+    placed = {name: LAYOUTS[case.layout](x, xp) for name, x in inputs.items()}
+    offsets, columns = map(xp.asarray, edges)
+    found, again = (to_numpy(passes(case, (offsets, columns), placed, module)) for _ in range(2))
+    assert_all_equal(to_numpy(placed), inputs, "its input")
+    assert_all_equal(again, found, "in a second call")
+    assert {x.dtype for x in found.values()} == {np.dtype(case.dtype)}
+    right = truth(case, edges, inputs)
+    assert_within(found, right, allowed(case, edges, inputs, right))
+
+
+@st.composite
+def cases(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float64", "float32")) -> Case:
+    """Draws a case that needs no other kernels than the others do."""
+    score = draw(st.sampled_from(["additive", "dot"]))
+    option = ("negative_slope", (0.2, 0.0, 1.5)) if score == "additive" else ("scale", (None, 0.7))
+    return Case(
+        score=score,
+        degrees=draw(st.sampled_from(sorted(DEGREES))),
+        num_keys=draw(st.sampled_from([1, 6, 130])),
+        heads=draw(st.integers(1, 3)),
+        head_dim=draw(st.integers(1, 8)),
+        value_dim=draw(st.integers(1, 8)),
+        options=((option[0], draw(st.sampled_from(option[1]))),),
+        dtype=draw(st.sampled_from(dtypes)),
+        index=draw(st.sampled_from(["int64", "int32"])),
+        seed=draw(st.integers(0, 2**32 - 2)),
+        spread=draw(st.sampled_from([1.0, 0.1, 5.0])),
+        layout=draw(st.sampled_from(sorted(LAYOUTS))),
+    )
+
+
+def test_kernels_are_right(device: str) -> None:
+    @given(cases())
+    def are_right(case: Case) -> None:
+        assert_right(case, device)
+
+    are_right()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", [16, 40, 64, 130, 256])
+@pytest.mark.parametrize("score", ["additive", "dot"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wide_heads(score: str, size: int, dtype: str, device: str) -> None:
+    case = Case(score, "hub", 200, 4, head_dim=size, value_dim=size - 1, dtype=dtype)
+    assert_right(case, device)
+
+
+@pytest.mark.parametrize("score", ["additive", "dot"])
+def test_the_reference_is_its_own_derivative(score: str) -> None:
+    """Each gradient by the complex step, element by element."""
+    case = Case(score, num_keys=3, options=(("scale", 0.7),) if score == "dot" else ())
+    edges, inputs = case.edges(), case.inputs()
+    right = truth(case, edges, inputs)
+    for name in ("query", "key", "value"):
+        for index in np.ndindex(*inputs[name].shape):
+            nudged = inputs[name].astype(complex)
+            nudged[index] += 1e-30j
+            moved = {**inputs, name: nudged}
+            moved["g"] = inputs["g"].astype(complex)
+            output = forward_truth(case, edges, moved)
+            slope = np.sum(inputs["g"] * output.imag) / 1e-30
+            assert_allclose(right[name][index], slope, rtol=1e-9, atol=1e-12)
+
+
+def forward_truth(case: Case, edges: Ends, inputs: Arrays) -> Array:
+    """The reference's output in complex numbers."""
+    name = "graph_attention" if case.score == "additive" else "graph_dot_product_attention"
+    *x, _ = inputs.values()
+    output: Array = getattr(reference, name)(*x, *edges, **dict(case.options), dtype=complex)
+    return output
+
+
+# -- Properties ------------------------------------------------------------------------------------
+
+
+def assert_near(case: Case, edges: Ends, inputs: Arrays, found: Arrays, wanted: Arrays) -> None:
+    """They are equal but for rounding."""
+    errors = allowed(case, edges, inputs, wanted)
+    assert_within(found, wanted, {name: 2 * error for name, error in errors.items()})
+
+
+def rows_of(offsets: Array) -> Array:
+    """The query of each edge."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def sorted_edges(rows: Array, columns: Array, count: int) -> Ends:
+    """Offsets and columns of edges in any order."""
+    order = np.argsort(rows, kind="stable")
+    return np.cumsum([0, *np.bincount(rows, minlength=count)]), columns[order]
+
+
+def does_not_know_names(case: Case, device: str) -> None:
+    """Nodes under other numbers give the same, under those numbers."""
+    rng, (offsets, columns), inputs = np.random.default_rng(case.seed), case.edges(), case.inputs()
+    queries = len(offsets) - 1
+    of_query, of_key = rng.permutation(queries), rng.permutation(case.num_keys)
+    renamed = sorted_edges(of_query[rows_of(offsets)], of_key[columns], queries)
+
+    def moved(arrays: Arrays) -> Arrays:
+        by_query = ("query", "g", "output")
+        orders = {name: of_query if name in by_query else of_key for name in arrays}
+        return {name: x[:, np.argsort(orders[name])] for name, x in arrays.items()}
+
+    wanted = moved(run(case, (offsets, columns), inputs, device))
+    found = run(case, renamed, moved(inputs), device)
+    assert_near(case, renamed, inputs, found, wanted)
+
+
+def does_not_know_an_order(case: Case, device: str) -> None:
+    """The edges of a node are a set."""
+    rng, (offsets, columns), inputs = np.random.default_rng(case.seed), case.edges(), case.inputs()
+    shuffle = rng.permutation(len(columns))
+    shuffled = sorted_edges(rows_of(offsets)[shuffle], columns[shuffle], len(offsets) - 1)
+    wanted = run(case, (offsets, columns), inputs, device)
+    assert_near(case, shuffled, inputs, run(case, shuffled, inputs, device), wanted)
+
+
+def counts_an_edge_as_often_as_it_is_there(case: Case, device: str) -> None:
+    """All edges twice change no weight of a key."""
+    (offsets, columns), inputs = case.edges(), case.inputs()
+    doubled = 2 * offsets, np.repeat(columns, 2)
+    wanted = run(case, (offsets, columns), inputs, device)
+    assert_near(case, doubled, inputs, run(case, doubled, inputs, device), wanted)
+
+
+def is_linear_in_values(case: Case, device: str) -> None:
+    """Output and gradient of the values of a sum are sums."""
+    edges, one = case.edges(), case.inputs()
+    other = replace(case, seed=case.seed + 1).inputs()
+    both = {**one, "value": one["value"] - 2 * other["value"]}
+    first, second, found = (
+        run(case, edges, x, device) for x in (one, {**one, "value": other["value"]}, both)
+    )
+    wanted = {
+        name: first[name] - 2 * second[name] if name != "value" else first[name] for name in first
+    }
+    larger = {**one, "value": np.abs(one["value"]) + 2 * np.abs(other["value"])}
+    assert_near(case, edges, larger, found, wanted)
+
+
+def preserves_a_constant_value(case: Case, device: str) -> None:
+    """The mean of equal numbers is that number, whatever the weights: they have no gradient."""
+    edges, inputs = case.edges(), case.inputs()
+    inputs["value"] = np.full_like(inputs["value"], 3.0)
+    found = run(case, edges, inputs, device)
+    sees = np.diff(edges[0]) > 0
+    assert_allclose(found["output"][:, sees], 3.0, rtol=1e-12)
+    assert_array_equal(found["output"][:, ~sees], 0.0)
+    nothing = {name: np.zeros_like(found[name]) for name in ("query", "key")}
+    errors = allowed(case, edges, inputs, nothing)
+    assert_within(nothing, {name: found[name] for name in nothing}, errors)
+
+
+def sees_neighbours_only(case: Case, device: str) -> None:
+    """A node without edges has neither output nor gradient; its numbers change no other's bits."""
+    (offsets, columns), inputs = case.edges(), case.inputs()
+    other = replace(case, seed=case.seed + 1).inputs()
+    alone = {
+        "query": np.diff(offsets) == 0,
+        "key": ~np.isin(np.arange(case.num_keys), columns),
+    }
+    alone |= {"value": alone["key"], "g": alone["query"], "output": alone["query"]}
+    altered = {name: x.copy() for name, x in inputs.items()}
+    for name, x in altered.items():
+        x[:, alone[name]] = other[name][:, alone[name]]
+    found = run(case, (offsets, columns), inputs, device)
+    assert_all_equal(run(case, (offsets, columns), altered, device), found, "of other nodes")
+    for name, x in found.items():
+        assert not x[:, alone[name]].any(), f"{name} of a node without edges"
+
+
+PROPERTIES = [
+    does_not_know_names,
+    does_not_know_an_order,
+    counts_an_edge_as_often_as_it_is_there,
+    is_linear_in_values,
+    preserves_a_constant_value,
+    sees_neighbours_only,
+]
+
+
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_property(holds: Callable[[Case, str], None], device: str) -> None:
+    def tried(case: Case) -> None:
+        holds(case, device)
+
+    # Hypothesis seeds itself and remembers failures by this name.
+    tried.__name__ = tried.__qualname__ = f"graph_{holds.__name__}_{device}"
+    given(cases(("float64",)))(tried)()
+
+
+def test_a_graph_of_all_edges_is_softmax_attention(device: str) -> None:
+    xp = array_library(device)
+    case = Case("dot", value_dim=4)
+    inputs = {name: xp.asarray(x) for name, x in case.inputs().items()}
+    query, key, value, g = inputs.values()
+    queries, keys = query.shape[1], key.shape[1]
+    edges = keys * xp.arange(queries + 1), xp.tile(xp.arange(keys), queries)
+    found = to_numpy(passes(case, edges, inputs))
+    batch = [x[None] for x in (query, key, value)]
+    output, log_sum_exp = softmax.forward(*batch)
+    gradients = softmax.backward(g[None], *batch, output, log_sum_exp)
+    wanted = dict(zip(found, (output, *gradients), strict=True))
+    for name, x in to_numpy(wanted).items():
+        assert_allclose(found[name], x[0], rtol=1e-12, atol=1e-14)
+
+
+def test_weights_of_long_rows(device: str) -> None:
+    """Those of each row add up to 1, and scores far apart do no harm, in one piece or in many."""
+    xp = array_library(device)
+    offsets, columns = (xp.asarray(x) for x in Case(degrees="hub", num_keys=9).edges())
+    scores = 300 * np.random.default_rng(0).normal(size=(2, len(columns))) - 1e4
+    edges = Edges(offsets, columns, 9)
+    p = to_numpy({"p": graph.weights(xp.asarray(scores), edges)})["p"]
+    for row in range(len(offsets) - 1):
+        s = scores[:, int(offsets[row]) : int(offsets[row + 1])]
+        if s.size:
+            e = np.exp(s - s.max(axis=1, keepdims=True))
+            wanted = e / e.sum(axis=1, keepdims=True)
+            assert_allclose(p[:, int(offsets[row]) : int(offsets[row + 1])], wanted, atol=1e-12)
+
+
+def test_no_piece_is_longer_than_a_span() -> None:
+    """Pieces cover each row in order; of short rows there are none."""
+    edges = Edges(*Case(degrees="hub", num_keys=3).edges(), 3)
+    pieces, rows = edges.by_query
+    assert np.diff(pieces.offsets).tolist() == [2, SPAN, SPAN, 3, SPAN, SPAN, 1]
+    assert rows.offsets.tolist() == [0, 1, 4, 4, 5, 7]
+    assert len(Edges(*Case().edges(), 6).by_query) == 1
+
+
+def test_by_key_is_the_transposed_matrix() -> None:
+    (offsets, columns), (walk,) = (edges := Case().edges()), Edges(*Case().edges(), 6).by_key
+    counts = reference.edge_counts(*edges, 6)
+    assert_array_equal(reference.edge_counts(walk.offsets, walk.others, len(offsets) - 1), counts.T)
+    assert_array_equal(columns[walk.edges], np.sort(columns))
+    assert all(np.diff(walk.edges)[np.diff(columns[walk.edges]) == 0] > 0)  # a fixed order
+
+
+# -- Dropout ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 2**62 + 12345])
+def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, device: str) -> None:
+    """What is kept is that of the plain function; the output is the mean of what is kept."""
+    xp, case = array_library(device), Case("dot", "hub", num_keys=7)
+    edges, inputs = case.edges(), case.inputs()
+    placed = [xp.asarray(x) for x in inputs.values()]
+    built = Edges(*map(xp.asarray, edges), case.num_keys)
+    s = graph.dot_scores(*placed[:2], built)
+    output, p = graph.forward(s, placed[2], built, dropout=0.3, seed=seed)
+    words = [[random_word(seed, 0, h, 0, e) for e in range(p.shape[1])] for h in range(len(p))]
+    kept = np.array(words) >= round(0.3 * 2**32)
+    assert abs(kept.mean() - 0.7) < 4.5 * (0.21 / kept.size) ** 0.5
+    terms = (to_numpy({"p": p})["p"] * kept / 0.7)[..., None] * inputs["value"][:, edges[1]]
+    wanted = np.zeros_like(inputs["g"])
+    np.add.at(wanted, (slice(None), rows_of(edges[0])), terms)
+    assert_allclose(to_numpy({"o": output})["o"], wanted, rtol=1e-11, atol=1e-12)
+
+
+def test_dropout_backward_drops_the_same() -> None:
+    """Along a random direction, the gradient is the slope of the output."""
+    case = Case("dot", value_dim=4)
+    edges, inputs, dropout = case.edges(), case.inputs(), {"dropout": 0.4, "seed": 5}
+    found = passes(case, edges, inputs, **dropout)
+    rng, step = np.random.default_rng(3), 1e-6
+    direction = {name: rng.normal(size=inputs[name].shape) for name in ("query", "key", "value")}
+
+    def output(way: float) -> Array:
+        moved = {name: x + way * direction.get(name, 0.0) for name, x in inputs.items()}
+        return passes(case, edges, moved, **dropout)["output"]
+
+    slope = np.sum(inputs["g"] * (output(step) - output(-step))) / (2 * step)
+    assert_allclose(sum(np.sum(found[name] * x) for name, x in direction.items()), slope, rtol=1e-7)
+
+
+# -- Refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "columns", "error", "message"),
+    [
+        ([0, 1, 3], [0, 1], ValueError, r"row_offsets must rise from 0 to 2.*got 0\.\.3"),
+        ([1, 2], [0, 1], ValueError, r"row_offsets must rise from 0 to 2.*got 1\.\.2"),
+        ([0, 3, 2], [0, 1], ValueError, r"row_offsets must rise.*not rising"),
+        ([], [], ValueError, r"row_offsets must rise from 0 to 0.*got nothing"),
+        ([0, 2], [0, 4], ValueError, r"columns must be key nodes 0\.\.3, got 0\.\.4"),
+        ([0, 2], [-1, 1], ValueError, r"columns must be key nodes 0\.\.3, got -1\.\.1"),
+        ([0, 2], [0.0, 1.0], TypeError, r"columns must be integers.*float64"),
+        ([[0, 2]], [0, 1], TypeError, r"row_offsets must be integers in one dim.*\(1, 2\)"),
+    ],
+)
+def test_refusals(offsets: Any, columns: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Edges(np.array(offsets), np.array(columns), 4)
+
+
+# -- The checked mode, and planted bugs ------------------------------------------------------------
+
+SAMPLE = {
+    "additive": Case(),
+    "dot": Case("dot"),
+    "hub": Case("dot", "hub", num_keys=5),
+    "additive hub": Case(degrees="hub", num_keys=5, spread=0.1),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_kernels_are_clean(name: str) -> None:
+    with checked():
+        assert_right(SAMPLE[name])
+
+
+def test_dropout_is_clean() -> None:
+    case = Case("dot")
+    with checked(False):
+        wanted = passes(case, case.edges(), case.inputs(), dropout=0.4)
+    with checked():
+        found = passes(case, case.edges(), case.inputs(), dropout=0.4)
+    assert_near(case, case.edges(), case.inputs(), found, wanted)
+
+
+# For each bug a sample that must show it, a piece of text, and what takes its place.
+MUTANTS = {
+    "score_leaks_nothing": ("additive", "else slope * z  # (1)", "else real(0)"),
+    "gradient_of_the_identity": ("additive", "else slope * ds[h, e]  # (7)", "else ds[h, e]"),
+    "highest_not_taken_off": ("hub", "math.exp(s[h, e] - highest)", "math.exp(s[h, e])"),
+    "query_and_key_exchanged": ("dot", "total += A[h, i, m] * B[h, j, m]",
+                                "total += A[h, j % A.shape[1], m] * B[h, i, m]"),
+    "scale_forgotten": ("dot", "s[h, e] = scale * product", "s[h, e] = product"),
+    "scale_forgotten_in_gradients": ("dot", "scaled = grad_scores *", "scaled = grad_scores + 0 *"),
+    "delta_dropped": ("dot", "- p[h, e] * delta[h, rows[e]]", ""),
+    "weights_of_unsorted_edges": ("dot", "w[h, edges[t]] * C", "w[h, t] * C"),
+    "totals_of_unsorted_edges": ("additive", "sum_ += x[h, edges[t]]", "sum_ += x[h, t]"),
+    "last_edge_forgotten": ("dot", "order = array_module(self.columns).arange(len(self.columns))",
+                            "order = np.maximum(np.arange(len(self.columns)) - 1, 0)"),
+    "first_piece_added_again": ("hub", "Walk(first, pieces, pieces)",
+                                "Walk(first, pieces, 0 * pieces)"),
+}  # fmt: skip
+
+ALWAYS = (
+    "gradient_of_the_identity",
+    "delta_dropped",
+    "weights_of_unsorted_edges",
+    "first_piece_added_again",
+)
+
+
+def graph_of(package: str) -> Any:
+    return import_module(f"{package}.graph")
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=[] if bug in ALWAYS else pytest.mark.nightly) for bug in MUTANTS],
+)
+def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
+    sample, old, new = MUTANTS[bug]
+    mutant = Mutant(bug, graph_of, "graph.py", old, new)
+    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
+        assert_right(SAMPLE[sample], module=module)
