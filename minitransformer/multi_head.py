@@ -44,6 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from operator import index
 from typing import Any, NamedTuple
 
 from minitransformer_kernels import softmax
@@ -191,7 +192,8 @@ def forward(
         "query_lengths": lengths_of(name, "query_lengths", query_lengths, Tensor.wrap(q)),
         "key_lengths": lengths_of(name, "key_lengths", key_lengths, Tensor.wrap(k)),
         "scale": _scale(name, alpha),
-        **_dropout_options(name, dropout, seed),
+        "dropout": dropout,
+        "seed": index(seed),
     }
     attended, log_sum_exp = softmax.forward(q, k, v, **options)  # (2), (3)
     output = product(_side_by_side(attended), weights.out.T)  # (4)
@@ -368,10 +370,3 @@ def _scale(name: str, alpha: float | None) -> float | None:
             "None is sqrt(E)"
         )
     return 1 / alpha
-
-
-def _dropout_options(name: str, dropout: float, seed: int) -> dict[str, Any]:
-    """Check which fraction of the weights is dropped; return it as options of the kernel."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"{name}: dropout must be a fraction in [0, 1), got {dropout}")
-    return {"dropout": float(dropout), "seed": whole(name, "seed", seed)} if dropout else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,16 +18,16 @@ from minitransformer.attention import softmax_attention
 from minitransformer.functions.multi_head import MultiHeadAttention
 from minitransformer.multi_head import Weights
 from minitransformer_kernels import reference, softmax
-from tests.cases import Array
 
-Passes = tuple[Array, list[Array | None], Weights]  # Y, the gradients of the data and the weights
+Array = Any  # where one is optional, too: the tests say which are None
+Passes = tuple[Array, list[Array], Weights]  # Y, the gradients of the data and the weights
 
 
 class Problem(NamedTuple):
     """The arguments of `forward`, and a cotangent."""
 
     weights: Weights
-    inputs: tuple[Array | None, ...]
+    inputs: tuple[Array, ...]
     options: dict[str, Any]
     cotangent: Array
 
@@ -43,12 +44,10 @@ class Problem(NamedTuple):
     def cast(self, dtype: Any) -> Problem:
         """The same in another dtype."""
         weights, inputs = (
-            [None if x is None else x.astype(dtype) for x in arrays]
+            tuple(None if x is None else x.astype(dtype) for x in arrays)
             for arrays in (self.weights, self.inputs)
         )
-        return self._replace(
-            weights=Weights(*weights), inputs=tuple(inputs), cotangent=self.cotangent.astype(dtype)
-        )
+        return Problem(Weights._make(weights), inputs, self.options, self.cotangent.astype(dtype))
 
 
 def problem(
@@ -71,7 +70,7 @@ def problem(
         keys, d_k = queries, d_q
     if form in ("self", "memory"):  # the key stands for the value
         d_v = d_k
-    inputs: dict[str, tuple[Array | None, ...]] = {
+    inputs: dict[str, tuple[Array, ...]] = {
         "separate": (
             normal((batch, queries, d_q)), normal((batch, keys, d_k)), normal((batch, keys, d_v))
         ),
@@ -122,18 +121,15 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def truth(case: Problem, kept: Array | None = None) -> Passes:
+def truth(case: Problem, kept: Array = None) -> Passes:
     """The three passes from the definition; `kept` (N, H, Lq, Lk) is what dropout multiplies by."""
     x = case.separate
     w_q, w_k, w_v, w_o = (np.array(weight) for weight in case.weights[:4])
-    biases = [0 if bias is None else bias for bias in case.weights.biases]
+    biases: list[Any] = [0 if bias is None else bias for bias in case.weights.biases]
     visible = dict(case.options)
     heads, alpha = visible.pop("num_heads"), visible.pop("alpha", None)
-    seen = reference.visible(
-        x[0][:, None], x[1][:, None], *(visible.get(name, default) for name, default in (
-            ("causal", False), ("query_offset", 0), ("query_lengths", None), ("key_lengths", None)
-        ))
-    )  # fmt: skip
+    nothing: Any = {"causal": False, "query_offset": 0, "query_lengths": None, "key_lengths": None}
+    seen = reference.visible(x[0][:, None], x[1][:, None], **{**nothing, **visible})
     y = np.zeros_like(case.cotangent) + biases[3]
     data = [np.zeros_like(each) for each in x]
     grads = [np.zeros_like(weight) for weight in (w_q, w_k, w_v, w_o)]
@@ -162,7 +158,7 @@ def truth(case: Problem, kept: Array | None = None) -> Passes:
     return y, in_the_form_of(case.inputs, data), Weights(*grads, *given)
 
 
-def in_the_form_of(inputs: tuple[Array | None, ...], data: list[Array]) -> list[Array | None]:
+def in_the_form_of(inputs: tuple[Array, ...], data: list[Array]) -> list[Array]:
     """Three gradients as one for each input that was given."""
     query, key, value = inputs
     d_q, d_k, d_v = data
@@ -195,6 +191,12 @@ def assert_same(got: Passes, expected: Passes, tolerance: float = 1e-9) -> None:
             )
 
 
+def gradient_of(x: Tensor) -> Array:
+    """What backward left."""
+    assert x.grad is not None
+    return x.grad.numpy()
+
+
 @given(problems())
 def test_the_passes_are_the_definitions(case: Problem) -> None:
     assert_same(passes(case), truth(case))
@@ -212,7 +214,7 @@ def test_the_tape_sees_the_same_gradients(case: Problem) -> None:
         np.testing.assert_array_equal(output.numpy(), y)
         for x, gradient in zip([*inputs, *own], [*data, *weights], strict=True):
             if x is not None and x.requires_grad:
-                np.testing.assert_array_equal(x.grad.numpy(), gradient)
+                np.testing.assert_array_equal(gradient_of(x), gradient)
 
 
 @given(problems())
@@ -263,7 +265,7 @@ def test_the_same_as_functions_on_the_tape() -> None:
     joined = output.transpose(1, 2).reshape(2, 5, -1)
     y = F.linear(joined, w_o, b_o)
     y.backward(case.cotangent)
-    gradients = [x.grad.numpy() for x in tensors]
+    gradients = list(map(gradient_of, tensors))
     assert_same(passes(case), (y.numpy(), gradients[:3], Weights(*gradients[3:])))
 
 
@@ -315,7 +317,7 @@ def test_gradients_with_dropout_by_differences() -> None:
 def test_a_query_that_sees_nothing_gives_the_bias_alone() -> None:
     case = problem(key_lengths=np.array([0, 3]))
     y, (d_query, d_key, d_value), _ = passes(case)
-    np.testing.assert_array_equal(y[0], np.broadcast_to(case.weights.out_bias, y[0].shape))
+    assert (y[0] == case.weights.out_bias).all()
     for gradient in (d_query[0], d_key[0], d_value[0], d_key[1, 3:], d_value[1, 3:]):
         assert not gradient.any()
     assert d_query[1].any() and d_value[1, :3].any()
@@ -326,7 +328,7 @@ def test_no_queries_and_no_keys() -> None:
         case = problem(lengths=lengths)
         y, data, weights = passes(case)
         assert y.shape == case.cotangent.shape
-        np.testing.assert_array_equal(y, np.broadcast_to(case.weights.out_bias, y.shape))
+        assert (y == case.weights.out_bias).all()
         assert not any(gradient.any() for gradient in (*data, *weights[:3]))
 
 
@@ -374,3 +376,60 @@ def test_planted_mistakes_are_found(mistake: str) -> None:
 
     with pytest.raises(AssertionError):
         examine()
+
+
+REFUSALS: dict[str, tuple[Callable[[], Problem], type[Exception], str]] = {
+    "query_alone_of_no_width": (
+        lambda: changed(inputs=(np.ones((2, 5, 6)), None, None)),
+        ValueError,
+        "query alone must be as wide as the three inputs side by side, D_q + D_k + D_v = "
+        "5 + 6 + 7, got 6; or give key and value",
+    ),
+    "width": (
+        lambda: changed(inputs=(np.ones((2, 5, 5)), np.ones((2, 7, 4)), np.ones((2, 7, 7)))),
+        ValueError,
+        "weights.key must have the shape (H·E=9, D_k=4), got (9, 6)",
+    ),
+    "dtype": (
+        lambda: changed(weights=problem().cast(np.float32).weights),
+        ValueError,
+        "weights.query is float32, but query is float64",
+    ),
+    "heads": (
+        lambda: changed(num_heads=2),
+        ValueError,
+        "weights.query must have as many rows for each of num_heads=2 heads, at least one, got 9",
+    ),
+    "alpha": (
+        lambda: changed(alpha=0.0),
+        ValueError,
+        "alpha divides the scores and must be a number other than 0, got 0.0",
+    ),
+    "lengths": (
+        lambda: changed(key_lengths=[8, 1]),
+        ValueError,
+        "key_lengths must lie between 0 and 7",
+    ),
+    "offset": (lambda: changed(query_offset=0.5), TypeError, "query_offset must be a whole number"),
+    "dropout": (lambda: changed(dropout=1.0), ValueError, "0 <= dropout < 1, got 1.0"),
+    "seed": (lambda: changed(dropout=0.5, seed=0.5), TypeError, "interpreted as an integer"),
+}
+
+
+def changed(inputs: Any = None, weights: Any = None, **options: Any) -> Problem:
+    """A problem, of which something is changed."""
+    case = problem()
+    return case._replace(
+        inputs=inputs or case.inputs,
+        weights=weights or case.weights,
+        options={**case.options, **options},
+    )
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name: str) -> None:
+    build, error, message = REFUSALS[name]
+    case = build()
+    with pytest.raises(error) as caught:
+        multi_head.forward(case.weights, *case.inputs, **case.options)
+    assert message in str(caught.value)

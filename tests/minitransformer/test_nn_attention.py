@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer import Tensor, nn, no_grad
+from minitransformer import Tensor, manual_seed, nn, no_grad
+from minitransformer.attention_weights import recorded_weights
 from minitransformer.nn import MultiHeadAttention
 from minitransformer.nn import variants as hook
 from minitransformer.nn.variants import AttentionVariant, KeyValueCache, LinearAttention
@@ -20,7 +21,7 @@ from tests.cases import Array
 from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
 
 VARIANTS = st.sampled_from(["softmax", "linear"])
-WIDTHS = {
+WIDTHS: Any = {
     "query_dim": 5,
     "key_dim": 6,
     "value_dim": 7,
@@ -122,6 +123,113 @@ def test_out_dropout_is_on_the_output_and_in_training_only() -> None:
     np.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-5)
 
 
+class OtherSoftmax(nn.SoftmaxAttention):
+    """Softmax attention that goes the way of the other variants."""
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, 0.0])
+@pytest.mark.parametrize("inputs", ["self", "shared", "memory", "separate", "concatenated"])
+def test_three_passes_equal_a_variant_between_projections(inputs: str, scale: Any) -> None:
+    widths: Any = WIDTHS if inputs in ("separate", "concatenated") else {}
+    layer = float64(MultiHeadAttention(8, 2, attention=OtherSoftmax(scale), **widths))
+    x, y = normal(2, 3, 4, 8)
+    arrays = {
+        "self": [x],
+        "shared": [x, x, x],
+        "memory": [x, y],
+        "separate": [normal(3, 4, 5), normal(3, 4, 6), normal(3, 4, 7)],
+        "concatenated": [normal(3, 4, 18)],
+    }[inputs]
+    results = []
+    for variant in (layer.attention, nn.SoftmaxAttention(scale)):
+        layer.attention = variant
+        layer.zero_grad()
+        tensors = {id(array): Tensor(array, requires_grad=True) for array in arrays}
+        output = layer(*(tensors[id(array)] for array in arrays), causal=True, query_offset=1)
+        output.backward(normal(*output.shape))
+        leaves: Any = *tensors.values(), *layer.parameters()
+        results.append([output.numpy(), *(leaf.grad.numpy() for leaf in leaves)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_dropout_is_on_the_weights_and_in_training_only() -> None:
+    manual_seed(0)
+    layer = MultiHeadAttention(8, 2, dropout=0.5, **HEAD_DIMS)
+    x = Tensor(normal(2, 5, 8).astype(np.float32))
+    whole = layer.eval()(x).numpy()
+    np.testing.assert_array_equal(layer(x).numpy(), whole)
+    layer.train()
+    manual_seed(0)
+    first, second = layer(x).numpy(), layer(x).numpy()
+    manual_seed(0)
+    np.testing.assert_array_equal(layer(x).numpy(), first)
+    assert not np.allclose(first, second) and not np.allclose(first, whole)
+    samples = np.stack([layer(x).numpy() for _ in range(400)])
+    standard_error = samples.std(axis=0) / 20
+    assert np.all(abs(samples.mean(axis=0) - whole) < 5 * standard_error)
+
+
+def test_dropout_of_a_variant_of_ones_own_reaches_it() -> None:
+    layer = MultiHeadAttention(8, 2, attention=OtherSoftmax(), dropout=0.5, **HEAD_DIMS)
+    x = Tensor(normal(2, 5, 8).astype(np.float32))
+    manual_seed(0)
+    output = layer(x).numpy()
+    layer.attention = nn.SoftmaxAttention()
+    manual_seed(0)
+    np.testing.assert_allclose(layer(x).numpy(), output, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["softmax", "linear"])
+def test_weights_on_request(variant: str) -> None:
+    """They are the definition's, they change nothing, and dropout spares them."""
+    dropout = 0.4 if variant == "softmax" else 0.0
+    layer = float64(MultiHeadAttention(8, 2, attention=variant, dropout=dropout, **WIDTHS))
+    x, y, z = normal(2, 4, 5), normal(2, 11, 6), normal(2, 11, 7)
+    inputs = [Tensor(each) for each in (x, y, z)]
+    visible: Any = {"causal": True, "query_offset": 6, "key_lengths": [11, 8]}
+    manual_seed(0)
+    output = layer(*inputs, **visible).numpy()
+    manual_seed(0)
+    again, weights = layer(*inputs, **visible, need_weights=True)
+    np.testing.assert_array_equal(again.numpy(), output)
+    assert not weights.requires_grad
+
+    def heads(array: Array, projection: nn.Linear) -> Array:
+        return projection(Tensor(array)).numpy().reshape(2, -1, 2, 3).swapaxes(1, 2)
+
+    definition: Any = {"softmax": reference.softmax_attention, "linear": reference.linear_attention}
+    expected = definition[variant](
+        heads(x, layer.query_projection),
+        heads(y, layer.key_projection),
+        np.broadcast_to(np.eye(11), (2, 2, 11, 11)),
+        **visible,
+    )
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_of_no_keys() -> None:
+    layer = float64(MultiHeadAttention(8, 2, **HEAD_DIMS))
+    _, weights = layer(Tensor(normal(2, 3, 8)), Tensor(normal(2, 0, 8)), need_weights=True)
+    assert weights.shape == (2, 2, 3, 0)
+
+
+def test_recordings_nest_and_layers_may_be_shared() -> None:
+    layer = float64(MultiHeadAttention(8, 2))
+    model = nn.ModuleList([layer, layer])
+    x = Tensor(normal(1, 3, 8))
+    with recorded_weights(model) as outer:
+        with recorded_weights(layer) as inner:
+            layer(x)
+        assert not outer
+        layer(x)
+    layer(x * 2)
+    assert list(inner) == [""]
+    assert list(outer) == ["1"]
+    np.testing.assert_array_equal(outer["1"], inner[""])
+    assert layer.on_weights is None
+
+
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A registry whose changes end with the test."""
@@ -204,6 +312,16 @@ def test_the_cache_doubles_and_keeps_what_it_holds() -> None:
             lambda: MultiHeadAttention(8, 2, attention="quadratic"),
             f"attention must be one of {', '.join(map(repr, nn.attention_names()))} or an "
             "AttentionVariant, got 'quadratic'",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2, dropout=1.0),
+            "MultiHeadAttention: dropout must be a fraction in [0, 1), got 1.0",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2, attention="linear", dropout=0.1),
+            "MultiHeadAttention: dropout=0.1 drops attention weights, which LinearAttention never "
+            "has at hand; drop numbers of the output by out_dropout=0.1, or use "
+            "attention='softmax'",
         ),
     ],
 )
