@@ -31,6 +31,7 @@ from . import (
     delta,
     features,
     fourier,
+    graph,
     guards,
     linear,
     local,
@@ -158,6 +159,18 @@ def _local(query: Any, key: Any, value: Any) -> None:
     local.backward(output, *inputs, output, log_sum_exp, window=32)
 
 
+def _graph(query: Any, key: Any, value: Any) -> None:
+    query, key, value = query[0], key[0], value[0]
+    nodes = np.arange(query.shape[1] + 1)  # each sees itself
+    edges = graph.Edges(nodes, nodes[:-1], query.shape[1])
+    a, b = query[..., 0], key[..., 0]
+    graph.additive_scores_backward(graph.additive_scores(a, b, edges), a, b, edges)
+    scores = graph.dot_scores(query, key, edges)
+    graph.dot_scores_backward(scores, query, key, edges)
+    output, weights = graph.forward(scores, value, edges, dropout=0.5)
+    graph.backward(output, value, edges, output, weights)
+
+
 # Each calls the host functions of one attention, forward and backward, on query, key and value.
 HOSTS = {
     "softmax": _softmax,
@@ -170,6 +183,7 @@ HOSTS = {
     "features": _features,
     "delta": _delta,
     "local": _local,
+    "graph": _graph,
 }
 
 
