@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import OutOfBounds, checked, fourier, optimizer, relative
+from minitransformer_kernels import OutOfBounds, checked, fourier, normalised, optimizer, relative
 
 from ... import cases
 from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
@@ -52,7 +52,7 @@ def test_indices_from_the_end_are_out_of_bounds(name: str) -> None:
 def launches() -> Iterator[Any]:
     """Each operation in each of its variants; all but one of each only in nightly runs."""
     always = {"softmax": WIDE, "bidirectional": NARROW, "naive": WIDE, "recurrent": NARROW}
-    always |= {"chunked": NARROW}
+    always |= {"chunked": NARROW, "delta": NARROW}
     for operation in OPERATIONS:
         for number, variant in enumerate(operation.domain.variants):
             for causal in operation.domain.causal:
@@ -116,6 +116,22 @@ def test_fourier_features() -> None:
         return *saved, *fourier.features_backward(
             grad, x, positions, frequency, amplitude, saved, lengths=lengths
         )
+
+    with checked(False):
+        wanted = passes()
+    with checked():
+        found = passes()
+    assert_same(found, wanted)
+
+
+def test_normalised_features() -> None:
+    """The kernels that come before the delta rule; rows wider than a warp, and a ragged block."""
+    x, grad = np.random.default_rng(0).normal(size=(2, 11, 37))
+    options: Any = {"feature_map": "elu", "normalize": "l2"}
+
+    def passes() -> tuple[Any, ...]:
+        saved = normalised.forward(x, **options)
+        return *saved, normalised.backward(grad, x, *saved, **options)
 
     with checked(False):
         wanted = passes()
