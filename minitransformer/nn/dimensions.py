@@ -191,15 +191,16 @@ def _attention(
         ("K", key, arguments[-1], attention.key_projection),
         ("V", key, arguments[-1], attention.value_projection),
     ):
-        shape = _heads(projection(x).shape, attention.num_heads)
+        width = projection.out_features // attention.num_heads
+        shape = x.shape[0], attention.num_heads, x.shape[1], width
         rows[array] = Row(array, f"{formula} W_{array}", f"BH{length}E", shape, (projection,))
     per_query = rows["Q"].shape[:3]
     output = Row("A", _weighing(attention), f"BH{query[1]}E", (*per_query, rows["V"].shape[3]))
     if isinstance(attention.attention, SoftmaxAttention):
         scale = attention.attention.scale
         scores = "Q K^T / sqrt(E)" if scale is None else f"{scale} Q K^T"
-        shape = (*per_query, rows["K"].shape[2])
-        rows["S"] = Row("S", f"{scores}, never stored", f"BH{query[1]}{key[1]}", shape)
+        pairs = (*per_query, rows["K"].shape[2])
+        rows["S"] = Row("S", f"{scores}, never stored", f"BH{query[1]}{key[1]}", pairs)
     return [*rows.values(), output]
 
 
@@ -222,11 +223,6 @@ def _weighing(attention: Any) -> str:
     variant = attention.attention
     softmax = isinstance(variant, SoftmaxAttention)
     return "softmax(S) V" if softmax else f"{type(variant).__name__}(Q, K, V)"
-
-
-def _heads(shape: Shape, num_heads: int) -> Shape:
-    batch, length, width = shape
-    return batch, num_heads, length, width // num_heads
 
 
 def _linears(module: Module) -> list[Linear]:
