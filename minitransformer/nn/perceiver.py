@@ -242,6 +242,11 @@ class Perceiver(Module):
         """
         return dimensions(self, num_bytes, batch, num_queries)
 
+    def extra_repr(self) -> str:
+        """Return the size of the latents, and how often they read."""
+        num_latents, latent_dim = self.latents.shape
+        return f"num_latents={num_latents}, latent_dim={latent_dim}, depth={self.depth}"
+
     def _checked(self, queries: Tensor | None) -> Tensor:
         if self.query_dim is None:
             raise ValueError(

@@ -225,6 +225,7 @@ def test_parameters_by_formula(norm: str, share: str, depth: int, layers: int) -
     head = 2 * P + P * K + K
     assert model.num_parameters() == N * P + blocks * (cross[norm] + transformer) + head
     assert len(model.blocks) == blocks
+    assert repr(model).startswith(f"Perceiver(num_latents={N}, latent_dim={P}, depth={depth}  # ")
     assert sum(x.size for x in model.state_dict().values()) == model.num_parameters()
 
 
