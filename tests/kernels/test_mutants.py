@@ -616,6 +616,7 @@ SURVIVORS = (
     "recurrent_forward_3",
     "guards_normaliser_1",
     "delta_residual_3",
+    "delta_residual_4",
 )
 
 
