@@ -164,7 +164,7 @@ def test_normalised_features(feature_map: str, normalize: str, dtype: str, devic
     if (feature_map, normalize) == ("identity", "sum"):
         x = abs(x)
     options = {"feature_map": feature_map, "normalize": normalize}
-    near = {"rtol": 1e-10 if dtype == "float64" else 1e-4}
+    near: Any = {"rtol": 1e-10 if dtype == "float64" else 1e-4}
     given = x[..., ::-1].astype(dtype)[..., ::-1]
     xp = array_library(device)
     given, grad = xp.asarray(given), xp.asarray(g.astype(dtype))

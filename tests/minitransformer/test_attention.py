@@ -65,7 +65,7 @@ def through_the_tape(
             name: Tensor(x, requires_grad=x.dtype.kind == "f") for name, x in problem.inputs.items()
         }
         options = {**problem.keywords, **fixed}
-        if "S" in tensors:
+        if State._fields[0] in tensors:
             options["initial_state"] = State(*(tensors[name] for name in State._fields))
         returned = function(*(tensors[name] for name in names), **options)
         output, state = returned if isinstance(returned, tuple) else (returned, ())
