@@ -30,12 +30,22 @@ from ..cases import (
     fourier_inputs,
     fourier_state,
     relative_inputs,
+    relative_scores,
     relative_state,
 )
 from ..references import Result
 
 SMALL = Domain(
     tuple(Variant("float64", 3, 2, {"scale": scale}) for scale in (None, 0.7)), tiles=(3,)
+)
+RELATIVE_SOFTMAX = Domain(
+    tuple(
+        Variant("float64", 3, 2, options, {"k": k})
+        for options in ({}, {"dropout": 0.4, "seed": 7})
+        for k in (0, 1, 9)
+    ),
+    tiles=(3,),
+    extras=relative_scores,
 )
 LINEAR = Domain(
     tuple(
@@ -116,6 +126,11 @@ def assert_proven(compute: Reference, case: Case) -> None:
 
 @given(cases(SMALL))
 def test_softmax_backward(case: Case) -> None:
+    assert_proven(references.softmax, case)
+
+
+@given(cases(RELATIVE_SOFTMAX))
+def test_softmax_backward_with_relative_scores_and_dropout(case: Case) -> None:
     assert_proven(references.softmax, case)
 
 
