@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-    "softmax", "linear", "positions", "scaling", "model", "memory", "start", "lowering",
+    "softmax", "linear", "positions", "graph", "scaling", "model", "memory", "start", "lowering",
     "compiling", "checked", "simulator", "numerics", "features",
 )  # fmt: skip
 
