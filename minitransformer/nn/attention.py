@@ -123,8 +123,10 @@ class MultiHeadAttention(Module):
             "key_lengths": key_lengths,
         }
         inputs = query, key, value
-        if type(self.attention) is SoftmaxAttention:  # a subclass may do something else
-            output = self._in_three_passes(*inputs, scale=self.attention.scale, **visible)
+        variant = self.attention
+        # A subclass may do something else, and the three passes know no relative positions.
+        if type(variant) is SoftmaxAttention and variant.max_distance is None:
+            output = self._in_three_passes(*inputs, scale=variant.scale, **visible)
         else:
             output = self._by_the_variant(*inputs, **visible)
         output = self.out_dropout(output)

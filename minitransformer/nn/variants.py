@@ -278,18 +278,39 @@ class SoftmaxAttention(AttentionVariant):
 
     Args:
         scale: factor of the scores; 1 / sqrt(E) by default.
+        max_distance: k, for Shaw's relative positions: the product of a query with an embedding of
+            the distance, learned for each from -k to k, is added to that with the key. None: none.
 
-    Source: Vaswani et al. 2017, equation (1); S3.
+    Source: Vaswani et al. 2017, equation (1); Shaw et al. 2018, equation (4); S3.
     """
 
     has_dropout = True
+    embedding: Parameter
 
-    def __init__(self, scale: float | None = None) -> None:
-        self.scale = scale
+    def __init__(self, scale: float | None = None, max_distance: int | None = None) -> None:
+        self.scale, self.max_distance = scale, max_distance
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
-        """Attend, see `AttentionVariant.forward`."""
-        return softmax_attention(query, key, value, scale=self.scale, **visible)
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make the embeddings (H, 2k + 1, E), small, so that all distances begin alike."""
+        if self.max_distance is not None:
+            shape = num_heads, 2 * self.max_distance + 1, head_dim
+            self.learn("embedding", shape, lambda: normal(shape, head_dim**-0.5))
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0, **visible: Any
+    ) -> Tensor:
+        """Attend, see `AttentionVariant.forward`.
+
+        Args:
+            query: as there.
+            key: as there.
+            value: as there.
+            dropout: the fraction of the weights that is dropped.
+            visible: the other keywords, as there.
+        """
+        embedding = None if self.max_distance is None else self.embedding
+        options = {"scale": self.scale, "relative_embedding": embedding, **visible}
+        return softmax_attention(query, key, value, dropout=dropout, **options)
 
 
 class StatefulAttention(AttentionVariant):
