@@ -51,11 +51,11 @@ def test_gradients(score: str, dropout: float) -> None:
 
 def test_a_seed_is_drawn_where_none_is_given() -> None:
     """From the engine's generator, so that a run repeats; with a seed, none is drawn."""
-    inputs = [Tensor(x) for x in drawn("dot")]
+    query, key, value = (Tensor(x) for x in drawn("dot"))
 
     def dropped(seed: int | None = None) -> Any:
         attend = graph_dot_product_attention
-        return attend(*inputs, OFFSETS, COLUMNS, dropout=0.5, seed=seed).tolist()
+        return attend(query, key, value, OFFSETS, COLUMNS, dropout=0.5, seed=seed).tolist()
 
     manual_seed(1)
     first, second = dropped(), dropped()
