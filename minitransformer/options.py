@@ -124,7 +124,17 @@ def _recipe(examples: str, batch_size: int, steps: int, lr: float) -> dict[str, 
 _HEAD_DIM = integer(1, 256)
 
 # What `nn.attention_names()` says, without the import that it would take.
-ATTENTIONS = "linear", "softmax", "relative", "fourier", "cosformer", "favor", "dpfp", "delta"
+ATTENTIONS = (
+    "linear",
+    "softmax",
+    "relative",
+    "fourier",
+    "cosformer",
+    "favor",
+    "dpfp",
+    "delta",
+    "local",
+)
 
 TASKS = {
     "copy": TaskOptions(

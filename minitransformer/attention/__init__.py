@@ -7,6 +7,7 @@ nothing gives zeros, and passes no gradient.
 | function                | cost of a sequence | state of a decoder       |
 |-------------------------|--------------------|--------------------------|
 | `softmax_attention`     | Lq Lk (E + M)      | all keys and values      |
+| `local_attention`       | Lq w (E + M)       | the last w of both       |
 | `linear_attention`      | (Lq + Lk) E M      | S (E x M) and Z (E)      |
 | `relative_linear_...`   | the same, + 2k + 1 | S, Z, the last k values  |
 | `fourier_linear_...`    | the same, times 3  | S (3E x M) and Z (3E)    |
@@ -25,6 +26,7 @@ from .delta import delta_attention, delta_attention_step
 from .fourier import fourier_linear_attention, fourier_linear_attention_step
 from .graph import graph_attention, graph_dot_product_attention
 from .linear import linear_attention, linear_attention_step
+from .local import local_attention
 from .relative import relative_linear_attention, relative_linear_attention_step
 from .softmax import softmax_attention
 
@@ -41,6 +43,7 @@ __all__ = [
     "graph_dot_product_attention",
     "linear_attention",
     "linear_attention_step",
+    "local_attention",
     "relative_linear_attention",
     "relative_linear_attention_step",
     "softmax_attention",

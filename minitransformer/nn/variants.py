@@ -27,6 +27,7 @@ from ..attention import (
     fourier_linear_attention_step,
     linear_attention,
     linear_attention_step,
+    local_attention,
     relative_linear_attention,
     relative_linear_attention_step,
     softmax_attention,
@@ -61,6 +62,14 @@ class KeyValueCache:
         self.keys = _extended(self.keys, self.length, key.data)
         self.values = _extended(self.values, self.length, value.data)
         self.length += key.shape[2]
+
+    def forget(self, first: int, last: int) -> None:
+        """Keep no more than so many first and so many last tokens."""
+        if self.length > first + last:
+            for buffer in (self.keys, self.values):
+                recent = buffer[:, :, self.length - last : self.length].copy()
+                buffer[:, :, first : first + last] = recent
+            self.length = first + last
 
 
 class Memory(NamedTuple):
@@ -687,6 +696,55 @@ class DeltaAttention(TotalsAttention):
         """Return the feature map, how it is normalized, and the algorithm."""
         chosen = {"feature_map": self.feature_map, **self.options, "algorithm": self.algorithm}
         return ", ".join(f"{name}={x!r}" for name, x in chosen.items())
+
+
+@register_attention("local")
+class LocalAttention(AttentionVariant):
+    """The softmax of the scores near by: cost and, without a stride, state do not grow with length.
+
+    Across to another sequence, query i looks around place i of that sequence. That fits two
+    sequences that run in step, as in copying; a larger window, or global keys, do for others.
+
+    Args:
+        window: how many keys a query sees on either side of its place; layers pass on more.
+        stride: see `local_attention`.
+        num_global: see there.
+        global_queries: see there.
+        scale: factor of the scores; 1 / sqrt(E) by default.
+
+    Source: Child et al. 2019; Beltagy et al. 2020.
+    """
+
+    def __init__(
+        self,
+        window: int = 16,
+        stride: int | None = None,
+        num_global: int = 0,
+        global_queries: int = 0,
+        scale: float | None = None,
+    ) -> None:
+        self.options = {
+            "window": window,
+            "stride": stride,
+            "num_global": num_global,
+            "global_queries": global_queries,
+            "scale": scale,
+        }
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **visible: Any) -> Tensor:
+        """Attend, see `AttentionVariant.forward`."""
+        return local_attention(query, key, value, **self.options, **visible)
+
+    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Attend, see `AttentionVariant.step`; then forget what no later query sees."""
+        output, state = super().step(query, key, value, state)
+        if self.options["stride"] is None and not self.options["global_queries"]:
+            state.forget(self.options["num_global"], self.options["window"])
+        return output, state
+
+    def extra_repr(self) -> str:
+        """Return the options that are not their defaults."""
+        return ", ".join(f"{name}={x!r}" for name, x in self.options.items() if x)
 
 
 def _places(x: Tensor, first: int) -> Array:
