@@ -10,9 +10,10 @@ be seen from everywhere (causal: from j on), the *landmarks*:
     j < num_global            j mod stride = stride - 1                                    (2)
 
 The first are the global tokens of Longformer (Beltagy et al. 2020), the others the fixed pattern of
-Sparse Transformers (Child et al. 2019), whose landmarks are the same for every query; that is why
-they can be gathered once for a tile of queries. The queries at 0 <= p_i < global_queries see every
-key (causal: up to their own place), as Longformer's global tokens do.
+Sparse Transformers (Child et al. 2019). Of their two patterns that is the one whose landmarks are
+the same for every query: they can be gathered, and a decoder need not keep any other old key. The
+queries at 0 <= p_i < global_queries see every key (causal: up to their own place), as Longformer's
+global tokens do.
 
 One rule holds all of this. Key j is seen *from* a range of positions, and query i asks *from* one:
 
@@ -34,9 +35,9 @@ What is new is the walk. A softmax does not ask for the order of its keys, so a 
 walk a list that exists nowhere in memory: the landmarks before the windows of the tile, then all
 keys from its first window to its last, then the landmarks after them. Each key comes once:
 
-    keys       G . . . | . . . . S . . . S . . . S . . . S      num_global = 1, stride = 4
-    a tile's windows                     [- - - - - -]
-    its list   G       |         S       S . . . S . .   S
+    keys                G . . S . . . S . . . S . . . S . . . S     num_global = 1, stride = 4
+    a tile's windows                      [- - - - - -]
+    its list            G     S       S   . . S . . . S       S
 
 The gradient of the keys walks the other way: a tile of keys is seen from the queries near by, and
 from the global queries. But a landmark is seen from everywhere. So the landmarks form tiles of
@@ -108,15 +109,8 @@ def _backward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
 
 
 @cuda.jit(device=True)
-def _is_landmark(j, num_global, stride):  # type: ignore[no-untyped-def]
-    """Whether key j is seen from everywhere, equation (2)."""
-    return j < num_global or j % stride == stride - 1
-
-
-@cuda.jit(device=True)
-def _seen_from(j, causal, window, num_global, stride):  # type: ignore[no-untyped-def]
+def _seen_from(j, landmark, causal, window):  # type: ignore[no-untyped-def]
     """The first and the last position that sees key j, equation (3)."""
-    landmark = _is_landmark(j, num_global, stride)
     first = j if causal else (-FAR if landmark else j - window)
     return first, FAR if landmark else j + window
 
@@ -134,24 +128,11 @@ def _meet(first, last, other_first, other_last):  # type: ignore[no-untyped-def]
     return (first <= other_last) & (other_first <= last)
 
 
-@cuda.jit(device=True)
-def landmarks_below(x, num_global, stride):  # type: ignore[no-untyped-def]
-    """How many landmarks, equation (2), stand before position x."""
-    return max(0, min(x, num_global)) + max(0, max(x, 0) // stride - num_global // stride)
-
-
-@cuda.jit(device=True)
-def _landmark(u, num_global, stride):  # type: ignore[no-untyped-def]
-    """The position of landmark u, counted from 0."""
-    if u < num_global:
-        return u
-    return (u - num_global + num_global // stride + 1) * stride - 1
-
-
 # -------------------------------------------------------------------------------------- the walks
 #
 # A walk goes over the landmarks before `low`, as many as `before` says, then from low to high - 1,
-# then over landmarks from `high` on. For a walk over queries, the global ones are the landmarks.
+# then over landmarks from `high` on. Landmark u is key landmarks[u], and below[j] of them stand
+# before key j. In a walk over queries the global ones are the landmarks: 0, 1, 2 and so on.
 
 
 @cuda.jit(device=True)
@@ -160,14 +141,23 @@ def _clip(x, least, most):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def _place(u, low, high, before, num_global, stride):  # type: ignore[no-untyped-def]
-    """The position at place u of a walk."""
+def _key_at(u, low, high, before, landmarks, below):  # type: ignore[no-untyped-def]
+    """The key at place u of a walk."""
     if u < before:
-        return _landmark(u, num_global, stride)
+        return landmarks[u]
     if low + u - before < high:
         return low + u - before
-    behind = u - before - (high - low) + landmarks_below(high, num_global, stride)
-    return _landmark(behind, num_global, stride)
+    return landmarks[u - before - (high - low) + below[high]]
+
+
+@cuda.jit(device=True)
+def _position_at(u, low, high, before, global_queries):  # type: ignore[no-untyped-def]
+    """The position of the query at place u of a walk."""
+    if u < before:
+        return u
+    if low + u - before < high:
+        return low + u - before
+    return u - before - (high - low) + _clip(high, 0, global_queries)
 
 
 # ------------------------------------------------------------------------------------- the kernels
@@ -182,7 +172,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
     @cuda.jit(fastmath=True)
     def forward(  # type: ignore[no-untyped-def]
-        query, key, value, query_lengths, key_lengths, causal, offset, window, num_global, stride,
+        query, key, value, query_lengths, key_lengths, causal, offset, window, landmarks, below,
         global_queries, scale, output, log_sum_exp,
     ):  # fmt: skip
         """Arrays (N, H, L, E) or (N, H, L, M), the last (N, H, Lq); writes the last two."""
@@ -208,11 +198,10 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         reach = last_key if sees_all and not causal else end + (0 if causal else window)
         low = _clip(0 if sees_all else begin - window, 0, last_key)
         high = _clip(reach, low, last_key)
-        before = landmarks_below(low, num_global, stride)
+        before = below[low]
         walk = before + high - low
         if not causal:
-            walk += landmarks_below(last_key, num_global, stride)
-            walk -= landmarks_below(high, num_global, stride)
+            walk += below[last_key] - below[high]
         if first_row >= last_query:
             walk = 0
         asks_first, asks_last = _asks_from(i + offset, causal, global_queries)
@@ -233,9 +222,10 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                 place[x] = -1
                 seen_first[x], seen_last[x] = NOWHERE, -NOWHERE
                 if start + x < walk:
-                    j = _place(start + x, low, high, before, num_global, stride)
+                    j = _key_at(start + x, low, high, before, landmarks, below)
                     place[x] = j
-                    seen_first[x], seen_last[x] = _seen_from(j, causal, window, num_global, stride)
+                    landmark = below[j] < below[j + 1]
+                    seen_first[x], seen_last[x] = _seen_from(j, landmark, causal, window)
             cuda.syncthreads()
             for r in range(y, step, parts):
                 for e in range(x, head_dim, rows):
@@ -318,7 +308,7 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def query_gradient(  # type: ignore[no-untyped-def]
         grad_output, query, key, value, output, log_sum_exp, query_lengths, key_lengths, causal,
-        offset, window, num_global, stride, global_queries, scale, dq, delta,
+        offset, window, landmarks, below, global_queries, scale, dq, delta,
     ):  # fmt: skip
         """Writes dq and delta (N, H, Lq)."""
         q = cuda.shared.array((head_dim, pitch), real)
@@ -343,11 +333,10 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         reach = last_key if sees_all and not causal else end + (0 if causal else window)
         low = _clip(0 if sees_all else begin - window, 0, last_key)
         high = _clip(reach, low, last_key)
-        before = landmarks_below(low, num_global, stride)
+        before = below[low]
         walk = before + high - low
         if not causal:
-            walk += landmarks_below(last_key, num_global, stride)
-            walk -= landmarks_below(high, num_global, stride)
+            walk += below[last_key] - below[high]
         if first_row >= last_query:
             walk = 0
         asks_first, asks_last = _asks_from(i + offset, causal, global_queries)
@@ -378,9 +367,10 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                 place[x] = -1
                 seen_first[x], seen_last[x] = NOWHERE, -NOWHERE
                 if start + x < walk:
-                    j = _place(start + x, low, high, before, num_global, stride)
+                    j = _key_at(start + x, low, high, before, landmarks, below)
                     place[x] = j
-                    seen_first[x], seen_last[x] = _seen_from(j, causal, window, num_global, stride)
+                    landmark = below[j] < below[j + 1]
+                    seen_first[x], seen_last[x] = _seen_from(j, landmark, causal, window)
             cuda.syncthreads()
             for r in range(y, step, parts):
                 for e in range(x, head_dim, rows):
@@ -442,7 +432,7 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def key_gradient(  # type: ignore[no-untyped-def]
         grad_output, query, key, value, log_sum_exp, delta, query_lengths, key_lengths, causal,
-        offset, window, num_global, stride, global_queries, scale, gathered, dk, dv,
+        offset, window, landmarks, below, global_queries, scale, gathered, dk, dv,
     ):  # fmt: skip
         """Writes dk and dv; the first `gathered` blocks own landmarks, the others the rest."""
         k = cuda.shared.array((head_dim, pitch), real)
@@ -465,26 +455,26 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
-        tile = cuda.blockIdx.x * rows
-        if cuda.blockIdx.x < gathered:
-            first_key = _landmark(tile, num_global, stride)
-            first, last = first_key if causal else -FAR, FAR
-            j = _landmark(tile + x, num_global, stride)
-            mine = j < last_key
-        else:
-            first_key = tile - gathered * rows
-            first, last = first_key if causal else first_key - window, first_key + rows - 1 + window
-            j = first_key + x
-            mine = j < last_key and not _is_landmark(j, num_global, stride)
         begin, end = offset, last_query + offset
+        if cuda.blockIdx.x < gathered:
+            u = cuda.blockIdx.x * rows
+            first_key = landmarks[u]
+            first, last = first_key if causal else -FAR, FAR
+            j = landmarks[min(u + x, landmarks.shape[0] - 1)]
+            mine = u + x < below[last_key]
+            seen_first, seen_last = _seen_from(j, True, causal, window)
+        else:
+            first_key = (cuda.blockIdx.x - gathered) * rows
+            first, last = first_key - (0 if causal else window), first_key + rows - 1 + window
+            j = first_key + x
+            mine = j < last_key and below[j] == below[min(j + 1, last_key)]
+            seen_first, seen_last = _seen_from(j, False, causal, window)
         low = _clip(first, begin, end)
         high = _clip(last + 1, low, end)
-        before = 0 if causal else landmarks_below(low, global_queries, FAR)
-        walk = before + high - low + landmarks_below(end, global_queries, FAR)
-        walk -= landmarks_below(high, global_queries, FAR)
+        before = 0 if causal else _clip(low, 0, global_queries)
+        walk = before + high - low + _clip(end, 0, global_queries) - _clip(high, 0, global_queries)
         if first_key >= last_key:
             walk = 0
-        seen_first, seen_last = _seen_from(j, causal, window, num_global, stride)
         if not mine:
             j, seen_first, seen_last = -1, NOWHERE, -NOWHERE
         if y == 0:
@@ -507,7 +497,7 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
         for start in range(0, walk, step):
             if y == 0 and x < step:
-                position = _place(start + x, low, high, before, global_queries, FAR)
+                position = _position_at(start + x, low, high, before, global_queries)
                 i = position - offset
                 place[x] = -1
                 asks_first[x], asks_last[x] = NOWHERE, -NOWHERE
@@ -632,7 +622,7 @@ def forward(
     xp, real = array_module(query), kernel_dtype(query)
     batch, heads, length, head_dim = query.shape
     value_dim = value.shape[3]
-    pattern = _pattern(window, num_global, stride, global_queries)
+    pattern = _pattern(window, stride, num_global, global_queries, key)
     output = xp.empty((batch, heads, length, value_dim), query.dtype)
     log_sum_exp = xp.empty((batch, heads, length), query.dtype)
     if not output.size:
@@ -701,7 +691,7 @@ def backward(
     xp, real = array_module(query), kernel_dtype(query)
     batch, heads, length, head_dim = query.shape
     key_length, value_dim = value.shape[2:]
-    pattern = _pattern(window, num_global, stride, global_queries)
+    pattern = _pattern(window, stride, num_global, global_queries, key)
     dq, dk, dv = (xp.zeros(array.shape, query.dtype) for array in (query, key, value))
     if not (dq.size and dk.size and dv.size):
         return dq, dk, dv
@@ -717,7 +707,7 @@ def backward(
         *pattern,
         query.dtype.type(head_dim**-0.5 if scale is None else scale),
     )
-    gathered = ceil_div(landmarks_below(key_length, *pattern[1:3]), shape.rows)
+    gathered = ceil_div(pattern.landmarks.size, shape.rows)
     _query_gradient_kernel(*dims, real)[
         (ceil_div(length, shape.rows), heads, batch), shape.threads
     ](*inputs, *contiguous(output, log_sum_exp), *masks, dq, delta)
@@ -727,15 +717,30 @@ def backward(
     return dq, dk, dv
 
 
+class _Pattern(NamedTuple):
+    """What a kernel takes to know who sees whom."""
+
+    window: int
+    landmarks: Array  # (K,), the keys of equation (2)
+    below: Array  # (Lk + 1,), how many of them stand before each key
+    global_queries: int
+
+
 def _pattern(
-    window: int, num_global: int, stride: int | None, global_queries: int
-) -> tuple[int, int, int, int]:
-    """The numbers that a kernel takes: no stride is a stride beyond every key."""
+    window: int, stride: int | None, num_global: int, global_queries: int, key: Array
+) -> _Pattern:
+    """Returns the pattern, having checked its numbers, with the landmarks of equation (2)."""
     counts = {"window": window, "num_global": num_global, "global_queries": global_queries}
     for name, count in counts.items():
         if count < 0:
-            raise ValueError(f"{name} counts tokens, and must be at least 0, got {count}")
+            raise ValueError(f"{name} counts tokens and must be at least 0, got {count}")
     if stride is not None and stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}; None is no stride")
-    far = FAR if stride is None else stride
-    return min(int(window), FAR), int(num_global), int(far), int(global_queries)
+    xp = array_module(key)
+    j = xp.arange(key.shape[2])
+    landmark = j < num_global
+    if stride is not None:
+        landmark |= j % stride == stride - 1
+    below = xp.zeros(len(j) + 1, xp.int64)
+    xp.cumsum(landmark, out=below[1:])
+    return _Pattern(min(window, FAR), j[landmark], below, global_queries)

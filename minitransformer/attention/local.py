@@ -1,0 +1,90 @@
+"""Local attention: the public function."""
+
+import math
+
+from ..functions.local import LocalAttention
+from ..tensor import Tensor
+from .checks import Lengths, check_sequences, visible_options, whole
+
+
+def local_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    window: int,
+    causal: bool = False,
+    stride: int | None = None,
+    num_global: int = 0,
+    global_queries: int = 0,
+    query_offset: int = 0,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Softmax attention to the keys near by, and to a few that are seen from everywhere.
+
+    Query i, at position p = i + query_offset, sees key j if |p - j| <= window, if j < num_global,
+    or if j is the last of `stride` keys, j mod stride = stride - 1; when causal, of these only j <=
+    p. With K keys that are seen from everywhere, L queries cost L (window + K).
+
+    Args:
+        query: (N, H, Lq, E), float32 or float64.
+        key: (N, H, Lk, E), of the query's dtype, as all floating inputs.
+        value: (N, H, Lk, M).
+        window: how many keys a query sees beside the one at its own place: before it and, where
+            not causal, as many after it.
+        causal: whether query i sees only the keys j <= i + query_offset.
+        stride: see above, the fixed pattern of Child et al. 2019. None: no such keys.
+        num_global: so many first keys are seen from everywhere.
+        global_queries: the queries at so many first positions see every key. Equal to `num_global`,
+            both are Beltagy et al.'s global tokens.
+        query_offset: the position of the first query among the keys.
+        query_lengths: (N,) integers; later queries give zeros. None: all count.
+        key_lengths: (N,) integers; later keys are not seen. None: all count.
+        scale: factor of the scores; 1 / sqrt(E) by default.
+
+    Returns:
+        (N, H, Lq, M); a query that sees nothing gives zeros.
+
+    Raises:
+        TypeError: an input is not floating, or lengths, offset or counts are not whole numbers.
+        ValueError: shapes, dtypes or devices do not fit, or a number is out of its range.
+
+    Source: Child et al. 2019, section 4.3; Beltagy et al. 2020, section 3.1.
+
+    >>> same_keys = Tensor([[[[1.0, 1.0]] * 4]])
+    >>> value = Tensor([[[[1.0], [3.0], [5.0], [7.0]]]])
+    >>> local_attention(same_keys, same_keys, value, window=1).tolist()
+    [[[[2.0], [3.0], [5.0], [6.0]]]]
+    >>> local_attention(same_keys, same_keys, value, window=0, num_global=1, causal=True).tolist()
+    [[[[1.0], [2.0], [3.0], [4.0]]]]
+    """
+    name = "local_attention"
+    check_sequences(name, query, key, value)
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"{name}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)")
+    output: Tensor = LocalAttention.apply(
+        query,
+        key,
+        value,
+        window=_at_least(0, name, "window", window),
+        stride=None if stride is None else _at_least(1, name, "stride", stride),
+        num_global=_at_least(0, name, "num_global", num_global),
+        global_queries=_at_least(0, name, "global_queries", global_queries),
+        scale=scale,
+        **visible_options(
+            name, query, key, causal=causal, query_offset=query_offset,
+            query_lengths=query_lengths, key_lengths=key_lengths,
+        ),
+    )  # fmt: skip
+    return output
+
+
+def _at_least(least: int, function: str, name: str, number: int) -> int:
+    """Return a whole number, having checked that it is large enough."""
+    if whole(function, name, number) < least:
+        raise ValueError(
+            f"{function}: {name} counts keys and must be at least {least}, got {number}"
+        )
+    return int(number)
