@@ -1,4 +1,4 @@
-"""The command line: `minitransformer train TASK`, `copy`, `inspect`, `plan` and `doctor`.
+"""The command line: `minitransformer train TASK`, `copy`, `read`, `inspect`, `plan`, `doctor`.
 
 Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
 1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
@@ -80,7 +80,7 @@ def _train(options: argparse.Namespace) -> int:
             train(trainers[-1], run, interruption)
             if interruption.signal is not None:
                 return _interrupted(run, settings, trainers[-1], interruption.signal)
-    _finish(run, settings, task, {trainer.attention: trainer.model for trainer in trainers})
+    _finish(run, settings, task, {trainer.attention: trainer.model.eval() for trainer in trainers})
     return 0
 
 
@@ -144,7 +144,7 @@ def _finish(run: Run, settings: Settings, task: Command, models: Models) -> None
     print(f"\n{table.invitation}:\n  {_command(table.command, str(run.folder), task.sample)}")
 
 
-# -- minitransformer copy --------------------------------------------------------------------------
+# -- minitransformer copy and read -----------------------------------------------------------------
 
 
 def _respond(options: argparse.Namespace) -> int:
@@ -167,7 +167,7 @@ def _respond(options: argparse.Namespace) -> int:
     for attention in _attentions(settings):
         trainer = _trainer(task, settings, attention)
         trainer.restore(run.checkpoint_path(attention))
-        models[attention] = trainer.model
+        models[attention] = trainer.model.eval()
     print("\n".join(task.respond(models, question)))
     return 0
 
@@ -352,6 +352,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, table in TASKS.items():
         _add_train(tasks, name, table)
     _add_copy(commands)
+    _add_read(commands)
     _add_inspect(commands)
     _add_plan(commands)
     _add_doctor(commands)
@@ -403,6 +404,27 @@ def _add_copy(commands: Any) -> None:
         "question", metavar="SEQUENCE", nargs="+", help="digits, with or without spaces between"
     )
     parser.set_defaults(command=_respond, parser=parser, name="copy", metavar="SEQUENCE")
+
+
+def _add_read(commands: Any) -> None:
+    parser = commands.add_parser(
+        "read",
+        help="let a trained model read a handwritten digit",
+        description="Let a trained model read a handwritten digit: one that was held out, or your "
+        "own.",
+        epilog="examples:\n"
+        "  minitransformer read runs/digits 17\n"
+        "  minitransformer read runs/digits mine.txt    # 8 x 8 numbers from 0, paper, to 16, ink",
+    )
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a folder that `minitransformer train perceiver` or `train graph` made",
+    )
+    parser.add_argument(
+        "question", metavar="IMAGE", nargs=1, help="the number of a held-out image, or a file"
+    )
+    parser.set_defaults(command=_respond, parser=parser, name="read", metavar="IMAGE")
 
 
 def _add_inspect(commands: Any) -> None:

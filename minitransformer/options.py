@@ -101,14 +101,26 @@ def _rate(text: str) -> float:
     return value
 
 
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a fraction from 0 to below 1, got {text!r}")
+    return value
+
+
 def _choices(default: str, help: str, *allowed: str) -> Option:
     return Option(default, choice(*allowed), "|".join(allowed), help)
 
 
-def _recipe(examples: str, batch_size: int, steps: int, lr: float) -> dict[str, Option]:
-    """Return the settings of any training; `examples` are what a batch is made of."""
+def _recipe(
+    examples: str, batch_size: int, steps: int, lr: float, most: float = math.inf
+) -> dict[str, Option]:
+    """Return the settings of any training; `most` of the `examples` fit into a batch."""
     return {
-        "batch_size": Option(batch_size, integer(1), "N", f"{examples} in a step"),
+        "batch_size": Option(batch_size, integer(1, most), "N", f"{examples} in a step"),
         "steps": Option(steps, integer(1), "N", "gradient steps"),
         "lr": Option(
             lr, _rate, "RATE", "highest learning rate: after a warm-up, before a decay to 0"
@@ -122,6 +134,10 @@ def _recipe(examples: str, batch_size: int, steps: int, lr: float) -> dict[str, 
 
 
 _HEAD_DIM = integer(1, 256)
+_READ = {
+    "command": "read",
+    "invitation": "To let it read a held-out image, by its number, or one of your own, from a file",
+}
 
 # What `nn.attention_names()` says, without the import that it would take.
 ATTENTIONS = (
@@ -167,6 +183,68 @@ TASKS = {
         pair=("linear", "softmax"),
         command="copy",
         invitation="To copy a sequence of your own",
+    ),
+    "perceiver": TaskOptions(
+        summary="read handwritten digits with a Perceiver, S4's model",
+        description="Train a Perceiver to read scikit-learn's handwritten digits, and write "
+        "metrics, checkpoint\nand pictures to a folder. The same fifth of the images is held out "
+        "whatever the seed.",
+        examples="  minitransformer train perceiver\n"
+        "  minitransformer train perceiver --attention both --out runs/digits\n"
+        "  minitransformer train perceiver --depth 4 --share none --norm post\n"
+        "  minitransformer train perceiver --resume runs/digits",
+        options={
+            "attention": _choices(
+                "softmax",
+                "how latents attend to one another; both is linear, then softmax",
+                *ATTENTIONS,
+                "both",
+            ),
+            "latents": Option(16, integer(1), "N", "latents, which read the 64 pixels"),
+            "heads": Option(4, integer(1), "N", "attention heads among the latents"),
+            "head_dim": Option(16, _HEAD_DIM, "N", "width of a head; a latent is HEADS * HEAD_DIM"),
+            "depth": Option(2, integer(1), "N", "how often the latents read the image"),
+            "layers": Option(1, integer(1), "N", "layers among the latents after each reading"),
+            "share": _choices(
+                "all", "which readings share their weights", "all", "all_but_first", "none"
+            ),
+            "norm": _choices("pre", "where sums are normalised; post is S4's", "pre", "post"),
+            "num_bands": Option(4, integer(1), "N", "Fourier features of each dimension"),
+            "bands": _choices("log", "how their frequencies are spread", "log", "linear"),
+            "dropout": Option(0.0, _fraction, "P", "fraction dropped of each layer's output"),
+            **_recipe("images", batch_size=64, steps=600, lr=2e-3, most=1024),
+        },
+        compared="attention",
+        pair=("linear", "softmax"),
+        **_READ,
+    ),
+    "graph": TaskOptions(
+        summary="read handwritten digits with graph attention",
+        description="Train two layers of graph attention to read scikit-learn's handwritten "
+        "digits, each image\nbeside its nearest training images, and write metrics, checkpoint "
+        "and pictures to a folder.\nThe same fifth of the images is held out whatever the seed.",
+        examples="  minitransformer train graph\n"
+        "  minitransformer train graph --score both --out runs/neighbours\n"
+        "  minitransformer train graph --resume runs/neighbours",
+        options={
+            "score": _choices(
+                "additive",
+                "how much an image looks at a neighbour; both is additive, then dot",
+                "additive",
+                "dot",
+                "both",
+            ),
+            "neighbours": Option(
+                8, integer(1, 1024), "N", "nearest training images that each image sees"
+            ),
+            "heads": Option(4, integer(1), "N", "attention heads of each layer"),
+            "head_dim": Option(16, _HEAD_DIM, "N", "width of a head of the first layer"),
+            "dropout": Option(0.0, _fraction, "P", "fraction of the edges dropped in training"),
+            **_recipe("images", batch_size=64, steps=600, lr=1e-2, most=1024),
+        },
+        compared="score",
+        pair=("additive", "dot"),
+        **_READ,
     ),
 }
 

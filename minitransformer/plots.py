@@ -24,6 +24,8 @@ from .tasks import AttentionMap
 
 if TYPE_CHECKING:
     from .expressivity import Fit
+    from .tasks.graph import Neighbourhood
+    from .tasks.perceiver import Look
 
 Row = Mapping[str, Any]
 
@@ -46,6 +48,8 @@ _SHARES = LinearSegmentedColormap.from_list(
     "shares", ["#ffffff", "#d6e6f4", "#6aaed6", "#0072B2", "#08306b"]
 )
 _PITCH = 1.5  # inches from one heat map to the next
+_IMAGE_PITCH = 0.8  # and from one small image to the next
+_BARS = ("#0072B2", "#E69F00")
 _LARGEST_SIDE = 12_000  # pixels
 _LOOK: Any = {  # Any: the type that matplotlib gives its settings lists every one of them
     "font.size": 9,
@@ -130,6 +134,74 @@ def plot_attention(path: Path, maps: Sequence[AttentionMap], title: str = "") ->
             x=0.12 / width,
             ha="left",
         )
+        _write(figure, path)
+
+
+def plot_looks(path: Path, looks: Sequence[Look], title: str = "") -> None:
+    """Draw where the latents look, a row for each image and a column for each latent.
+
+    Args:
+        path: The PNG file to write.
+        looks: One entry for each image, all with as many latents.
+        title: Stands above the picture.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    latents = len(looks[0].weights)
+    largest = max(float(look.weights.max()) for look in looks)
+    with rc_context({**_LOOK, "axes.spines.top": True, "axes.spines.right": True}):
+        width = (1 + latents) * _IMAGE_PITCH + 1.2
+        figure = Figure(figsize=(width, len(looks) * _IMAGE_PITCH + 0.9), layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        grid = figure.subplots(len(looks), 1 + latents, squeeze=False)
+        for row, look in zip(grid, looks, strict=True):
+            _draw_image(row[0], look.image)
+            for axis, weights in zip(row[1:], look.weights, strict=True):
+                shown = axis.imshow(weights, cmap=_SHARES, norm=PowerNorm(0.5, 0, largest))
+                _draw_image_frame(axis)
+        for number, axis in enumerate(grid[0]):
+            axis.set_title(f"latent {number}" if number else "image", fontsize=8, pad=4)
+        bar = figure.colorbar(shown, ax=grid, shrink=0.8, aspect=30, pad=0.01)
+        bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        bar.set_label("share of a latent's attention (root scale)", fontsize=8)
+        bar.outline.set_visible(False)
+        _write(figure, path)
+
+
+def plot_neighbours(path: Path, neighbourhoods: Sequence[Neighbourhood], title: str = "") -> None:
+    """Draw images beside their neighbours, and below each how much it is looked at.
+
+    Args:
+        path: The PNG file to write.
+        neighbourhoods: A row for each; all with as many neighbours and the same layers.
+        title: Stands above the picture.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    columns = len(neighbourhoods[0].images)
+    layers = tuple(neighbourhoods[0].weights)
+    largest = max(float(w.max()) for found in neighbourhoods for w in found.weights.values())
+    with rc_context(_LOOK):
+        size = (
+            max(columns * _IMAGE_PITCH, 5.0) + 0.6,
+            len(neighbourhoods) * 1.9 * _IMAGE_PITCH + 0.8,
+        )
+        figure = Figure(figsize=size, layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        heights = [1, 0.75] * len(neighbourhoods)
+        grid = figure.subplots(
+            len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights}
+        )
+        for over, under, found in zip(grid[::2], grid[1::2], neighbourhoods, strict=True):
+            for place, (image, caption) in enumerate(zip(over, found.captions, strict=True)):
+                _draw_image(image, found.images[place])
+                image.set_title(caption, fontsize=8, pad=3)
+                shares = [found.weights[layer][place] for layer in layers]
+                bars = under[place].bar(layers, shares, color=_BARS[: len(layers)])
+                _finish_shares(under[place], largest, labelled=place == 0)
+        figure.legend(bars, layers, loc="outside lower left", ncols=len(layers), frameon=False)
         _write(figure, path)
 
 
@@ -310,6 +382,25 @@ def _label_tokens(axis: Axes, layer: AttentionMap, rows: bool) -> None:
     keys, queries = (layer.keys, layer.queries) if size >= 3 else ((), ())
     axis.set_xticks(range(len(keys)), keys)
     axis.set_yticks(range(len(queries) if rows else 0), queries if rows else ())
+
+
+def _draw_image(axis: Axes, image: np.ndarray) -> None:
+    axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
+    _draw_image_frame(axis)
+
+
+def _draw_image_frame(axis: Axes) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def _finish_shares(axis: Axes, largest: float, labelled: bool) -> None:
+    axis.set_ylim(0, 1.05 * largest)
+    axis.set_xticks([])
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.tick_params(length=2, labelsize=7, labelleft=labelled)
+    axis.grid(True, axis="y")
+    axis.set_axisbelow(True)
 
 
 def _add_colorbar(figure: Figure, example: Axes) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from ..tensor import Tensor
 
 Models = Mapping[str, Any]
-"""Trained models by their attention, as `build` knows it."""
+"""Trained models, in evaluation, by their attention, as `build` knows it."""
 
 
 class Task(Protocol):

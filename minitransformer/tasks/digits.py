@@ -1,0 +1,305 @@
+"""Handwritten digits, and what every task that reads them shares.
+
+scikit-learn brings 1,797 images of 8 x 8 pixels. A fifth of them is held out: no training sees it,
+and it is the same fifth, with as many of each digit, whatever the seed of the training. On the rest
+logistic regression learns too, so that a model has something to beat.
+
+Source: Alpaydin and Kaynak 1998, of which scikit-learn ships the test part, written by 13 people.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .. import functions as F
+from .. import nn
+from ..errors import UserError
+from ..function import no_grad
+from ..tensor import Tensor
+from . import Models
+
+CLASSES = 10
+SIDE = 8
+PIXELS = SIDE * SIDE
+_INK = 16  # the darkest pixel of a file
+_HELD_OUT = 360
+_SHADES = " .:-=+*#%@"
+_SHOWN = 3
+_LISTED = 20
+_DRAWN = 5
+
+
+class Digits(NamedTuple):
+    """Images and what they show.
+
+    Attributes:
+        images: (T, 64) float32, row by row, from 0, paper, to 1, ink.
+        labels: (T,) integers from 0 to 9.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class Split(NamedTuple):
+    """All images: those that are learned from, and the others.
+
+    Attributes:
+        train: 1,437 images.
+        held_out: 360 images.
+    """
+
+    train: Digits
+    held_out: Digits
+
+
+class Baseline(NamedTuple):
+    """What logistic regression makes of the same images.
+
+    Attributes:
+        predictions: (360,) integers, of the images held out.
+        text: Which, and after how many iterations.
+        seconds: How long it learned.
+    """
+
+    predictions: np.ndarray
+    text: str
+    seconds: float
+
+
+class Question(NamedTuple):
+    """An image to read.
+
+    Attributes:
+        image: (64,) float32.
+        text: What it is.
+    """
+
+    image: np.ndarray
+    text: str
+
+
+@cache
+def load_split() -> Split:
+    """Return scikit-learn's digits, always split alike.
+
+    Raises:
+        UserError: scikit-learn cannot be imported.
+    """
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ImportError as error:
+        raise UserError(
+            f"the handwritten digits are scikit-learn's, which cannot be imported ({error}); "
+            "pip install scikit-learn"
+        ) from error
+    pixels, labels = load_digits(return_X_y=True)
+    images = (pixels / _INK).astype(np.float32)
+    options = {"test_size": _HELD_OUT, "stratify": labels, "random_state": 0}
+    train, held_out, train_labels, held_out_labels = train_test_split(images, labels, **options)
+    return Split(Digits(train, train_labels), Digits(held_out, held_out_labels))
+
+
+def logistic_regression(split: Split) -> Baseline:
+    """Let scikit-learn's logistic regression learn the training images and read the others."""
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    start = time.perf_counter()
+    with threadpool_limits(1):  # so small a problem waits longer for its threads than it takes
+        regression = LogisticRegression(C=1.0, max_iter=1000)
+        regression.fit(split.train.images.astype(np.float64), split.train.labels)
+    seconds = time.perf_counter() - start
+    text = (
+        f"scikit-learn's on the same {len(split.train.images):,} images, C = {regression.C:g}, "
+        f"{regression.n_iter_.max()} iterations"
+    )
+    images = split.held_out.images.astype(np.float64)
+    return Baseline(regression.predict(images), text, seconds)
+
+
+@dataclass(frozen=True)
+class DigitsTask(ABC):
+    """Say which digit an image shows; how, is up to the subclass."""
+
+    digits: Split = field(init=False, default_factory=load_split, repr=False, compare=False)
+    examples: ClassVar[str] = "images"
+    answer: ClassVar[str] = "image"
+
+    @abstractmethod
+    def build(self, attention: str) -> nn.Module:
+        """Return a new model, see `Task.build`."""
+
+    @abstractmethod
+    def logits(self, model: Any, images: np.ndarray, chosen: np.ndarray) -> Tensor:
+        """Return how likely each of some images shows each digit.
+
+        Args:
+            model: What `build` returned.
+            images: (T, 64): the training images, and any new ones behind them.
+            chosen: (N,) integers below T: which images to read, each of them once.
+
+        Returns:
+            (N, 10) logits.
+        """
+
+    def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Return `count` different training images, as indices."""
+        return generator.permutation(len(self.digits.train.images))[:count]
+
+    def loss(self, model: nn.Module, batch: np.ndarray) -> tuple[Tensor, float]:
+        """Return the mean cross entropy of the images, and the share of them that is right."""
+        labels = self.digits.train.labels[batch]
+        logits = self.logits(model, self.digits.train.images, batch)
+        right = logits.numpy().argmax(axis=-1) == labels
+        return F.cross_entropy(logits, labels), float(right.mean())
+
+    def read(self, model: nn.Module, images: np.ndarray) -> np.ndarray:
+        """Return how likely new images show each digit.
+
+        Args:
+            model: What `build` returned, trained.
+            images: (N, 64) float32, from 0 to 1.
+
+        Returns:
+            (N, 10) probabilities.
+        """
+        known = self.digits.train.images
+        new = np.arange(len(known), len(known) + len(images))
+        with no_grad():
+            logits = self.logits(model, np.concatenate((known, images)), new)
+            return F.softmax(logits, dim=-1).numpy()
+
+    def report(self, models: Models, seconds: Mapping[str, float]) -> list[str]:
+        """Return how many of the images held out are read right, and those read wrong."""
+        images, labels = self.digits.held_out
+        baseline = logistic_regression(self.digits)
+        read = {name: self.read(model, images).argmax(axis=-1) for name, model in models.items()}
+        rows = [
+            *((f"{name} attention", found, seconds[name]) for name, found in read.items()),
+            ("logistic regression", baseline.predictions, baseline.seconds),
+        ]
+        return [
+            f"{len(labels)} held-out images of handwritten digits, which no training saw:",
+            "",
+            "                         images right   wrong   trained in",
+            *(
+                f"  {name:20} {np.mean(found == labels):14.2%}   {np.sum(found != labels):5}"
+                f"   {taken:8.1f} s"
+                for name, found, taken in rows
+            ),
+            "",
+            f"Logistic regression: {baseline.text}.",
+            *(line for name, found in read.items() for line in self._mistakes(name, found)),
+        ]
+
+    def _mistakes(self, attention: str, found: np.ndarray) -> list[str]:
+        """Return which images held out were read wrong, and draw the first of them."""
+        images, labels = self.digits.held_out
+        wrong = np.flatnonzero(found != labels)
+        texts = [f"{index} ({labels[index]} as {found[index]})" for index in wrong]
+        listed = ", ".join(texts[:_LISTED]) + (", ..." if len(texts) > _LISTED else "")
+        pictures = zip(*(picture(images[index]) for index in wrong[:_SHOWN]), strict=True)
+        return [
+            "",
+            *wrap(f"Read wrong with {attention} attention: {listed or 'none'}.", 100),
+            "",
+            *("  " + "   ".join(parts).rstrip() for parts in pictures),
+        ]
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """Images held out, (5, 64), of the digits 0 to 4: what the pictures are drawn of."""
+        images, labels = self.digits.held_out
+        return images[np.unique(labels, return_index=True)[1][:_DRAWN]]
+
+    @property
+    def sample(self) -> str:
+        """The number of an image held out."""
+        return "0"
+
+    def parse(self, text: str) -> Question:
+        """Return the image held out of that number, or the one in that file.
+
+        Args:
+            text: A number, or the path of a file with 8 x 8 numbers from 0 to 16, row by row.
+
+        Raises:
+            ValueError: There is no such image.
+            UserError: There is no such file, or something else in it.
+        """
+        images, labels = self.digits.held_out
+        if not (text.isascii() and text.isdigit()):
+            return Question(read_image(Path(text)), text)
+        if int(text) >= len(images):
+            raise ValueError(
+                f"expected a held-out image from 0 to {len(images) - 1}, or a file, got {text!r}"
+            )
+        return Question(images[int(text)], f"held-out image {text}, a {labels[int(text)]}")
+
+    def respond(self, models: Models, question: Question) -> list[str]:
+        """Return the image, and for each model its likeliest digits."""
+        shares = {name: self.read(model, question.image[None])[0] for name, model in models.items()}
+        return [
+            f"{question.text}:",
+            "",
+            *(f"  {row}".rstrip() for row in picture(question.image)),
+            "",
+            *(f"  {name:9} {_likeliest(found)}" for name, found in shares.items()),
+        ]
+
+
+def read_image(path: Path) -> np.ndarray:
+    """Return the image in a file.
+
+    Args:
+        path: Of 8 x 8 numbers from 0, paper, to 16, ink; with spaces or commas between.
+
+    Returns:
+        (64,) float32, from 0 to 1.
+
+    Raises:
+        UserError: The file cannot be read, or holds something else.
+    """
+    expected = f"expected {SIDE} x {SIDE} numbers from 0, paper, to {_INK}, ink"
+    try:
+        words = path.read_text().replace(",", " ").split()
+        pixels = np.array([float(word) for word in words])
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; {expected} in it") from error
+    except ValueError as error:
+        raise UserError(f"{path}: {expected}, got something else ({error})") from error
+    if len(pixels) != PIXELS:
+        raise UserError(f"{path}: {expected}, got {len(pixels)} of them")
+    if not ((pixels >= 0) & (pixels <= _INK)).all():
+        raise UserError(f"{path}: {expected}, got some from {pixels.min():g} to {pixels.max():g}")
+    return (pixels / _INK).astype(np.float32)
+
+
+def picture(image: np.ndarray) -> list[str]:
+    """Return an image as 8 lines of 16 characters, dark ones where ink is.
+
+    Args:
+        image: (64,), from 0 to 1.
+
+    Example:
+        >>> picture(np.linspace(0, 1, 64))[3]
+        '----------======'
+    """
+    shades = np.rint(image * (len(_SHADES) - 1)).astype(int).reshape(SIDE, SIDE)
+    return ["".join(2 * _SHADES[shade] for shade in row) for row in shades]
+
+
+def _likeliest(shares: np.ndarray) -> str:
+    best: Iterable[int] = np.argsort(-shares, kind="stable")[:_SHOWN]
+    return ", ".join(f"{digit} ({shares[digit]:.1%})" for digit in best)

@@ -1,0 +1,238 @@
+"""Graph attention reads handwritten digits: each image looks at those that resemble it.
+
+The nodes of the graph are images. Each sees itself and the training images nearest to it, pixel by
+pixel, whose pixels it sees and whose labels it does not. After two layers an image has heard of the
+neighbours of its neighbours. A new image joins the graph without a new training, as it sees
+training images and none of them sees it (inductive learning).
+
+A batch is a few images. The layers need no more of the graph than can be heard of by them:
+
+    third  = second and what it sees           pixels
+    second = first and what it sees            after the first layer
+    first  = the batch                         after the second layer: logits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import functions as F
+from .. import nn
+from ..tensor import Tensor
+from . import Models
+from .digits import CLASSES, PIXELS, SIDE, DigitsTask, Question
+
+
+class ImageNetwork(nn.Module):
+    """Two layers of graph attention: pixels to features, features to logits.
+
+    Args:
+        heads: Attention heads of each layer.
+        head_dim: Width of a head of the first layer.
+        score: "additive" or "dot", see `nn.GraphAttention`.
+        dropout: The fraction of the edges dropped in training.
+
+    Source: Velickovic et al. 2018, section 3.3.
+    """
+
+    def __init__(self, heads: int, head_dim: int, score: str, dropout: float) -> None:
+        layer = partial(nn.GraphAttention, num_heads=heads, score=score, dropout=dropout)
+        self.first = layer(PIXELS, head_dim)
+        self.second = layer(heads * head_dim, CLASSES, concat=False)
+
+    def forward(self, pixels: Tensor, far: nn.Graph, near: nn.Graph) -> Tensor:
+        """Map pixels (T, 64) to logits (N, 10).
+
+        Args:
+            pixels: Of all images that are heard of; those that `near` knows come first.
+            far: What the images of `near` see.
+            near: What the N images to read see; they are the first of all.
+        """
+        features = self.features(pixels, far)
+        return self.second(features, near, features[: near.num_queries])
+
+    def features(self, pixels: Tensor, far: nn.Graph) -> Tensor:
+        """Map pixels (T, 64) to what the second layer sees, (Tq, heads * head_dim)."""
+        return F.elu(self.first(pixels, far, pixels[: far.num_queries]))
+
+
+@dataclass(frozen=True)
+class GraphTask(DigitsTask):
+    """The task and the size of the network that learns it.
+
+    Attributes:
+        neighbours: How many training images each image sees beside itself.
+        heads: Attention heads of each layer.
+        head_dim: Width of a head of the first layer.
+        dropout: The fraction of the edges dropped in training.
+
+    Source: S3; Velickovic et al. 2018.
+    """
+
+    neighbours: int = 8
+    heads: int = 4
+    head_dim: int = 16
+    dropout: float = 0.0
+
+    def build(self, attention: str) -> ImageNetwork:
+        """Return a new network, whose score is "additive" or "dot"."""
+        return ImageNetwork(self.heads, self.head_dim, attention, self.dropout)
+
+    def logits(self, model: ImageNetwork, images: np.ndarray, chosen: np.ndarray) -> Tensor:
+        """Return the logits (N, 10), see `DigitsTask.logits`."""
+        return model(*self._inputs(model, images, chosen))
+
+    def seen(self, images: np.ndarray) -> np.ndarray:
+        """Return whom each image sees: itself, then its nearest training images.
+
+        Args:
+            images: (T, 64): the training images, and any new ones behind them.
+
+        Returns:
+            (T, 1 + neighbours) integers.
+        """
+        new = images[len(self._known) :]
+        nearest = self._nearest(squared_distances(new, self._known))
+        return np.column_stack(
+            (np.arange(len(images)), np.concatenate((self._nearest_of_known, nearest)))
+        )
+
+    @property
+    def title(self) -> str:
+        """The task and the size of the model."""
+        return (
+            f"Reading digits beside their {self.neighbours} neighbours, 2 layers, "
+            f"{self.heads} heads of {self.head_dim}"
+        )
+
+    def draw_attention(self, path: Path, attention: str, model: ImageNetwork) -> None:
+        """Draw how much some images held out look at themselves and at each neighbour."""
+        from ..plots import plot_neighbours
+
+        title = f"Whom an image looks at ({attention} attention, mean of its heads)"
+        plot_neighbours(path, self.looks(model, self.drawn), title)
+
+    def looks(self, model: ImageNetwork, images: np.ndarray) -> list[Neighbourhood]:
+        """Return how much new images look at whom.
+
+        Args:
+            model: What `build` returned, trained.
+            images: (N, 64) float32.
+        """
+        pool = np.concatenate((self._known, images))
+        chosen = np.arange(len(self._known), len(pool))
+        pixels, far, near = self._inputs(model, pool, chosen)
+        features = model.features(pixels, far)
+        layers = {
+            "first layer": model.first.attention_weights(pixels, far, pixels[: far.num_queries]),
+            "second layer": model.second.attention_weights(
+                features, near, features[: near.num_queries]
+            ),
+        }
+        weights = {
+            name: found.numpy().mean(axis=0).reshape(-1, 1 + self.neighbours)[: len(images)]
+            for name, found in layers.items()
+        }
+        seen = self.seen(pool)[chosen]
+        labels = self.digits.train.labels
+        return [
+            Neighbourhood(
+                pool[row].reshape(-1, SIDE, SIDE),
+                ("itself", *(f"a {labels[node]}" for node in row[1:])),
+                {name: found[place] for name, found in weights.items()},
+            )
+            for place, row in enumerate(seen)
+        ]
+
+    def respond(self, models: Models, question: Question) -> list[str]:
+        """Return the image, for each model its likeliest digits, and what the neighbours show."""
+        pool = np.concatenate((self._known, question.image[None]))
+        labels = self.digits.train.labels[self.seen(pool)[-1, 1:]]
+        return [
+            *super().respond(models, question),
+            "",
+            f"  It sees images of {' '.join(map(str, labels))}.",
+        ]
+
+    def _inputs(
+        self, model: ImageNetwork, images: np.ndarray, chosen: np.ndarray
+    ) -> tuple[Tensor, nn.Graph, nn.Graph]:
+        """Return the pixels and the graphs that the network needs to read the chosen images."""
+        seen = self.seen(images)
+        second, near = neighbourhood(chosen, seen)
+        third, far = neighbourhood(second, seen)
+        pixels = Tensor(images[third], device=model.device)
+        return pixels, far.to(model.device), near.to(model.device)
+
+    @property
+    def _known(self) -> np.ndarray:
+        return self.digits.train.images
+
+    @cached_property
+    def _nearest_of_known(self) -> np.ndarray:
+        """The training images nearest to each training image but itself."""
+        distances = squared_distances(self._known, self._known)
+        np.fill_diagonal(distances, np.inf)
+        return self._nearest(distances)
+
+    def _nearest(self, distances: np.ndarray) -> np.ndarray:
+        return np.argsort(distances, axis=1, kind="stable")[:, : self.neighbours]
+
+
+class Neighbourhood(NamedTuple):
+    """How much an image looks at itself and its neighbours, ready to be drawn.
+
+    Attributes:
+        images: (1 + neighbours, 8, 8), from 0 to 1.
+        captions: What they show.
+        weights: (1 + neighbours,) with sum 1, by the name of the layer.
+    """
+
+    images: np.ndarray
+    captions: tuple[str, ...]
+    weights: Mapping[str, np.ndarray]
+
+
+def neighbourhood(nodes: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, nn.Graph]:
+    """Return the nodes and all that they see, and the graph between the two.
+
+    Args:
+        nodes: (N,) integers, each of them once.
+        seen: (T, k) integers, whom each of all nodes sees.
+
+    Returns:
+        (Tk,) integers, the nodes themselves first; and who of the N sees who of the Tk.
+
+    Example:
+        >>> seen = np.array([[0, 2], [1, 0], [2, 1], [3, 0]])
+        >>> around, graph = neighbourhood(np.array([3, 0]), seen)
+        >>> around.tolist(), graph.columns.tolist()
+        ([3, 0, 2], [0, 1, 1, 2])
+    """
+    columns = seen[nodes]
+    around = np.concatenate((nodes, np.setdiff1d(columns, nodes)))
+    place = np.empty(len(seen), np.int64)
+    place[around] = np.arange(len(around))
+    offsets = np.arange(len(nodes) + 1) * seen.shape[1]
+    return around, nn.Graph(offsets, place[columns].ravel(), len(around))
+
+
+def squared_distances(images: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return |x - y|^2 for each pair; of digits it is exact, as pixels are sixteenths.
+
+    Args:
+        images: (T, 64) float32.
+        others: (S, 64) float32.
+
+    Returns:
+        (T, S) float32.
+    """
+    own, other = (np.square(x).sum(axis=1) for x in (images, others))
+    distances: np.ndarray = own[:, None] + other - 2 * images @ others.T
+    return distances
