@@ -58,9 +58,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import dropout as counters
 from .arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up
 from .cuda import Kernel, cuda
+from .dropout import arguments as dropout_arguments
+from .dropout import random_word
 
 THREADS = 128  # of a block: edges or rows
 SPAN = 256  # edges of a row that are summed in one go
@@ -199,7 +200,10 @@ def _additive_gradient_kernel(real: Any) -> Kernel:
 def _product_kernel(real: Any) -> Kernel:
     @cuda.jit(device=True, fastmath=True)
     def product_of(A, B, h, i, j):  # type: ignore[no-untyped-def]
-        """A_i . B_j; of each row that a thread walks along, a whole sector of memory is used."""
+        """A_i . B_j, by one thread: edges of a node share A_i, and of B_j it uses all it fetches.
+
+        The loop of a function stays with its thread on a CPU, too, and is SIMD code along the row.
+        """
         total = real(0)
         for m in range(A.shape[2]):
             total += A[h, i, m] * B[h, j, m]
@@ -229,8 +233,6 @@ def _weight_kernel(real: Any) -> Kernel:
 
 @cache
 def _drop_kernel(real: Any) -> Kernel:
-    random_word = counters.random_word
-
     @cuda.jit(fastmath=True)
     def drop(p, seed, dropped, factor, w):  # type: ignore[no-untyped-def]
         """Writes w (H, edges). Edge e takes the random word of the e-th key of query 0."""
@@ -491,9 +493,7 @@ def weights(scores: Array, edges: Edges) -> Array:
     log_sum_exp = scores
     for walk in edges.by_query:  # l of pieces, and then l of those
         result = xp.empty((len(scores), len(walk.offsets) - 1), scores.dtype)
-        _launch(
-            _log_sum_exp_kernel(real), result.shape, log_sum_exp, walk.offsets, result
-        )  # fmt: skip
+        _launch(_log_sum_exp_kernel(real), result.shape, log_sum_exp, walk.offsets, result)
         log_sum_exp = result
     p = xp.empty_like(scores)
     _launch(_weight_kernel(real), p.shape, scores, log_sum_exp, edges.rows, p)
@@ -559,9 +559,7 @@ def backward(
     nodes = array_module(g).arange(edges.num_queries)
     delta = _products(g, output, nodes, nodes)
     ds = _products(g, value, edges.rows, edges.columns)
-    _launch(
-        _score_gradient_kernel(kernel_dtype(g)), ds.shape, w, weights, delta, edges.rows, ds
-    )  # fmt: skip
+    _launch(_score_gradient_kernel(kernel_dtype(g)), ds.shape, w, weights, delta, edges.rows, ds)
     return ds, _mixed(w, g, edges.by_key)
 
 
@@ -570,6 +568,6 @@ def _dropped(p: Array, dropout: float, seed: int) -> Array:
     if not dropout:
         return p
     w = array_module(p).empty_like(p)
-    numbers = counters.arguments(dropout, seed, p.dtype.type)
+    numbers = dropout_arguments(dropout, seed, p.dtype.type)
     _launch(_drop_kernel(kernel_dtype(p)), p.shape, p, *numbers, w)
     return w

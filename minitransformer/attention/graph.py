@@ -1,4 +1,8 @@
-"""Attention to neighbours in a graph: the public functions."""
+"""Attention to neighbours in a graph: the public functions.
+
+Each call checks the edges, and its backward sorts them by key. `nn.GraphAttention` does so once for
+each `nn.Graph`.
+"""
 
 import math
 from typing import Any

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from minitransformer_kernels import checked, graph, reference, softmax
+from minitransformer_kernels import checked, graph, reference
 from minitransformer_kernels.dropout import random_word
 from minitransformer_kernels.graph import SPAN, Edges
 
@@ -328,19 +328,16 @@ def test_property(holds: Callable[[Case, str], None], device: str) -> None:
 
 
 def test_a_graph_of_all_edges_is_softmax_attention(device: str) -> None:
-    xp = array_library(device)
-    case = Case("dot", value_dim=4)
-    inputs = {name: xp.asarray(x) for name, x in case.inputs().items()}
-    query, key, value, g = inputs.values()
-    queries, keys = query.shape[1], key.shape[1]
-    edges = keys * xp.arange(queries + 1), xp.tile(xp.arange(keys), queries)
-    found = to_numpy(passes(case, edges, inputs))
-    batch = query[None], key[None], value[None]
-    output, log_sum_exp = softmax.forward(*batch)
-    gradients = softmax.backward(g[None], *batch, output, log_sum_exp)
-    wanted = dict(zip(found, (output, *gradients), strict=False))
-    for name, x in to_numpy(wanted).items():
-        assert_allclose(found[name], x[0], rtol=1e-12, atol=1e-14)
+    case = Case("dot")
+    inputs = case.inputs()
+    query, key, value, g = (x[None] for x in inputs.values())
+    queries, keys = query.shape[2], key.shape[2]
+    edges = keys * np.arange(queries + 1), np.tile(np.arange(keys), queries)
+    found = run(case, edges, inputs, device)
+    output = reference.softmax_attention(query, key, value)
+    gradients = reference.softmax_attention_backward(g, query, key, value)
+    for x, wanted in zip(found.values(), (output, *gradients), strict=True):
+        assert_allclose(x, wanted[0], rtol=1e-12, atol=1e-14)
 
 
 def test_weights_of_long_rows(device: str) -> None:
