@@ -1,0 +1,165 @@
+"""What only local attention has: its window, its landmarks, and that it looks at nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitransformer_kernels import local, reference, softmax
+
+from ..cases import Array
+from .operations import by_name
+
+LENGTH = 2 * local.TILE + 9
+SHAPE = (2, 1, LENGTH)
+
+
+def inputs(*shape: int, seed: int = 0) -> tuple[Array, ...]:
+    """Query, key (N, H, L, 5), value and cotangent (N, H, L, 3)."""
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(size=(*(shape or SHAPE), width)) for width in (5, 5, 3, 3))
+
+
+def passes(module: Any, arrays: tuple[Array, ...], **options: Any) -> dict[str, Array]:
+    """What a forward and a backward give."""
+    *qkv, grad = arrays
+    output, log_sum_exp = module.forward(*qkv, **options)
+    gradients = module.backward(grad, *qkv, output, log_sum_exp, **options)
+    return {"output": output, "log_sum_exp": log_sum_exp, **by_name(gradients)}
+
+
+def weights(query: Array, key: Array, **options: Any) -> Array:
+    """p_ij (N, H, Lq, Lk), as the output for values that are the rows of the identity."""
+    columns = np.broadcast_to(np.eye(key.shape[2]), (*key.shape[:2], *[key.shape[2]] * 2))
+    parts = np.array_split(columns, range(8, key.shape[2], 8), axis=-1)
+    outputs = [local.forward(query, key, np.ascontiguousarray(v), **options)[0] for v in parts]
+    return np.concatenate(outputs, axis=-1)
+
+
+@given(
+    st.booleans(),
+    st.integers(0, 12),
+    st.none() | st.integers(1, 9),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.integers(-9, 9),
+)
+def test_a_key_has_weight_exactly_where_the_rule_says(
+    causal: bool, window: int, stride: int | None, num_global: int, queries: int, offset: int
+) -> None:
+    """The rule, key by key, in plain Python."""
+
+    def sees(p: int, j: int) -> bool:
+        landmark = j < num_global or (stride is not None and j % stride == stride - 1)
+        near = abs(p - j) <= window or landmark or 0 <= p < queries
+        return near and (j <= p or not causal)
+
+    query, key, *_ = inputs(1, 1, 19)
+    found = weights(
+        query, key, causal=causal, window=window, stride=stride, num_global=num_global,
+        global_queries=queries, query_offset=offset,
+    )  # fmt: skip
+    expected = [[sees(i + offset, j) for j in range(19)] for i in range(19)]
+    np.testing.assert_array_equal(found[0, 0] > 0, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "all_seen",
+    [
+        {"window": LENGTH},
+        {"window": 2**70},
+        {"window": 0, "stride": 1},
+        {"window": 3, "num_global": LENGTH + 1},
+        {"window": 0, "global_queries": LENGTH},
+    ],
+    ids=str,
+)
+def test_where_all_keys_are_seen_it_is_softmax_attention(causal: bool, all_seen: Any) -> None:
+    lengths = {"query_lengths": np.array([LENGTH, 70]), "key_lengths": np.array([66, LENGTH])}
+    found = passes(local, inputs(), causal=causal, **lengths, **all_seen)
+    for name, x in passes(softmax, inputs(), causal=causal, **lengths).items():
+        np.testing.assert_allclose(found[name], x, atol=1e-12, err_msg=name)
+
+
+def test_a_window_of_zero_is_the_value_itself() -> None:
+    query, key, value, grad = inputs()
+    found = passes(local, (query, key, value, grad), window=0)
+    np.testing.assert_allclose(found["output"], value, atol=1e-15)
+    np.testing.assert_allclose(found["value"], grad, atol=1e-15)
+    for name in ("query", "key"):
+        np.testing.assert_allclose(found[name], 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_no_query_sees_is_never_read(causal: bool) -> None:
+    """Not even multiplied by a weight of zero: it may be NaN."""
+    query, key, value, grad = inputs()
+    window, stride, num_global, first = 5, 40, 2, 100
+    options = {"causal": causal, "window": window, "stride": stride, "num_global": num_global}
+    options["query_offset"] = first
+    queries, of_output = query[:, :, :8], grad[:, :, :8]  # at positions 100 to 107
+    j = np.arange(LENGTH)
+    seen = (j >= first - window) & (j < first + 8 + window) | (j < num_global)
+    seen |= j % stride == stride - 1
+    unknown = np.where(seen[:, None], 0, np.nan)
+    wanted = passes(local, (queries, key, value, of_output), **options)
+    found = passes(local, (queries, key + unknown, value + unknown, of_output), **options)
+    for name, x in wanted.items():
+        rows = seen if name in ("key", "value") else slice(None)
+        np.testing.assert_array_equal(found[name][:, :, rows], x[:, :, rows], name)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_positions_count_from_the_first_key(causal: bool) -> None:
+    """A window and its query move together, and what is before them does not matter."""
+    arrays, moved = inputs(), 37
+    *qkv, grad = (x[:, :, moved:] for x in arrays)
+    options: dict[str, Any] = {"window": 9, "causal": causal}
+    in_place = passes(local, (qkv[0], *arrays[1:3], grad), query_offset=moved, **options)
+    shifted = passes(local, (*qkv, grad), **options)
+    for name in ("output", "query"):
+        inside = slice(options["window"], None)  # those whose window no end cuts
+        found, wanted = (x[name][:, :, inside] for x in (shifted, in_place))
+        np.testing.assert_allclose(found, wanted, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("empty", [(0, LENGTH), (LENGTH, 0)])
+def test_sequences_may_be_empty(empty: tuple[int, int]) -> None:
+    queries, keys = empty
+    query, key, value, grad = inputs()
+    arrays = query[:, :, :queries], key[:, :, :keys], value[:, :, :keys], grad[:, :, :queries]
+    options = {"window": 3, "stride": 2, "num_global": 4, "global_queries": 4}
+    found = passes(local, arrays, **options)
+    assert not any(x.any() for name, x in found.items() if name != "log_sum_exp")
+    assert np.isneginf(found["log_sum_exp"]).all()
+
+
+def test_the_reference_has_the_gradient_of_its_forward() -> None:
+    query, key, value, grad = inputs(1, 1, 11)
+    options: dict[str, Any] = {"window": 2, "stride": 4, "num_global": 1, "global_queries": 2}
+    gradients = reference.local_attention_backward(grad, query, key, value, **options)
+    arrays = {"query": query, "key": key, "value": value}
+    for (name, x), gradient in zip(arrays.items(), gradients, strict=True):
+        direction = np.random.default_rng(1).normal(size=x.shape)
+        nudged = {**arrays, name: x + 1e-30j * direction}
+        slope = reference.local_attention(*nudged.values(), **options, dtype=complex).imag / 1e-30
+        np.testing.assert_allclose(np.sum(slope * grad), np.sum(gradient * direction), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": -1}, "window counts tokens and must be at least 0, got -1"),
+        ({"num_global": -2}, "num_global counts tokens and must be at least 0, got -2"),
+        ({"global_queries": -3}, "global_queries counts tokens and must be at least 0, got -3"),
+        ({"stride": 0}, "stride must be at least 1, got 0; None is no stride"),
+    ],
+)
+def test_what_makes_no_pattern_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        local.forward(*inputs()[:3], **{"window": 3, **change})
