@@ -210,8 +210,8 @@ def complaint(
         (
             "--attention",
             "Linear",
-            "expected linear, softmax, relative, fourier, cosformer, favor, dpfp, delta or both, "
-            "got 'Linear'",
+            "expected linear, softmax, relative, fourier, cosformer, favor, dpfp, delta, local or "
+            "both, got 'Linear'",
         ),
         ("--length", "0", "expected a whole number of at least 1, got '0'"),
         ("--length", "many", "expected a whole number of at least 1, got 'many'"),
