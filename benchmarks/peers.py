@@ -272,3 +272,37 @@ class Transformer(nn.Module):
         memory = self.encoder(self.source_embedding(source))
         logits: Tensor = self.head(self.decoder(self.target_embedding(target), memory))
         return logits
+
+
+def delta_loop(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
+    """The delta rule from its definition, token by token; PyTorch derives the backward."""
+    q, k, v = (x.flatten(0, 1)[:, :, None] for x in (query, key, value))  # (N H, L, 1, E)
+    rate = beta.flatten(0, 1)[..., None, None]
+    state = q.new_zeros(q.shape[0], q.shape[-1], v.shape[-1])  # W: (N H, E, M)
+    outputs = []
+    for q_t, k_t, v_t, rate_t in zip(*(x.unbind(1) for x in (q, k, v, rate)), strict=True):
+        residual = v_t - torch.bmm(k_t, state)  # (N H, 1, M)
+        state = torch.baddbmm(state, k_t.mT, rate_t * residual)
+        outputs.append(torch.bmm(q_t, state))
+    return torch.cat(outputs, 1).view(value.shape)
+
+
+def delta_chunkwise(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, chunk: int = 64
+) -> Tensor:
+    """The delta rule, chunk by chunk: the residuals of a chunk solve a triangular system."""
+    q, k, v = (x.flatten(0, 1) for x in (query, key, value))  # (N H, L, E)
+    rate = beta.flatten(0, 1)[..., None]
+    mask, strict = (q.new_ones(chunk, chunk).tril(d) for d in (0, -1))
+    state = q.new_zeros(q.shape[0], q.shape[-1], v.shape[-1])  # W: (N H, E, M)
+    outputs = []
+    chunks = (x.split(chunk, 1) for x in (q, k, v, rate))
+    for q_t, k_t, v_t, rate_t in zip(*chunks, strict=True):
+        # (I + strict(K K^T) diag(beta)) R = V - K W, in terms of U = diag(beta) R.
+        system = torch.eye(chunk) + torch.bmm(rate_t * k_t, k_t.mT) * strict
+        wanted = rate_t * torch.baddbmm(v_t, k_t, state, alpha=-1)
+        writes = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+        scores = torch.bmm(q_t, k_t.mT) * mask  # (N H, C, C)
+        outputs.append(torch.baddbmm(torch.bmm(scores, writes), q_t, state))
+        state = torch.baddbmm(state, k_t.mT, writes)
+    return torch.cat(outputs, 1).view(value.shape)

@@ -147,7 +147,7 @@ def _delta(query: Any, key: Any, value: Any) -> None:
     inputs, beta = (query, key, value), np.zeros(key.shape[:3], key.dtype)
     output, residual, state = delta.forward(*inputs, beta)
     delta.backward(output, state, *inputs, beta, output, residual)
-    delta.step(*(x[:, :, 0] for x in (*inputs, beta)), state)
+    delta.step(query[:, :, 0], key[:, :, 0], value[:, :, 0], beta[:, :, 0], state)
     options: dict[str, Any] = {"feature_map": "elu", "normalize": "sum"}
     phi, inverse = normalised.forward(query, **options)
     normalised.backward(phi, query, phi, inverse, **options)

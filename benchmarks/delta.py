@@ -1,0 +1,110 @@
+"""The delta rule, forward and backward, beside PyTorch and beside linear attention.
+
+Our side is the public differentiable function, given its features. The peers are the definition,
+token by token in eager PyTorch; its chunkwise form there (chunks of 64, a triangular solve in
+each); and our own linear attention, which does not look at its state before it writes. N=8, H=8,
+E=M=64, keys of length 1. Freed memory is kept in the process, as `train` does, for all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from minitransformer import Tensor, no_grad
+from minitransformer.attention import delta_attention, linear_attention
+from minitransformer.device import keep_freed_memory
+from minitransformer_kernels import reference
+
+from . import harness, peers
+
+N, H, E = 8, 8, 64
+LOOP, CHUNKWISE = "PyTorch eager, token by token", "PyTorch eager, chunkwise"
+LINEAR = "our linear attention"
+
+Array = Any
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each length, pass and contestant."""
+    keep_freed_memory()
+    yield from compare(1024, loop=True)
+    yield from compare(4096, loop=False)
+
+
+def compare(length: int, loop: bool) -> Iterator[harness.Row]:
+    """Yield the rows of one length; the tape of a loop over 4096 tokens would not fit."""
+    generator = np.random.default_rng(0)
+    query, key, value, grad = (
+        generator.standard_normal((N, H, length, E), np.float32) for _ in range(4)
+    )
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    beta = generator.uniform(size=(N, H, length)).astype(np.float32)
+    inputs = [query, key, value, beta]
+    ours = [Tensor(array, requires_grad=True) for array in inputs]
+    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
+    cotangent = torch.from_numpy(grad)
+
+    forms = {CHUNKWISE: peers.delta_chunkwise} | ({LOOP: peers.delta_loop} if loop else {})
+    passes: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_passes, delta, ours, grad)}
+    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_tape, delta, ours)}
+    for name, form in forms.items():
+        passes[name] = partial(their_passes, form, theirs, cotangent)
+        forward[name] = partial(form, *theirs)
+    errors = {name: worst_error(run(), inputs, grad) for name, run in passes.items()}
+    passes[LINEAR] = partial(our_passes, linear, ours[:3], grad)
+    forward[LINEAR] = partial(no_tape, linear, ours[:3])
+
+    with torch.no_grad():
+        yield from harness.race(f"delta rule, forward, L={length}", forward)
+    for row in harness.race(f"delta rule, forward and backward, L={length}", passes):
+        yield row | {"error": errors.get(row["contestant"])}
+
+
+def delta(*inputs: Tensor) -> Tensor:
+    """Return the delta rule's output, for features."""
+    output: Tensor = delta_attention(*inputs, feature_map="identity", normalize="none")
+    return output
+
+
+def linear(*inputs: Tensor) -> Tensor:
+    """Return the output of linear attention."""
+    output: Tensor = linear_attention(*inputs, causal=True)
+    return output
+
+
+@no_grad()
+def no_tape(attend: Callable[..., Tensor], inputs: list[Tensor]) -> Tensor:
+    """Return the output alone."""
+    return attend(*inputs)
+
+
+def our_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Array) -> list[Array]:
+    """Return the output and the gradients."""
+    for tensor in inputs:
+        tensor.grad = None
+    output = attend(*inputs)
+    output.backward(grad)
+    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
+
+
+def their_passes(
+    form: Callable[..., torch.Tensor], inputs: list[torch.Tensor], grad: torch.Tensor
+) -> list[Array]:
+    """Return the output and the gradients."""
+    output = form(*inputs)
+    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
+
+
+def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:
+    """Return the largest error of the last head's output and gradients."""
+    head = [array[-1:, -1:] for array in (grad, *inputs)]
+    output, _, _ = reference.delta_attention(*head[1:])
+    truth = output, *reference.delta_attention_backward(*head)[:4]
+    return max(harness.error(a[-1:, -1:], b) for a, b in zip(got, truth, strict=True))
+
+
+if __name__ == "__main__":
+    harness.main("delta", rows)
