@@ -8,6 +8,7 @@
 | softmax.py   | is fused softmax attention level with PyTorch's eager attention?          |
 | linear.py    | does causal linear attention beat the chunkwise form in eager PyTorch?    |
 | positions.py | are relative positions in linear cost faster than by all scores?          |
+| local.py     | is a window's cost linear, and what does it save beside a mask?           |
 | graph.py     | what do neighbours cost, beside gathered rows and a masked matrix?        |
 | scaling.py   | is every variant linear, and from which length faster than softmax?       |
 | model.py     | how many steps a second does S1's model take, and where does a step go?   |

@@ -5,7 +5,7 @@ import sys
 
 BENCHMARKS = (
     "softmax", "linear", "positions", "graph", "scaling", "model", "memory", "start", "lowering",
-    "compiling", "checked", "simulator", "numerics", "features",
+    "local", "compiling", "checked", "simulator", "numerics", "features",
 )  # fmt: skip
 
 failed = [
