@@ -7,6 +7,7 @@ NumPy arrays on the CPU, by way of `cpu/`, from the same source.
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from functools import cached_property
@@ -29,14 +30,15 @@ def is_cupy(value: Any) -> bool:
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
-def _shape3(value: int | tuple[int, ...], what: str) -> Shape3:
+def _shape3(value: int | tuple[int, ...], kernel: str, what: str) -> Shape3:
     sizes = value if isinstance(value, tuple) else (value,)
     if not 1 <= len(sizes) <= 3 or not all(
         isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s > 0 for s in sizes
     ):
         way_out = "; divide with `//`: (n + 255) // 256" * any(isinstance(s, float) for s in sizes)
         raise KernelError(
-            f"{what} must be one to three whole numbers from 1 up, got {value!r}{way_out}"
+            f"kernel {kernel!r}: {what} must be one to three whole numbers from 1 up, got "
+            f"{value!r}{way_out}"
         )
     return tuple([*map(int, sizes), 1, 1][:3])  # type: ignore[return-value]
 
@@ -105,9 +107,8 @@ class Kernel:
                 f"{name}[blocks, threads](...)"
             )
         blocks, threads, stream, shared = (*configuration, 0, 0)[:4]
-        grid = _shape3(blocks, f"kernel {name!r}: blocks")
-        block = _shape3(threads, f"kernel {name!r}: threads")
-        if np.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
+        grid, block = _shape3(blocks, name, "blocks"), _shape3(threads, name, "threads")
+        if math.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
             raise KernelError(
                 f"kernel {name!r}: {threads!r} threads a block; a GPU allows "
                 f"{MAX_THREADS} in all and {MAX_BLOCK_Z} along z. Use more, smaller blocks"
@@ -162,7 +163,8 @@ class Launch:
                 f"kernel {self.kernel.__name__!r} gets its arguments by position; leave out "
                 f"{', '.join(f'`{name}=`' for name in keywords)}"
             )
-        if not any(is_cupy(argument) for argument in arguments):
+        cupy = sys.modules.get("cupy")
+        if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
             launch = checking.launch if checking.is_on() else CpuKernel.launch
             return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(arguments)

@@ -243,11 +243,10 @@ def backward_weights(
     weights: list[Array] = []
     biases: list[Array] = []
     for (x, part), joint in zip(_given(saved.inputs), projected, strict=True):
-        joint = rows(joint)
-        stacked, summed = product(joint.T, rows(x)), joint.sum(axis=0)  # (12)
         for span in _spans(map(len, saved.weights.of_inputs[part])):
-            weights.append(stacked[span])
-            biases.append(summed[span])
+            by_rows = rows(joint)[:, span]
+            weights.append(product(by_rows.T, rows(x)))  # (12)
+            biases.append(by_rows.sum(axis=0))
     by_rows = rows(grad_output)
     weights.append(product(by_rows.T, rows(_side_by_side(saved.output))))  # (11)
     biases.append(by_rows.sum(axis=0))

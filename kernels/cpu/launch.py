@@ -112,6 +112,11 @@ class CpuKernel:
         )  # fmt: skip
 
     @cached_property
+    def parameters(self) -> list[str]:
+        """The names of the arguments, in order."""
+        return self.source.parameters
+
+    @cached_property
     def written(self) -> frozenset[int]:
         """The positions of the arguments that the kernel writes to."""
         form = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES)
@@ -120,13 +125,14 @@ class CpuKernel:
 
     def _aliased(self, arguments: tuple[Any, ...]) -> frozenset[str]:
         """The arguments that are only read, but from memory that the kernel writes to."""
-        outputs = [arguments[i] for i in self.written if i < len(arguments)]
-        return frozenset(
-            self.source.parameters[i]
-            for i, argument in enumerate(arguments[: len(self.source.parameters)])
-            if isinstance(argument, np.ndarray) and i not in self.written
-            and any(np.may_share_memory(argument, output) for output in outputs)
-        )  # fmt: skip
+        written, aliased = self.written, []  # plain loops: every launch comes through here
+        outputs = [arguments[i] for i in written if i < len(arguments)]
+        for i, (name, argument) in enumerate(zip(self.parameters, arguments, strict=False)):
+            if i not in written and isinstance(argument, np.ndarray):
+                for output in outputs:
+                    if np.may_share_memory(argument, output):
+                        aliased.append(name)
+        return frozenset(aliased)
 
     def _writable(self, index: int, argument: Any) -> Any:
         if (

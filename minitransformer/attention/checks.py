@@ -12,6 +12,7 @@ from ..device import Array, as_array
 from ..tensor import Tensor
 
 Lengths = Any
+FLOATING = np.dtype(np.float32), np.dtype(np.float64)
 Layout = Mapping[str, tuple[Tensor, str]]  # by name, a tensor and the letters of its shape
 
 
@@ -73,7 +74,7 @@ def check_state(
 def _check_dtype_and_device(
     function: str, name: str, tensor: Tensor, first: str, model: Tensor
 ) -> None:
-    if tensor.dtype not in (np.float32, np.float64):
+    if tensor.dtype not in FLOATING:
         raise TypeError(
             f"{function}: {name} must be float32 or float64, got {tensor.dtype}; "
             f"convert it: {name}.to(dtype=numpy.float32)"
@@ -94,16 +95,19 @@ def _check_shape(
     function: str, name: str, tensor: Tensor, letters: list[str], sizes: dict[str, int]
 ) -> None:
     """Check a shape against the sizes that its letters have already, and note those of new ones."""
-    expected = ", ".join(f"{x}={sizes[x]}" if x in sizes else x for x in letters)
+    known = sizes.copy()
+    if tensor.ndim == len(letters) and all(
+        sizes.setdefault(letter, size) == size and (size or letter not in "NHEM")
+        for letter, size in zip(letters, tensor.shape, strict=True)
+    ):
+        return
+    expected = ", ".join(f"{x}={known[x]}" if x in known else x for x in letters)
     got = f"{function}: {name} must have the shape ({expected}), got {tensor.shape}"
-    if tensor.ndim != len(letters):
-        hint = "(N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
-        raise ValueError(f"{got}; split the heads: {hint}" if len(letters) == 4 else got)
-    for letter, size in zip(letters, tensor.shape, strict=True):
-        if sizes.setdefault(letter, size) != size or (size == 0 and letter in "NHEM"):
-            raise ValueError(
-                f"{got}; N, H, E and M are above 0, and a letter means one size in all arguments"
-            )
+    if tensor.ndim == len(letters):
+        got += "; N, H, E and M are above 0, and a letter means one size in all arguments"
+    elif len(letters) == 4:
+        got += "; split the heads: (N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
+    raise ValueError(got)
 
 
 def lengths_of(function: str, name: str, lengths: Lengths, sequence: Tensor) -> Array | None:

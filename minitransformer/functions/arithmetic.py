@@ -257,8 +257,8 @@ def products(*pairs: tuple[Array, Array]) -> list[Array]:
 
 
 def _is_large(x: Array, y: Array) -> bool:
-    """Return whether BLAS would start threads of its own; OpenBLAS does from here on."""
-    return min(x.size * y.shape[-1], x.shape[-2] * y.size) >= 2**18
+    """Return whether BLAS would start threads of its own; OpenBLAS does beyond this."""
+    return min(x.size * y.shape[-1], x.shape[-2] * y.size) > 2**18
 
 
 def add(x: Operand, y: Operand) -> Tensor:

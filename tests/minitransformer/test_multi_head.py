@@ -339,7 +339,10 @@ MISTAKES = {
         "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
     ),
     "out_bias_missing": ("output += weights.out_bias", "pass"),
-    "bias_of_one_row": ("joint.sum(axis=0)  # (12)", "joint[0]  # (12)"),
+    "bias_of_one_row": (
+        "biases.append(by_rows.sum(axis=0))\n    by_rows",
+        "biases.append(by_rows[0])\n    by_rows",
+    ),
     "out_weights_of_another_sequence": (
         "rows(_side_by_side(saved.output))",
         "rows(_side_by_side(saved.output[::-1]))",
