@@ -85,8 +85,10 @@ def specialisations(head_dim: int, dtype: Any = np.float32) -> Iterable[Speciali
 
 def _softmax(query: Any, key: Any, value: Any) -> None:
     inputs = query, key, value
-    output, log_sum_exp = softmax.forward(*inputs)
-    softmax.backward(output, *inputs, output, log_sum_exp)
+    with_all = {"relative_scores": np.zeros((*query.shape[:3], 65), query.dtype), "dropout": 0.1}
+    for options in ({}, with_all):
+        output, log_sum_exp = softmax.forward(*inputs, **options)
+        softmax.backward(output, *inputs, output, log_sum_exp, **options)
 
 
 def _naive(query: Any, key: Any, value: Any) -> None:
