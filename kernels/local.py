@@ -226,7 +226,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                     place[x] = j
                     landmark = below[j] < below[j + 1]
                     seen_first[x], seen_last[x] = _seen_from(j, landmark, causal, window)
-            cuda.syncthreads()
+            cuda.syncthreads()  # the last tile has been used, too
             for r in range(y, step, parts):
                 for e in range(x, head_dim, rows):
                     k[r, e] = real(0)
@@ -275,7 +275,6 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         sums[c] += s[r, x] * v[r, m + c]
                 for c in range(width):
                     n_own[t + c] = sums[c]
-            cuda.syncthreads()
 
         share[y, x] = total
         cuda.syncthreads()
@@ -410,7 +409,6 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         sums[c] += ds[r, x] * k[r, e + c]  # (9)
                 for c in range(width):
                     dq_own[t + c] = sums[c]
-            cuda.syncthreads()
 
         if i < query.shape[2]:
             for t in range(own_columns):
@@ -554,7 +552,6 @@ def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                         sums[c] += ds[r, x] * q[r, e + c]  # (9)
                 for c in range(width):
                     dk_own[t + c] = sums[c]
-            cuda.syncthreads()
 
         if j >= 0:
             for t in range(own_k):
