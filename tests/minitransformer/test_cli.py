@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -22,9 +24,10 @@ from hypothesis import strategies as st
 from minitransformer import cli, nn
 from minitransformer.checkpoint import load
 from minitransformer.options import ATTENTIONS, PLAN_OPTIONS, TASKS, Option
-from minitransformer.runs import WALL_CLOCK
+from minitransformer.runs import WALL_CLOCK, Run
 from minitransformer.tasks import make_task
-from minitransformer.training import Recipe
+from minitransformer.tasks.digits import load_split
+from minitransformer.training import Recipe, Trainer
 
 COMMAND = (sys.executable, "-m", "minitransformer")
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4")
@@ -180,6 +183,106 @@ def test_a_full_disk_leaves_the_checkpoint(tmp_path: Path, whole: list[dict[str,
     assert checkpoint.read_bytes() == before
     assert run(tmp_path, "train", "copy", "--resume", "run").returncode == 0
     assert rows(tmp_path / "run") == whole
+
+
+# -- Tasks that read digits: in this process, which is faster --------------------------------------
+
+READERS = {
+    "perceiver": ("--latents", "4", "--heads", "1", "--depth", "1", "--attention", "both"),
+    "graph": ("--neighbours", "3", "--heads", "2", "--score", "both"),
+}
+FEW = ("--head-dim", "16", "--batch-size", "16", "--steps", "8", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def readers(folder: Path) -> dict[str, str]:
+    """Train both tasks, and return what they printed."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for task, options in READERS.items():
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                assert cli.main(["train", task, *options, *FEW, "--out", f"runs/{task}"]) == 0
+            found[task] = printed.getvalue()
+    return found
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_a_reader_ends_with_its_summary(readers: dict[str, str], task: str) -> None:
+    text = readers[task]
+    assert "360 held-out images of handwritten digits" in text
+    for name in (*(f"{name} attention" for name in TASKS[task].pair), "logistic regression"):
+        assert re.search(rf"^  {name} +\d+\.\d\d% +\d+ +\d+\.\d s$", text, re.M)
+    for name in TASKS[task].pair:
+        assert f"checkpoint-{name}.safetensors" in text
+        assert f"the trained model, {name} attention\n" in text
+    assert text.endswith(f":\n  minitransformer read runs/{task} 0\n")
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_a_reader_leaves_its_files(folder: Path, readers: dict[str, str], task: str) -> None:
+    found = folder / "runs" / task
+    first, second = TASKS[task].pair
+    pictures = {"loss.png", "attention.png", f"attention-{second}.png"}
+    checkpoints = {f"checkpoint-{name}.safetensors" for name in (first, second)}
+    files = {"config.json", "metrics.jsonl", *pictures, *checkpoints}
+    assert {path.name for path in found.iterdir()} == files
+    for name in pictures:
+        content = (found / name).read_bytes()
+        assert content.startswith(PNG)
+        assert len(content) > 20_000
+    assert [row["step"] for row in rows(found)] == [*range(1, 9), *range(1, 9)]
+    assert json.loads((found / "config.json").read_text())["task"] == task
+    assert all(row["images_per_second"] > 0 for row in Run(found).rows())
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_an_interrupted_reader_continues_to_the_same_metrics(
+    folder: Path,
+    readers: dict[str, str],
+    task: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advance = Trainer.advance
+
+    def interrupted(trainer: Trainer) -> dict[str, Any]:
+        if trainer.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return advance(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", interrupted)
+        code = cli.main(["train", task, *READERS[task], *FEW, "--out", "run"])
+    assert code == 128 + signal.SIGINT
+    errors = capsys.readouterr().err
+    attention = TASKS[task].pair[0]
+    assert f"interrupted after step 5 of 8 of {attention} attention; to continue:\n" in errors
+    assert errors.endswith(f"  minitransformer train {task} --resume run\n")
+    assert cli.main(["train", task, "--resume", "run"]) == 0
+    assert rows(tmp_path / "run") == rows(folder / "runs" / task)
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_a_reader_reads(
+    folder: Path,
+    readers: dict[str, str],
+    task: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "mine.txt").write_text("16 " * 64)
+    for image, first in (("17", "held-out image 17, a 3:"), ("mine.txt", "mine.txt:")):
+        assert cli.main(["read", task, image]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == first
+        for name in TASKS[task].pair:
+            assert any(re.match(rf"  {name} +\d \(\d+\.\d%\), \d ", line) for line in lines)
+    assert lines[2:10] == [f"  {'@' * 16}"] * 8
 
 
 # -- Errors: in this process, which is faster, and ends the same way -------------------------------
@@ -338,6 +441,62 @@ def test_files_that_are_damaged_or_gone(
     assert expected in complaint(1, "train", "copy", "--resume", "damaged")
 
 
+@pytest.mark.parametrize(
+    ("code", "arguments", "expected"),
+    [
+        (2, "train graph --score both --neighbours 0", "--neighbours: expected a whole number fro"),
+        (2, "train graph --attention linear", "unrecognized arguments: --attention linear"),
+        (2, "train perceiver --share some", "expected all, all_but_first or none, got 'some'"),
+        (2, "train perceiver --dropout 1", "expected a fraction from 0 to below 1, got '1'"),
+        (2, "train perceiver --batch-size 2000", "expected a whole number from 1 to 1024, got"),
+        (
+            2,
+            "train copy --resume graph",
+            "argument --resume: runs/graph is a run of `minitransformer train graph`; continue it",
+        ),
+        (2, "train graph --resume graph --neighbours 4", "runs/graph was started with 3, got 4"),
+        (2, "read graph 360", "argument IMAGE: expected a held-out image from 0 to 359, or a fi"),
+        (
+            2,
+            "copy graph 3",
+            "argument RUN: runs/graph is a run of `minitransformer train graph`, whose models "
+            "answer `minitransformer read`",
+        ),
+        (1, "read graph nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
+        (1, "read graph runs", "runs: cannot be read: Is a directory"),
+        (2, "read graph", "the following arguments are required: IMAGE"),
+    ],
+)
+def test_readers_that_are_asked_something_else(
+    complaint: Callable[..., str],
+    readers: dict[str, str],
+    code: int,
+    arguments: str,
+    expected: str,
+) -> None:
+    assert expected in complaint(code, *arguments.split())
+
+
+def test_reading_a_run_that_copies(complaint: Callable[..., str], trained: object) -> None:
+    line = complaint(2, "read", "both", "3")
+    assert (
+        "is a run of `minitransformer train copy`, whose models answer `minitransformer copy`"
+        in line
+    )
+
+
+@pytest.mark.parametrize("task", READERS)
+def test_digits_without_scikit_learn(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: str
+) -> None:
+    load_split.cache_clear()
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    line = complaint(1, "train", task, "--out", str(tmp_path / "run"))
+    assert line.startswith(f"minitransformer train {task}: error: the handwritten digits are ")
+    assert line.endswith("; pip install scikit-learn")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_of_another_model(
     complaint: Callable[..., str], trained: object, folder: Path
 ) -> None:
@@ -420,7 +579,9 @@ def test_help_shows_every_option_and_its_default(
     assert "--resume RUN" in text
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["copy", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["copy", "--help"], ["read", "--help"]]
+)
 def test_help_is_readable(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(arguments)
@@ -453,7 +614,7 @@ def test_help_and_errors_load_neither_numba_nor_matplotlib() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True
     ).stdout.split()
     assert "minitransformer.cli" in loaded
-    assert not {"numba", "matplotlib", "safetensors", "tqdm"} & set(loaded)
+    assert not {"numba", "matplotlib", "safetensors", "tqdm", "sklearn"} & set(loaded)
 
 
 def test_train_offers_every_attention() -> None:
