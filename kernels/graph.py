@@ -343,8 +343,7 @@ def _mixed(weights: Array, C: Array, walks: tuple[Walk, ...]) -> Array:
     xp, (heads, _, size) = array_module(C), C.shape
     columns = round_up(size, "value dim")
     C = _padded(C, columns)
-    # A head's values stay in a CPU's cache while it is at them; a GPU wants its warps full.
-    together = 1 if xp is np else math.gcd(heads, COLUMNS // columns)
+    together = _heads_of_a_block(heads, columns, xp)
     for walk in walks:
         count = len(walk.offsets) - 1
         result = xp.empty((heads, count, columns), C.dtype)
@@ -353,6 +352,11 @@ def _mixed(weights: Array, C: Array, walks: tuple[Walk, ...]) -> Array:
             _mix_kernel(kernel_dtype(C))[blocks, (columns, together)](weights, C, *walk, result)
         weights, C = xp.ones((heads, count), C.dtype), result  # pieces are added as they are
     return xp.ascontiguousarray(result[..., :size])
+
+
+def _heads_of_a_block(heads: int, columns: int, xp: Any) -> int:
+    """One on a CPU, so that a head's values stay in its cache; on a GPU enough to fill warps."""
+    return 1 if xp is np else math.gcd(heads, COLUMNS // columns)
 
 
 def _padded(C: Array, columns: int) -> Array:

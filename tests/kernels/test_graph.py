@@ -355,6 +355,13 @@ def test_weights_of_long_rows(device: str) -> None:
             assert_allclose(p[:, int(offsets[row]) : int(offsets[row + 1])], wanted, atol=1e-12)
 
 
+def test_blocks_of_several_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU has them."""
+    assert graph._heads_of_a_block(6, 64, "a GPU") == 2
+    monkeypatch.setattr(graph, "_heads_of_a_block", lambda heads, columns, xp: 2)
+    assert_right(Case("dot", "hub", heads=6))
+
+
 def test_no_piece_is_longer_than_a_span() -> None:
     """Pieces cover each row in order; of short rows there are none."""
     edges = Edges(*Case(degrees="hub", num_keys=3).edges(), 3)
