@@ -66,7 +66,8 @@ class Graph:
         Args:
             queries: (edges,) integers.
             keys: (edges,) integers.
-            num_queries: Tq; None: up to the largest number that occurs.
+            num_queries: Tq; None: up to the largest number that occurs, among queries and, if
+                they are the same nodes, among keys.
             num_keys: Tk; None: keys and queries are the same nodes.
             self_loops: whether each node that does not see itself shall. Queries and keys must be
                 the same nodes.
@@ -88,24 +89,17 @@ class Graph:
         xp = array_module(queries)
         queries, keys = queries.astype(np.int64), keys.astype(np.int64)
         if num_queries is None:
-            num_queries = 1 + max((int(x.max()) for x in (queries, keys) if x.size), default=-1)
+            ends = (queries, keys) if num_keys is None else (queries,)
+            num_queries = 1 + max((int(x.max()) for x in ends if x.size), default=-1)
         if num_keys is None:
             num_keys = num_queries
-        if self_loops:
-            if num_keys != num_queries:
-                raise ValueError(
-                    "Graph.from_edges: self_loops need queries and keys to be the same nodes, got "
-                    f"{num_queries} and {num_keys} of them"
-                )
-            lonely = xp.ones(num_queries, bool)
-            lonely[queries[queries == keys]] = False
-            nodes = xp.flatnonzero(lonely)
-            queries, keys = xp.concatenate([queries, nodes]), xp.concatenate([keys, nodes])
         if queries.size and not (int(queries.min()) >= 0 and int(queries.max()) < num_queries):
             raise ValueError(
                 f"Graph.from_edges: queries must be 0..{num_queries - 1}, got "
                 f"{int(queries.min())}..{int(queries.max())}"
             )
+        if self_loops:
+            queries, keys = _with_self_loops(queries, keys, num_queries, num_keys)
         order = xp.argsort(queries, kind="stable")
         offsets = xp.searchsorted(queries[order], xp.arange(num_queries + 1))
         return cls(offsets, keys[order], num_keys)
@@ -187,6 +181,22 @@ def _check_ends(queries: Array, keys: Array) -> None:
             "Graph.from_edges: queries and keys must have one shape (edges,), got "
             f"{queries.shape} and {keys.shape}; for (2, edges) pass its two rows"
         )
+
+
+def _with_self_loops(
+    queries: Array, keys: Array, num_queries: int, num_keys: int
+) -> tuple[Array, Array]:
+    """Return the edges, and one from each node to itself where there is none yet."""
+    if num_keys != num_queries:
+        raise ValueError(
+            "Graph.from_edges: self_loops need queries and keys to be the same nodes, got "
+            f"{num_queries} and {num_keys} of them"
+        )
+    xp = array_module(queries)
+    lonely = xp.ones(num_queries, bool)
+    lonely[queries[queries == keys]] = False
+    nodes = xp.flatnonzero(lonely)
+    return xp.concatenate([queries, nodes]), xp.concatenate([keys, nodes])
 
 
 class AdditiveScore(Module):

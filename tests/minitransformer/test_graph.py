@@ -111,6 +111,8 @@ def test_edges_in_any_order() -> None:
 def test_nodes_are_counted_where_nobody_says_how_many() -> None:
     assert repr(Graph.from_edges([0, 1], [3, 0])) == "Graph(num_queries=4, num_keys=4, num_edges=2)"
     assert repr(Graph.from_edges([], [])) == "Graph(num_queries=0, num_keys=0, num_edges=0)"
+    two = Graph.from_edges([0, 1], [3, 0], num_keys=6)
+    assert repr(two) == "Graph(num_queries=2, num_keys=6, num_edges=2)"
     assert repr(Graph([0, 0, 0], [])) == "Graph(num_queries=2, num_keys=2, num_edges=0)"
 
 
@@ -128,6 +130,7 @@ def test_a_node_sees_itself_once() -> None:
         (([0.0], [0]), TypeError, "queries must be integers"),
         (([0, 4], [0, 1], 3), ValueError, r"queries must be 0\.\.2, got 0\.\.4"),
         (([0, 1], [0, 4], 3), ValueError, r"columns must be key nodes 0\.\.2, got 0\.\.4"),
+        (([4], [4], 3, 3, True), ValueError, r"queries must be 0\.\.2, got 4\.\.4"),
         (([0], [0], 2, 3, True), ValueError, "the same nodes, got 2 and 3 of them"),
     ],
 )
