@@ -1,0 +1,130 @@
+"""Predict zero, S3's own test: an epoch of multi-head attention beside PyTorch's layer.
+
+Queries, keys and values are three matrices of U[-1, 1], time by vector, 4x4 to 32x32; the targets
+are zero, the loss is the mean squared error, and 100 batches of 8 are an epoch of gradient descent
+at the learning rate 1e-3. Two heads. The peer is `torch.nn.MultiheadAttention` with the same
+weights, asked for no attention weights, and `torch.optim.SGD`. One thread each: there is not enough
+to do for two.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from minitransformer import Tensor, nn, optim
+from minitransformer import functions as F
+
+from . import harness
+
+SIZES = 4, 8, 16, 32
+BATCHES, BATCH_SIZE = 100, 8
+HEADS = 2
+LEARNING_RATE = 1e-3
+PEER = "torch.nn.MultiheadAttention"
+
+Batches = list[np.ndarray]
+
+
+def rows() -> Iterator[harness.Row]:
+    """Yield a row for each contestant at each size."""
+    torch.set_num_threads(1)
+    os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"
+    for size in SIZES:
+        shape = BATCHES, 3, BATCH_SIZE, size, size
+        batches = list(np.random.default_rng(size).uniform(-1, 1, shape).astype(np.float32))
+        ours = nn.MultiHeadAttention(size, HEADS)
+        theirs = same_layer(ours, size)
+        errors = check(ours, theirs, batches[0])
+        contestants: harness.Contestants = {
+            harness.OURS: our_epoch(ours, batches),
+            PEER: their_epoch(theirs, batches),
+        }
+        case = f"predict zero, 3x{size}x{size}: an epoch of {BATCHES} batches of {BATCH_SIZE}"
+        for row in harness.race(case, contestants):
+            name = row["contestant"]
+            yield row | {"us_per_step": 1e3 * row["median_ms"] / BATCHES, "error": errors[name]}
+
+
+def same_layer(ours: nn.MultiHeadAttention, size: int) -> torch.nn.MultiheadAttention:
+    """Return the peer with our weights; it keeps those of the three inputs in one array."""
+    state = {name: torch.from_numpy(array) for name, array in ours.state_dict().items()}
+    layer = torch.nn.MultiheadAttention(size, HEADS, batch_first=True)
+    inputs = "query", "key", "value"
+    joint = {
+        f"in_proj_{kind}": torch.cat([state[f"{name}_projection.{kind}"] for name in inputs])
+        for kind in ("weight", "bias")
+    }
+    out = {f"out_proj.{kind}": state[f"out_projection.{kind}"] for kind in ("weight", "bias")}
+    layer.load_state_dict({**joint, **out})
+    return layer
+
+
+def check(
+    ours: nn.MultiHeadAttention, theirs: torch.nn.MultiheadAttention, batch: np.ndarray
+) -> dict[str, float]:
+    """Return the error of each side's gradient of the weights, by the peer in float64."""
+    exact = same_layer(ours, batch.shape[-1]).double()
+    their_loss(exact, [torch.from_numpy(x).double() for x in batch]).backward()
+    their_loss(theirs, [torch.from_numpy(x) for x in batch]).backward()
+    our_loss(ours, [Tensor(x) for x in batch]).backward()
+    truth = their_gradient(exact)
+    found = {harness.OURS: our_gradient(ours), PEER: their_gradient(theirs)}
+    return {name: harness.error(gradient, truth) for name, gradient in found.items()}
+
+
+def our_gradient(layer: nn.MultiHeadAttention) -> np.ndarray:
+    """Return the gradients of our projections' weights, as one matrix."""
+    matrices: list[Any] = [weight for weight in layer.parameters() if weight.ndim == 2]
+    return np.concatenate([weight.grad.numpy() for weight in matrices])
+
+
+def their_gradient(layer: Any) -> np.ndarray:
+    """Return the same of the peer."""
+    return np.concatenate([layer.in_proj_weight.grad.numpy(), layer.out_proj.weight.grad.numpy()])
+
+
+def our_loss(layer: nn.MultiHeadAttention, inputs: list[Tensor]) -> Tensor:
+    """Return the mean squared error from zero."""
+    output = layer(*inputs)
+    return F.mse_loss(output, Tensor(np.zeros(output.shape, np.float32)))
+
+
+def their_loss(layer: torch.nn.MultiheadAttention, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """Return the mean squared error from zero."""
+    output, _ = layer(*inputs, need_weights=False)
+    return torch.nn.functional.mse_loss(output, torch.zeros_like(output))
+
+
+def our_epoch(layer: nn.MultiHeadAttention, batches: Batches) -> Callable[[], None]:
+    """Return a function that takes a step for each batch."""
+    optimizer = optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+    tensors = [[Tensor(x) for x in batch] for batch in batches]
+
+    def epoch() -> None:
+        for inputs in tensors:
+            optimizer.zero_grad()
+            our_loss(layer, inputs).backward()
+            optimizer.step()
+
+    return epoch
+
+
+def their_epoch(layer: torch.nn.MultiheadAttention, batches: Batches) -> Callable[[], None]:
+    """Return a function that takes a step for each batch."""
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+    tensors = [[torch.from_numpy(x) for x in batch] for batch in batches]
+
+    def epoch() -> None:
+        for inputs in tensors:
+            optimizer.zero_grad()
+            their_loss(layer, inputs).backward()
+            optimizer.step()
+
+    return epoch
+
+
+if __name__ == "__main__":
+    harness.main("multi_head", rows)
