@@ -122,10 +122,11 @@ def _residual_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
     pitch = tile + 1  # of the transposed keys: neighbours in a column lie in different banks
 
     @cuda.jit(fastmath=True)
-    def residual(key, value, beta, places, way, W0, r_out):  # type: ignore[no-untyped-def]
+    def residual(key, value, beta, places, way, W0, r_out, u_out):  # type: ignore[no-untyped-def]
         """Key (N, H, L, E), value (N, H, L, M), beta (N, H, L), and the spans of all three.
 
-        `way` is 1, or -1 to read from the end. The last is written to; it is zero in the padding.
+        `way` is 1, or -1 to read from the end. The last two are written to; they are zero in the
+        padding.
         """
         k_tile = cuda.shared.array((head_dim, pitch), real)  # transposed
         r_tile = cuda.shared.array((tile, columns), real)  # v, then r
@@ -190,7 +191,7 @@ def _residual_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
             for t in range(0, tile, TOGETHER):
                 for i in range(TOGETHER):
-                    totals[i] = beta_tile[t + i] * r_tile[t + i, x]  # (2)
+                    totals[i] = beta_tile[t + i] * r_tile[t + i, x]
                 for e in range(rows):
                     w = W[e]
                     for i in range(TOGETHER):
@@ -200,6 +201,7 @@ def _residual_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
                 j = begin + way * (start + t)
                 if 0 <= j < room and m < M:
                     r_out[b, h, first + j, m] = r_tile[t, x]
+                    u_out[b, h, first + j, m] = beta_tile[t] * r_tile[t, x]  # (2)
             cuda.syncthreads()
 
     return residual
@@ -207,19 +209,22 @@ def _residual_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 def _residuals(
     key: Array, value: Array, beta: Array, places: Array, way: int, state: Array | None
-) -> Array:
-    """Equation (6), or with way = -1 equation (10): what each token finds missing in the state."""
+) -> tuple[Array, Array]:
+    """Equations (6) and (2): what each token finds missing, and what it writes.
+
+    With way = -1, equation (10) and dr.
+    """
     _, H, _, E = key.shape
     M, N = value.shape[3], len(places)
     xp, real = array_module(key), kernel_dtype(key)
     dims = round_up(E), round_up(M, "value dim")
     shape = _shape(*dims, real)
     W0 = xp.zeros((N, H, E, M), key.dtype) if state is None else state
-    r = xp.empty_like(value)
+    r, u = xp.empty_like(value), xp.empty_like(value)
     _residual_kernel(*dims, real)[(ceil_div(M, shape.columns), H, N), shape.threads](
-        *contiguous(key, value, beta), places, way, *contiguous(W0), r
+        *contiguous(key, value, beta), places, way, *contiguous(W0), r, u
     )
-    return r
+    return r, u
 
 
 @cache
@@ -287,12 +292,12 @@ def forward(
         [[[[3.0], [5.0]]]]
     """
     state = None if initial_state is None else initial_state.W
-    r = _residuals(key, value, beta, spans(key, key_lengths, cu_seqlens), 1, state)
+    r, u = _residuals(key, value, beta, spans(key, key_lengths, cu_seqlens), 1, state)
     end: Any
     output, _, end = kernelized.forward(
-        query, key, beta[..., None] * r,  # (2)
-        algorithm=algorithm, feature_map="identity", guard="none", key_lengths=key_lengths,
-        cu_seqlens=cu_seqlens, initial_state=_without_normaliser(initial_state), **visible,
+        query, key, u, algorithm=algorithm, feature_map="identity", guard="none",
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        initial_state=_without_normaliser(initial_state), **visible,
     )  # (5)  # fmt: skip
     return output, r, DeltaState(end.S)
 
@@ -344,13 +349,13 @@ def backward(
         grad_output, _zeros(query), _without_normaliser(grad_state), query, key, u,
         **keys, **visible,
     )  # (8), (9)  # fmt: skip
-    du = _residuals(key, c, beta, spans(key, key_lengths, cu_seqlens), -1, None)  # (10)
-    dr = beta[..., None] * du
+    du, dr = _residuals(key, c, beta, spans(key, key_lengths, cu_seqlens), -1, None)  # (10)
     of_query, of_key, _, by_residuals = kernelized.gradients(
         dr, _zeros(key), None, key, key, u, query_lengths=key_lengths, query_offset=-1, **keys
     )
-    dk -= of_query + of_key  # (12)
-    dbeta = (residual * du).sum(axis=-1)  # (11)
+    dk -= of_query  # (12)
+    dk -= of_key
+    dbeta = array_module(du).einsum("nhlm,nhlm->nhl", residual, du)  # (11)
     return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals.S)  # (13)
 
 

@@ -17,6 +17,7 @@ from minitransformer_kernels import (
     optimizer,
     relative,
 )
+from minitransformer_kernels.arrays import spans
 
 from ... import cases
 from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
@@ -132,18 +133,21 @@ def test_fourier_features() -> None:
     assert_same(found, wanted)
 
 
-def test_delta_forward() -> None:
-    """The delta rule without its backward, which nightly runs take, too: by a tile, and a token."""
+def test_delta() -> None:
+    """The kernels of the delta rule beside those that it shares; nightly runs take it whole."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 2, 1, 19, 5))
-    inputs = query, key / 3, value, rng.uniform(size=(2, 1, 19))
-    token = [x[:, :, 0] for x in inputs]
+    beta, W = rng.uniform(size=(2, 1, 19)), rng.normal(size=(2, 1, 5, 5))
+    places = spans(key, np.array([19, 2]))
 
     def passes() -> tuple[Any, ...]:
-        *_, state = delta.forward(*inputs)
-        *outputs, state = delta.forward(*inputs, initial_state=state, key_lengths=np.array([19, 2]))
-        output, state = delta.step(*token, state)
-        return *outputs, output, *state
+        forwards, backwards = (
+            delta._residuals(key / 3, value, beta, places, way, W) for way in (1, -1)
+        )
+        output, state = delta.step(
+            query[:, :, 0], key[:, :, 0], value[:, :, 0], beta[:, :, 0], delta.DeltaState(W)
+        )
+        return *forwards, *backwards, output, *state
 
     with checked(False):
         wanted = passes()
