@@ -5,7 +5,7 @@ import sys
 
 BENCHMARKS = (
     "softmax", "linear", "positions", "graph", "scaling", "model", "memory", "start", "lowering",
-    "local", "compiling", "checked", "simulator", "numerics", "features",
+    "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
 )  # fmt: skip
 
 failed = [

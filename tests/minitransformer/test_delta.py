@@ -80,7 +80,8 @@ def test_maps_of_rows(feature_map: Any) -> None:
     whole = delta_attention(*inputs, **options).numpy()
     state = None
     for i in range(6):
-        output, state = delta_attention_step(*(x[:, :, i] for x in inputs), state, **options)
+        query, key, value, beta = (x[:, :, i] for x in inputs)
+        output, state = delta_attention_step(query, key, value, beta, state, **options)
         np.testing.assert_allclose(output.numpy(), whole[:, :, i], rtol=1e-9)
 
 
@@ -173,5 +174,6 @@ def test_refusals(changed: dict[str, Any], message: str) -> None:
 
 
 def test_refusal_of_a_sequence_where_a_token_belongs() -> None:
+    query, key, value, beta = token_inputs()
     with pytest.raises(ValueError, match=r"delta_attention_step: query must have the shape \(N, H"):
-        delta_attention_step(*token_inputs())
+        delta_attention_step(query, key, value, beta)
