@@ -5,7 +5,7 @@
 
 | module       | question                                                                  |
 |--------------|---------------------------------------------------------------------------|
-| softmax.py   | is fused softmax attention level with PyTorch's eager attention?          |
+| softmax.py   | is fused softmax attention as fast as PyTorch's own?                      |
 | linear.py    | does causal linear attention beat the chunkwise form in eager PyTorch?    |
 | positions.py | are relative positions in linear cost faster than by all scores?          |
 | local.py     | is a window's cost linear, and what does it save beside a mask?           |
