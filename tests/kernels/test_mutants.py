@@ -491,6 +491,13 @@ MUTANTS = [
         "landmark |= j % stride == 0",
     ),
     Mutant(
+        "one_global_key_too_many",
+        local,
+        "local.py",
+        "landmark = j < num_global",
+        "landmark = j <= num_global",
+    ),
+    Mutant(
         "local_window_off_by_one",
         local,
         "local.py",
@@ -631,6 +638,8 @@ SLOW = (
     "window_and_tail_exchange_a_gradient",
     "step_shifts_its_window_twice",
     "landmarks_behind_the_window_counted_from_zero",
+    "local_window_off_by_one",
+    "landmark_has_two_owners",
     "global_query_sees_the_future",
     "keys_forget_global_queries_before_them",
     "gathered_landmarks_start_at_the_wrong_query",
