@@ -146,7 +146,8 @@ def fourier_features(
         num_bands: K, how many frequencies a dimension has.
         max_resolution: μ, of all dimensions, or (D,) of each.
         bands: "log", frequencies of equal ratio (S4), or "linear", of equal distance (elsewhere).
-        include_positions: whether the coordinates themselves are features, too.
+        include_positions: whether the coordinates themselves are features, too: -1 and 1 look alike
+            to a wave that turns a whole number of times between them.
 
     Returns:
         (..., D (2 K + 1)) float64: the D coordinates, then K sines for each of them, then the

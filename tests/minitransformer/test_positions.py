@@ -86,10 +86,18 @@ def test_a_grid_is_even_and_its_last_dimension_runs_fastest(shape: list[int]) ->
 
 @given(st.lists(st.integers(2, 8), min_size=1, max_size=3), BANDS)
 def test_no_two_places_look_alike(shape: list[int], bands: str) -> None:
-    """Without the coordinates themselves, too; only the two ends of a line are close."""
     features = nn.fourier_features(nn.grid_positions(shape), 3, shape, bands)
     distance = np.linalg.norm(features[:, None] - features, axis=-1)
     assert (distance + 10 * np.eye(len(features))).min() > 0.1
+
+
+def test_the_coordinates_tell_the_ends_of_a_line_apart() -> None:
+    """Waves that turn a whole number of times do not: here 1, 2 and 4."""
+    waves, both = (
+        nn.fourier_features([[-1], [1]], 3, 8, include_positions=raw) for raw in (False, True)
+    )
+    np.testing.assert_allclose(waves[0], waves[1], atol=1e-14)
+    assert both[0, 0] == -1 and both[1, 0] == 1
 
 
 def test_positions_are_appended_to_what_stands_there(device: str) -> None:
