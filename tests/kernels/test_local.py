@@ -86,6 +86,16 @@ def test_where_all_keys_are_seen_it_is_softmax_attention(causal: bool, all_seen:
         np.testing.assert_allclose(found[name], x, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_float32(causal: bool) -> None:
+    query, key, value = (x.astype(np.float32) for x in inputs()[:3])
+    options: dict[str, Any] = {"causal": causal, "window": 20, "stride": 9, "num_global": 3}
+    found, _ = local.forward(query, key, value, **options)
+    truth = reference.local_attention(query, key, value, **options)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, truth, atol=2e-6)
+
+
 def test_a_window_of_zero_is_the_value_itself() -> None:
     query, key, value, grad = inputs()
     found = passes(local, (query, key, value, grad), window=0)
