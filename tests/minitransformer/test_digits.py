@@ -141,6 +141,15 @@ def test_a_model_learns_and_comes_back(task: DigitsTask, attention: str, tmp_pat
     assert two.advance()["loss"] == one.advance()["loss"]
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("attention", nn.attention_names())
+def test_latents_attend_by_every_attention(attention: str) -> None:
+    trained = trainer(PERCEIVER, attention)
+    losses = [trained.advance()["loss"] for _ in range(20)]
+    assert losses[-1] < losses[0]
+    assert looks(trained.model, PERCEIVER.drawn)[0].weights.shape == (4, 8, 8)
+
+
 # -- The Perceiver ---------------------------------------------------------------------------------
 
 

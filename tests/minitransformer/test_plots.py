@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from minitransformer.checkpoint import CheckpointError
-from minitransformer.plots import plot_attention, plot_training
+from minitransformer.plots import plot_attention, plot_looks, plot_neighbours, plot_training
 from minitransformer.tasks import AttentionMap
+from minitransformer.tasks.graph import Neighbourhood
+from minitransformer.tasks.perceiver import Look
 
-BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
+BLUE, VERMILION, ORANGE = (0, 114, 178), (213, 94, 0), (230, 159, 0)
+DARKEST = (8, 48, 107)
 
 
 def rows(steps: int, *attentions: str) -> list[dict[str, Any]]:
@@ -58,7 +61,7 @@ def test_a_diagonal_is_seen_as_dark_as_it_is(
     tmp_path: Path, layers: int, heads: int, length: int
 ) -> None:
     plot_attention(tmp_path / "map.png", [heat_map(heads, length)] * layers, "diagonals")
-    dark = count(tmp_path / "map.png", (8, 48, 107))
+    dark = count(tmp_path / "map.png", DARKEST)
     side = 1.35 * 0.9 * 160
     assert 0.4 < dark / (layers * heads * side**2 / length) < 2.5
 
@@ -69,6 +72,45 @@ def test_a_picture_has_an_end(tmp_path: Path, layers: int, length: int) -> None:
     assert len(np.unique(pixels(tmp_path / "map.png"), axis=0)) > 10
     height, width, _ = matplotlib.image.imread(tmp_path / "map.png").shape
     assert max(height, width) <= 12_000
+
+
+@pytest.mark.parametrize(("images", "latents"), [(1, 1), (5, 16)])
+def test_each_look_has_its_darkest_pixel(tmp_path: Path, images: int, latents: int) -> None:
+    """Each latent looks at one pixel of 64, in images without ink."""
+    weights = np.zeros((latents, 64))
+    weights[np.arange(latents), np.arange(latents) * 3] = 1
+    look = Look(np.zeros((8, 8)), weights.reshape(latents, 8, 8))
+    plot_looks(tmp_path / "looks.png", [look] * images, "looks")
+    darkest = count(tmp_path / "looks.png", DARKEST)
+    side = 0.8 * 0.9 * 160 / 8
+    assert 0.5 < darkest / (images * latents * side**2) < 2
+
+
+@pytest.mark.parametrize(("images", "neighbours"), [(1, 1), (5, 8)])
+def test_bars_are_as_high_as_their_shares(tmp_path: Path, images: int, neighbours: int) -> None:
+    places = 1 + neighbours
+    first = np.eye(places)[0]
+    second = 0.25 * first
+    rows = [
+        Neighbourhood(
+            np.zeros((places, 8, 8)), ("itself",) * places, {"first": first, "second": second}
+        )
+    ] * images
+    plot_neighbours(tmp_path / "one.png", rows, "bars")
+    high, low = (count(tmp_path / "one.png", color) for color in (BLUE, ORANGE))
+    rows = [row._replace(weights={"first": 0.5 * first, "second": first}) for row in rows]
+    plot_neighbours(tmp_path / "two.png", rows, "bars")
+    middle, as_high = (count(tmp_path / "two.png", color) for color in (BLUE, ORANGE))
+    assert as_high == high
+    key = 350  # pixels of the legend
+    assert (middle - key) / (high - key) == pytest.approx(0.5, abs=0.02)
+    assert (low - key) / (high - key) == pytest.approx(0.25, abs=0.02)
+
+
+def test_the_axes_say_what_is_counted(tmp_path: Path) -> None:
+    for answer in ("token", "image"):
+        plot_training(tmp_path / f"{answer}.png", rows(50, "linear"), "one", answer)
+    assert (pixels(tmp_path / "token.png") != pixels(tmp_path / "image.png")).any()
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
