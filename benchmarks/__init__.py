@@ -3,24 +3,25 @@
     python -m benchmarks            # all of them; writes results/cpu
     python -m benchmarks.softmax    # one of them
 
-| module       | question                                                                  |
-|--------------|---------------------------------------------------------------------------|
-| softmax.py   | is fused softmax attention as fast as PyTorch's own?                      |
-| linear.py    | does causal linear attention beat the chunkwise form in eager PyTorch?    |
-| positions.py | are relative positions in linear cost faster than by all scores?          |
-| local.py     | is a window's cost linear, and what does it save beside a mask?           |
-| graph.py     | what do neighbours cost, beside gathered rows and a masked matrix?        |
-| scaling.py   | is every variant linear, and from which length faster than softmax?       |
-| model.py     | how many steps a second does S1's model take, and where does a step go?   |
-| memory.py    | does the memory of causal linear attention grow linearly in length?       |
-| start.py     | how long does `minitransformer train copy` take to its first step?        |
-| lowering.py  | do textbook kernels keep up with loops that are written for a CPU?        |
-| compiling.py | how long does a kernel's first launch take?                               |
-| checked.py   | what does the checked mode cost?                                          |
-| simulator.py | what would the same kernel cost under Numba's own simulator?              |
-| numerics.py  | what does float32's rounding cost, far from zero and over long sequences? |
-| planner.py   | what are the planner's constants, and does it choose the fastest?         |
-| cubins.py    | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
+| module        | question                                                                  |
+|---------------|---------------------------------------------------------------------------|
+| softmax.py    | is fused softmax attention as fast as PyTorch's own?                      |
+| linear.py     | does causal linear attention beat the chunkwise form in eager PyTorch?    |
+| positions.py  | are relative positions in linear cost faster than by all scores?          |
+| local.py      | is a window's cost linear, and what does it save beside a mask?           |
+| graph.py      | what do neighbours cost, beside gathered rows and a masked matrix?        |
+| scaling.py    | is every variant linear, and from which length faster than softmax?       |
+| multi_head.py | how long does a step of a small layer take, beside PyTorch's?             |
+| model.py      | how many steps a second does S1's model take, and where does a step go?   |
+| memory.py     | does the memory of causal linear attention grow linearly in length?       |
+| start.py      | how long does `minitransformer train copy` take to its first step?        |
+| lowering.py   | do textbook kernels keep up with loops that are written for a CPU?        |
+| compiling.py  | how long does a kernel's first launch take?                               |
+| checked.py    | what does the checked mode cost?                                          |
+| simulator.py  | what would the same kernel cost under Numba's own simulator?              |
+| numerics.py   | what does float32's rounding cost, far from zero and over long sequences? |
+| planner.py    | what are the planner's constants, and does it choose the fastest?         |
+| cubins.py     | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
 
 `harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
 `textbook.py` holds kernels as textbooks write them. It needs the extra `bench`.

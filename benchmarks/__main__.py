@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-    "softmax", "linear", "positions", "graph", "scaling", "model", "memory", "start", "lowering",
-    "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
+    "softmax", "linear", "positions", "graph", "scaling", "multi_head", "model", "memory", "start",
+    "lowering", "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
 )  # fmt: skip
 
 failed = [
