@@ -22,7 +22,7 @@ from .random import manual_seed
 if TYPE_CHECKING:
     import minitransformer_kernels as kernels
 
-    from . import attention, nn, optim
+    from . import attention, multi_head, nn, optim
 
 try:
     __version__ = metadata.version("minitransformer")
@@ -41,6 +41,7 @@ __all__ = [
     "is_grad_enabled",
     "kernels",
     "manual_seed",
+    "multi_head",
     "nn",
     "no_grad",
     "optim",
@@ -49,7 +50,7 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Import a submodule on first use; ``kernels`` is the package ``minitransformer_kernels``."""
-    if name not in ("attention", "kernels", "nn", "optim"):
+    if name not in ("attention", "kernels", "multi_head", "nn", "optim"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = "minitransformer_kernels" if name == "kernels" else f"{__name__}.{name}"
     module = globals()[name] = importlib.import_module(path)
