@@ -435,7 +435,8 @@ def _add_inspect(commands: Any) -> None:
         "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
         "speed.",
         epilog="targets:\n"
-        "  softmax, naive, linear, recurrent, chunked, fourier, relative, features, delta, local, graph\n"
+        "  softmax, naive, linear, recurrent, chunked, fourier, relative, features, delta, local, "
+        "graph\n"
         "                                        the kernels of an attention, on a small example\n"
         "  softmax.forward                       one of them\n"
         "  file.py, file.py:kernel               what example() in that file launches\n"
