@@ -211,8 +211,8 @@ TASKS = {
             "norm": _choices("pre", "where sums are normalised; post is S4's", "pre", "post"),
             "num_bands": Option(4, integer(1), "N", "Fourier features of each dimension"),
             "bands": _choices("log", "how their frequencies are spread", "log", "linear"),
-            "dropout": Option(0.0, _fraction, "P", "fraction dropped of each layer's output"),
-            **_recipe("images", batch_size=64, steps=600, lr=2e-3, most=1024),
+            "dropout": Option(0.1, _fraction, "P", "fraction dropped of each layer's output"),
+            **_recipe("images", batch_size=32, steps=1000, lr=1.5e-3, most=1024),
         },
         compared="attention",
         pair=("linear", "softmax"),
@@ -235,11 +235,11 @@ TASKS = {
                 "both",
             ),
             "neighbours": Option(
-                8, integer(1, 1024), "N", "nearest training images that each image sees"
+                4, integer(1, 1024), "N", "nearest training images that each image sees"
             ),
             "heads": Option(4, integer(1), "N", "attention heads of each layer"),
             "head_dim": Option(16, _HEAD_DIM, "N", "width of a head of the first layer"),
-            "dropout": Option(0.0, _fraction, "P", "fraction of the edges dropped in training"),
+            "dropout": Option(0.4, _fraction, "P", "fraction of the edges dropped in training"),
             **_recipe("images", batch_size=64, steps=600, lr=1e-2, most=1024),
         },
         compared="score",

@@ -75,10 +75,10 @@ class GraphTask(DigitsTask):
     Source: S3; Velickovic et al. 2018.
     """
 
-    neighbours: int = 8
+    neighbours: int = 4
     heads: int = 4
     head_dim: int = 16
-    dropout: float = 0.0
+    dropout: float = 0.4
 
     def build(self, attention: str) -> ImageNetwork:
         """Return a new network, whose score is "additive" or "dot"."""

@@ -49,7 +49,7 @@ class PerceiverTask(DigitsTask):
     norm: str = "pre"
     num_bands: int = 4
     bands: str = "log"
-    dropout: float = 0.0
+    dropout: float = 0.1
 
     def build(self, attention: str) -> nn.Module:
         """Return a new Perceiver, behind the positions of its pixels."""

@@ -356,7 +356,8 @@ def test_the_defaults_are_allowed(task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_every_setting_has_an_option(task: str) -> None:
     table = TASKS[task]
-    assert make_task(task, {name: option.default for name, option in table.options.items()})
+    defaults = {name: option.default for name, option in table.options.items()}
+    assert make_task(task, defaults) == type(make_task(task, defaults))()
     assert table.options.keys() >= {field.name for field in dataclasses.fields(Recipe)}
     for chosen in (*table.pair, "both"):
         assert table.options[table.compared].parse(chosen) == chosen
