@@ -155,8 +155,8 @@ def test_three_passes_equal_a_variant_between_projections(inputs: str, scale: An
 
 def test_dropout_is_on_the_weights_and_in_training_only() -> None:
     manual_seed(0)
-    layer = MultiHeadAttention(8, 2, dropout=0.5, **HEAD_DIMS)
-    x = Tensor(normal(2, 5, 8).astype(np.float32))
+    layer = float64(MultiHeadAttention(8, 2, dropout=0.5))
+    x = Tensor(normal(2, 5, 8))
     whole = layer.eval()(x).numpy()
     np.testing.assert_array_equal(layer(x).numpy(), whole)
     layer.train()
@@ -171,13 +171,13 @@ def test_dropout_is_on_the_weights_and_in_training_only() -> None:
 
 
 def test_dropout_of_a_variant_of_ones_own_reaches_it() -> None:
-    layer = MultiHeadAttention(8, 2, attention=OtherSoftmax(), dropout=0.5, **HEAD_DIMS)
-    x = Tensor(normal(2, 5, 8).astype(np.float32))
+    layer = float64(MultiHeadAttention(8, 2, attention=OtherSoftmax(), dropout=0.5))
+    x = Tensor(normal(2, 5, 8))
     manual_seed(0)
     output = layer(x).numpy()
     layer.attention = nn.SoftmaxAttention()
     manual_seed(0)
-    np.testing.assert_allclose(layer(x).numpy(), output, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(layer(x).numpy(), output, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("variant", ["softmax", "linear"])
@@ -209,7 +209,7 @@ def test_weights_on_request(variant: str) -> None:
 
 
 def test_weights_of_no_keys() -> None:
-    layer = float64(MultiHeadAttention(8, 2, **HEAD_DIMS))
+    layer = float64(MultiHeadAttention(8, 2))
     _, weights = layer(Tensor(normal(2, 3, 8)), Tensor(normal(2, 0, 8)), need_weights=True)
     assert weights.shape == (2, 2, 3, 0)
 
