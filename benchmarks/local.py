@@ -7,6 +7,7 @@ tokens: 4 where cost is linear, 16 where it is quadratic.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,13 +45,13 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
     query, key, value, grad = (rng.standard_normal((1, H, length, E), np.float32) for _ in range(4))
     arrays = query, key, value
     mask = window_mask(length, causal)
-    tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    tensors: Any = [torch.from_numpy(x).requires_grad_() for x in arrays]
     grad_tensor = torch.from_numpy(grad)
 
     def ours() -> object:
         return local.forward(*arrays, window=WINDOW, causal=causal)
 
-    def our_backward() -> object:
+    def our_backward() -> Any:
         kept = local.forward(*arrays, window=WINDOW, causal=causal)
         return local.backward(grad, *arrays, *kept, window=WINDOW, causal=causal)
 
@@ -62,16 +63,16 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
             grad, *arrays, *softmax.forward(*arrays, causal=causal), causal=causal
         )
 
-    def masked() -> torch.Tensor:
+    def masked() -> Any:
         with torch.no_grad():
             return scaled_dot_product_attention(*tensors, attn_mask=mask)
 
-    def masked_backward() -> object:
+    def masked_backward() -> Any:
         output = scaled_dot_product_attention(*tensors, attn_mask=mask)
         return torch.autograd.grad(output, tensors, grad_tensor)
 
     first = length - CHECKED
-    options = {"window": WINDOW, "causal": causal, "query_offset": first}
+    options: Any = {"window": WINDOW, "causal": causal, "query_offset": first}
     truth = reference.local_attention(query[:, :, first:], key, value, **options)
     for output in (local.forward(*arrays, window=WINDOW, causal=causal)[0], masked()):
         harness.error(output[:, :, first:], truth)

@@ -723,7 +723,7 @@ class LocalAttention(AttentionVariant):
         global_queries: int = 0,
         scale: float | None = None,
     ) -> None:
-        self.options = {
+        self.options: dict[str, Any] = {
             "window": window,
             "stride": stride,
             "num_global": num_global,

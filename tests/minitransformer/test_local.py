@@ -66,8 +66,8 @@ def test_steps_of_any_length_are_the_whole(
         whole = variant(*map(Tensor, arrays), causal=True).numpy()
         state, rows = variant.init_state(), []
         for start, end in zip(ends - counts, ends, strict=True):
-            part = (Tensor(x[:, :, start:end]) for x in arrays)
-            output, state = variant.step(*part, state)
+            query, key, value = (Tensor(x[:, :, start:end]) for x in arrays)
+            output, state = variant.step(query, key, value, state)
             rows.append(output.numpy())
     np.testing.assert_allclose(np.concatenate(rows, axis=2), whole, atol=1e-12)
 
@@ -77,7 +77,8 @@ def test_a_decoder_keeps_what_a_later_query_sees(num_global: int, window: int) -
     variant = nn.LocalAttention(window, num_global=num_global)
     state, arrays = variant.init_state(), tokens(50)
     for i in range(50):
-        _, state = variant.step(*(Tensor(x[:, :, i : i + 1]) for x in arrays), state)
+        query, key, value = (Tensor(x[:, :, i : i + 1]) for x in arrays)
+        _, state = variant.step(query, key, value, state)
     kept = [*range(num_global), *range(50 - window, 50)]
     assert state.length == len(kept)
     np.testing.assert_array_equal(state.keys[:, :, : len(kept)], arrays[1][:, :, kept])
