@@ -743,8 +743,9 @@ class LocalAttention(AttentionVariant):
         return output, state
 
     def extra_repr(self) -> str:
-        """Return the options that are not their defaults."""
-        return ", ".join(f"{name}={x!r}" for name, x in self.options.items() if x)
+        """Return the window, and the options that are not their defaults."""
+        chosen = {name: x for name, x in self.options.items() if x or name == "window"}
+        return ", ".join(f"{name}={x!r}" for name, x in chosen.items())
 
 
 def _places(x: Tensor, first: int) -> Array:

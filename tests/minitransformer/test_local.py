@@ -127,7 +127,7 @@ def test_layers_pass_on_what_one_window_does_not_reach() -> None:
 
 
 def test_a_variant_shows_its_options() -> None:
-    assert repr(nn.LocalAttention(4, num_global=1)) == "LocalAttention(window=4, num_global=1)"
+    assert repr(nn.LocalAttention(0, num_global=1)) == "LocalAttention(window=0, num_global=1)"
 
 
 @pytest.mark.parametrize(
