@@ -65,10 +65,10 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
 
     def masked() -> Any:
         with torch.no_grad():
-            return scaled_dot_product_attention(*tensors, attn_mask=mask)
+            return scaled_dot_product_attention(*tensors, mask)
 
     def masked_backward() -> Any:
-        output = scaled_dot_product_attention(*tensors, attn_mask=mask)
+        output = scaled_dot_product_attention(*tensors, mask)
         return torch.autograd.grad(output, tensors, grad_tensor)
 
     first = length - CHECKED
