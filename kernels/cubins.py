@@ -85,8 +85,10 @@ def specialisations(head_dim: int, dtype: Any = np.float32) -> Iterable[Speciali
 
 def _softmax(query: Any, key: Any, value: Any) -> None:
     inputs = query, key, value
-    with_all = {"relative_scores": np.zeros((*query.shape[:3], 65), query.dtype), "dropout": 0.1}
-    for options in ({}, with_all):
+    scores: Any = np.zeros((*query.shape[:3], 65), query.dtype)
+    both: dict[str, Any] = {"relative_scores": scores, "dropout": 0.1}
+    every: tuple[dict[str, Any], ...] = {}, both
+    for options in every:
         output, log_sum_exp = softmax.forward(*inputs, **options)
         softmax.backward(output, *inputs, output, log_sum_exp, **options)
 
