@@ -45,7 +45,7 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
     query, key, value, grad = (rng.standard_normal((1, H, length, E), np.float32) for _ in range(4))
     arrays = query, key, value
     mask = window_mask(length, causal)
-    tensors: Any = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    q, k, v = tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
     grad_tensor = torch.from_numpy(grad)
 
     def ours() -> object:
@@ -65,10 +65,10 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
 
     def masked() -> Any:
         with torch.no_grad():
-            return scaled_dot_product_attention(*tensors, mask)
+            return scaled_dot_product_attention(q, k, v, mask)
 
     def masked_backward() -> Any:
-        output = scaled_dot_product_attention(*tensors, mask)
+        output = scaled_dot_product_attention(q, k, v, mask)
         return torch.autograd.grad(output, tensors, grad_tensor)
 
     first = length - CHECKED
