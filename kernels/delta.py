@@ -282,7 +282,7 @@ def forward(
         TypeError: the arrays hold something else than float32 or float64.
         ValueError: E or M is above 256.
 
-    Source: Schlag et al. 2021, equations 23 to 25.
+    Source: Schlag et al. 2021, section 4.2.
 
     Example: the second value of a key takes the place of the first.
         >>> import numpy as np

@@ -4,7 +4,7 @@ The delta rule of `delta` writes beta_t k_t r_t^T. For a long key that is a step
 beta_t |k_t|^2 is above 2, residuals grow from token to token. So a row x becomes
 
     y_e = phi(x_e)              f_e = y_e / s                                              (1)
-    s   = sum_e y_e             "sum"       (Schlag et al. 2021, equation 21)
+    s   = sum_e y_e             "sum"       (Schlag et al. 2021, section 4.2)
           sqrt(sum_e y_e^2)     "l2"        (Yang et al. 2024)
           1                     "none"                                                     (2)
 

@@ -1363,7 +1363,7 @@ def delta_attention(
     Returns:
         The output (N, H, Lq, M), the residuals (N, H, Lk, M), and the state after every key.
 
-    Source: Schlag et al. 2021, equations 23 to 25.
+    Source: Schlag et al. 2021, section 4.2.
     """
     query, key, value, beta = (np.asarray(x, dtype) for x in (query, key, value, beta))
     W, r = delta_states(key, value, beta, key_lengths, initial_state)

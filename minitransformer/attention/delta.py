@@ -142,7 +142,7 @@ def delta_attention_step(
         TypeError: an input is not floating.
         ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
 
-    Source: Schlag et al. 2021, equations 23 to 25.
+    Source: Schlag et al. 2021, section 4.2.
 
     >>> token, beta = Tensor([[[0.0, 0.0]]]), Tensor([[1.0]])
     >>> output, state = delta_attention_step(token, token, Tensor([[[3.0]]]), beta)
