@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-_STYLES = {"linear": ("#0072B2", "-"), "softmax": ("#D55E00", (0, (5, 1.5)))}
+_SOLID, _DASHED = ("#0072B2", "-"), ("#D55E00", (0, (5, 1.5)))
+_STYLES = {"linear": _SOLID, "softmax": _DASHED, "additive": _SOLID, "dot": _DASHED}
 _OTHERS = ("#009E73", (0, (1, 1)))
 _MEANS: dict[str, Any] = {
     "series": {"color": "#0072B2", "linestyle": "-", "marker": "o"},

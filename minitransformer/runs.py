@@ -66,7 +66,8 @@ class Run:
             for path in sorted(self.folder.iterdir())
             if pattern.fullmatch(path.name)
         ]
-        return [f"{self.folder}/", *(f"  {name:30}  {text}" for name, text in found)]
+        width = max(30, *(len(name) for name, _ in found))
+        return [f"{self.folder}/", *(f"  {name:{width}}  {text}" for name, text in found)]
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder and write `config.json` into it.

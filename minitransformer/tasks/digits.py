@@ -35,7 +35,6 @@ _HELD_OUT = 360
 _SHADES = " .:-=+*#%@"
 _SHOWN = 3
 _LISTED = 20
-_DRAWN = 5
 
 
 class Digits(NamedTuple):
@@ -207,21 +206,17 @@ class DigitsTask(ABC):
         """Return which images held out were read wrong, and draw the first of them."""
         images, labels = self.digits.held_out
         wrong = np.flatnonzero(found != labels)
-        texts = [f"{index} ({labels[index]} as {found[index]})" for index in wrong]
+        # The spaces inside are no-break ones until the text is wrapped.
+        texts = [f"{index}\xa0({labels[index]}\xa0as\xa0{found[index]})" for index in wrong]
         listed = ", ".join(texts[:_LISTED]) + (", ..." if len(texts) > _LISTED else "")
+        text = f"Read wrong with {attention} attention: {listed or 'none'}."
         pictures = zip(*(picture(images[index]) for index in wrong[:_SHOWN]), strict=True)
         return [
             "",
-            *wrap(f"Read wrong with {attention} attention: {listed or 'none'}.", 100),
+            *(line.replace("\xa0", " ") for line in wrap(text, 100)),
             "",
             *("  " + "   ".join(parts).rstrip() for parts in pictures),
         ]
-
-    @property
-    def drawn(self) -> np.ndarray:
-        """Images held out, (5, 64), of the digits 0 to 4: what the pictures are drawn of."""
-        images, labels = self.digits.held_out
-        return images[np.unique(labels, return_index=True)[1][:_DRAWN]]
 
     @property
     def sample(self) -> str:

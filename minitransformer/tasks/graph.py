@@ -28,6 +28,8 @@ from ..tensor import Tensor
 from . import Models
 from .digits import CLASSES, PIXELS, SIDE, DigitsTask, Question
 
+_DRAWN = 5
+
 
 class ImageNetwork(nn.Module):
     """Two layers of graph attention: pixels to features, features to logits.
@@ -112,11 +114,16 @@ class GraphTask(DigitsTask):
         )
 
     def draw_attention(self, path: Path, attention: str, model: ImageNetwork) -> None:
-        """Draw how much some images held out look at themselves and at each neighbour."""
+        """Draw whom those images held out look at whose neighbours show the most digits."""
         from ..plots import plot_neighbours
 
+        images = self.digits.held_out.images
+        pool = np.concatenate((self._known, images))
+        labels = self.digits.train.labels[self.seen(pool)[len(self._known) :, 1:]]
+        digits = (labels[..., None] == np.arange(CLASSES)).any(axis=1).sum(axis=1)
+        doubtful = np.argsort(-digits, kind="stable")[:_DRAWN]
         title = f"Whom an image looks at ({attention} attention, mean of its heads)"
-        plot_neighbours(path, self.looks(model, self.drawn), title)
+        plot_neighbours(path, self.looks(model, images[doubtful]), title)
 
     def looks(self, model: ImageNetwork, images: np.ndarray) -> list[Neighbourhood]:
         """Return how much new images look at whom.

@@ -20,6 +20,8 @@ from ..function import no_grad
 from ..tensor import Tensor
 from .digits import CLASSES, SIDE, DigitsTask
 
+_DRAWN = 5
+
 
 @dataclass(frozen=True)
 class PerceiverTask(DigitsTask):
@@ -83,11 +85,13 @@ class PerceiverTask(DigitsTask):
         )
 
     def draw_attention(self, path: Path, attention: str, model: nn.Module) -> None:
-        """Draw where each latent looks while it reads some images held out for the last time."""
+        """Draw where each latent looks as it reads for the last time: a 0, a 1, ... held out."""
         from ..plots import plot_looks
 
+        images, labels = self.digits.held_out
+        first = np.unique(labels, return_index=True)[1]
         title = f"Where the latents look ({attention} attention among them)"
-        plot_looks(path, looks(model, self.drawn), title)
+        plot_looks(path, looks(model, images[first[:_DRAWN]]), title)
 
 
 class Look(NamedTuple):
