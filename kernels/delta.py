@@ -29,7 +29,8 @@ In chunks. With W the state before a tile of tokens, only the tile's own writes 
     r_t = (v_t - W^T k_t) - sum_{s < t, in the tile} (k_t . k_s) u_s                            (7)
 
 so all products with W are made at once, W is read once and written once, and what remains to be
-done one by one is small (Yang et al. 2024). No matrix is inverted.
+done one by one is small (Yang et al. 2024, "Parallelizing linear transformers with the delta rule
+over sequence length"). No matrix is inverted.
 
 Backward, given g_i = dLoss/do_i and D = dLoss/dW_L. (5) is linear attention, and its backward gives
 
