@@ -288,8 +288,8 @@ def picture(image: np.ndarray) -> list[str]:
         image: (64,), from 0 to 1.
 
     Example:
-        >>> picture(np.linspace(0, 1, 64))[3]
-        '----------======'
+        >>> picture(np.linspace(0, 1, 64))[4]
+        '++++++++++++++**'
     """
     shades = np.rint(image * (len(_SHADES) - 1)).astype(int).reshape(SIDE, SIDE)
     return ["".join(2 * _SHADES[shade] for shade in row) for row in shades]
