@@ -71,38 +71,10 @@ from .arrays import (
     round_up,
 )
 from .cuda import Kernel, cuda
+from .softmax import TURNS, WIDTH, backward_shape, forward_shape
 
-TILE = 64  # queries of a block, where the shared memory allows
-WIDTH = 4  # sums that a thread makes at once, at least
-TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
 FAR = 2**60  # beyond every position
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
-
-
-class _Shape(NamedTuple):
-    """How a block works."""
-
-    rows: int  # threadIdx.x: rows that it owns
-    parts: int  # threadIdx.y
-    step: int  # rows of the other sequence that it takes in at a time
-
-    @property
-    def threads(self) -> tuple[int, int]:
-        return self.rows, self.parts
-
-
-def _forward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
-    size = real.bitwidth // 8
-    rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
-    step = min(rows // 2, 8192 // (rows * size))
-    return _Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
-
-
-def _backward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
-    size = real.bitwidth // 8
-    rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
-    step = min(rows, 4096 // (rows * size))
-    return _Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
 
 
 # ----------------------------------------------------------------------------------- who sees whom
@@ -165,7 +137,7 @@ def _position_at(u, low, high, before, global_queries):  # type: ignore[no-untyp
 
 @cache
 def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _forward_shape(head_dim, value_dim, real)
+    rows, parts, step = forward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, value_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
@@ -299,7 +271,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 @cache
 def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _backward_shape(head_dim, value_dim, real)
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, head_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1
@@ -422,7 +394,7 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
 
 @cache
 def _key_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
-    rows, parts, step = _backward_shape(head_dim, value_dim, real)
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
     at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
     pitch = rows + 1
@@ -625,7 +597,7 @@ def forward(
     if not output.size:
         return output, log_sum_exp
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _forward_shape(*dims, real)
+    shape = forward_shape(*dims, real)
     number = query.dtype.type
     _forward_kernel(*dims, real)[(ceil_div(length, shape.rows), heads, batch), shape.threads](
         *contiguous(query, key, value),
@@ -694,7 +666,7 @@ def backward(
         return dq, dk, dv
     delta = xp.empty_like(log_sum_exp)
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _backward_shape(*dims, real)
+    shape = backward_shape(*dims, real)
     inputs = contiguous(grad_output, query, key, value)
     masks = (
         lengths_or_full(query_lengths, batch, length, query),

@@ -90,7 +90,7 @@ WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """How a block works."""
 
     rows: int  # threadIdx.x: rows that it owns
@@ -99,21 +99,24 @@ class _Shape(NamedTuple):
 
     @property
     def threads(self) -> tuple[int, int]:
+        """The block's shape."""
         return self.rows, self.parts
 
 
-def _forward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
+def forward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the forward kernel works, for rounded dims."""
     size = real.bitwidth // 8
     rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
     step = min(rows // 2, 8192 // (rows * size))
-    return _Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
+    return Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
 
 
-def _backward_shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
+def backward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the two gradient kernels works."""
     size = real.bitwidth // 8
     rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
     step = min(rows, 4096 // (rows * size))
-    return _Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
+    return Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
 
 
 @cuda.jit(device=True)
@@ -126,7 +129,7 @@ def _column(distance, furthest):  # type: ignore[no-untyped-def]
 def _forward_kernel(
     head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
 ) -> Kernel:
-    rows, parts, step = _forward_shape(head_dim, value_dim, real)
+    rows, parts, step = forward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, value_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
@@ -255,7 +258,7 @@ def _forward_kernel(
 def _query_gradient_kernel(
     head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
 ) -> Kernel:
-    rows, parts, step = _backward_shape(head_dim, value_dim, real)
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
     own_keys, own_columns = step // parts, head_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1
@@ -389,7 +392,7 @@ def _query_gradient_kernel(
 def _key_gradient_kernel(
     head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool
 ) -> Kernel:
-    rows, parts, step = _backward_shape(head_dim, value_dim, real)
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
     at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
     pitch = rows + 1
@@ -568,7 +571,7 @@ def forward(
     if not output.size:
         return output, log_sum_exp
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape = _forward_shape(*dims, real)
+    shape = forward_shape(*dims, real)
     kernel = _forward_kernel(*dims, real, relative_scores is not None, dropout > 0)
     kernel[(ceil_div(length, shape.rows), heads, batch), shape.threads](
         *contiguous(query, key, value, _array_of(relative_scores, query)),
@@ -637,7 +640,7 @@ def backward(
         return gradients
     delta = xp.empty_like(log_sum_exp)
     dims = round_up(head_dim), round_up(value_dim, "value dim")
-    shape, kind = _backward_shape(*dims, real), (real, biased, dropout > 0)
+    shape, kind = backward_shape(*dims, real), (real, biased, dropout > 0)
     inputs = contiguous(grad_output, query, key, value, relative_scores)
     options = _arguments(
         query, key, causal, query_offset, query_lengths, key_lengths, scale, dropout, seed

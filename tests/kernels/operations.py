@@ -130,10 +130,10 @@ def softmax_apply(module: Any) -> Any:
 
 def local(package: str = KERNELS) -> Operation:
     """Softmax attention to a window of keys, and to landmarks."""
-    module = import_module(f"{package}.local")
+    module, tile = import_module(f"{package}.local"), import_module(f"{package}.softmax").TILE
     return Operation(
         "local",
-        Domain(LOCAL_VARIANTS, (module.TILE // 2, module.TILE)),
+        Domain(LOCAL_VARIANTS, (tile // 2, tile)),
         attention_apply(module.forward, module.backward, "log_sum_exp"),
         references.local,
         exempt=("ignores_the_order_of_keys",),

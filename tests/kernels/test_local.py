@@ -14,7 +14,7 @@ from minitransformer_kernels import local, reference, softmax
 from ..cases import Array
 from .operations import by_name
 
-LENGTH = 2 * local.TILE + 9
+LENGTH = 2 * softmax.TILE + 9
 SHAPE = (2, 1, LENGTH)
 
 
