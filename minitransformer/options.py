@@ -211,8 +211,11 @@ TASKS = {
             "norm": _choices("pre", "where sums are normalised; post is S4's", "pre", "post"),
             "num_bands": Option(4, integer(1), "N", "Fourier features of each dimension"),
             "bands": _choices("log", "how their frequencies are spread", "log", "linear"),
-            "dropout": Option(0.1, _fraction, "P", "fraction dropped of each layer's output"),
-            **_recipe("images", batch_size=32, steps=1000, lr=1.5e-3, most=1024),
+            "dropout": Option(0.05, _fraction, "P", "fraction dropped of each layer's output"),
+            "distortion": Option(
+                0.2, _fraction, "D", "how far pixels of training images wander, in pixels"
+            ),
+            **_recipe("images", batch_size=32, steps=2000, lr=1.5e-3, most=1024),
         },
         compared="attention",
         pair=("linear", "softmax"),

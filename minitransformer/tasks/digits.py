@@ -75,6 +75,20 @@ class Baseline(NamedTuple):
     seconds: float
 
 
+class Batch(NamedTuple):
+    """What a step learns from.
+
+    Attributes:
+        images: (T, 64) float32.
+        chosen: (N,) integers below T: which images to read, each of them once.
+        labels: (N,) integers, what these show.
+    """
+
+    images: np.ndarray
+    chosen: np.ndarray
+    labels: np.ndarray
+
+
 class Question(NamedTuple):
     """An image to read.
 
@@ -152,16 +166,17 @@ class DigitsTask(ABC):
             (N, 10) logits.
         """
 
-    def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Return `count` different training images, as indices."""
-        return generator.permutation(len(self.digits.train.images))[:count]
+    def draw(self, generator: np.random.Generator, count: int) -> Batch:
+        """Return `count` different training images among all of them."""
+        images, labels = self.digits.train
+        chosen = generator.permutation(len(images))[:count]
+        return Batch(images, chosen, labels[chosen])
 
-    def loss(self, model: nn.Module, batch: np.ndarray) -> tuple[Tensor, float]:
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
         """Return the mean cross entropy of the images, and the share of them that is right."""
-        labels = self.digits.train.labels[batch]
-        logits = self.logits(model, self.digits.train.images, batch)
-        right = logits.numpy().argmax(axis=-1) == labels
-        return F.cross_entropy(logits, labels), float(right.mean())
+        logits = self.logits(model, batch.images, batch.chosen)
+        right = logits.numpy().argmax(axis=-1) == batch.labels
+        return F.cross_entropy(logits, batch.labels), float(right.mean())
 
     def read(self, model: nn.Module, images: np.ndarray) -> np.ndarray:
         """Return how likely new images show each digit.

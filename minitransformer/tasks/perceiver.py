@@ -18,7 +18,7 @@ from .. import nn
 from ..attention_weights import recorded_weights
 from ..function import no_grad
 from ..tensor import Tensor
-from .digits import CLASSES, SIDE, DigitsTask
+from .digits import CLASSES, SIDE, Batch, DigitsTask
 
 _DRAWN = 5
 
@@ -38,6 +38,7 @@ class PerceiverTask(DigitsTask):
         num_bands: Fourier features for each dimension of the image.
         bands: How their frequencies are spread: "log" or "linear".
         dropout: The fraction dropped of each layer's output in training.
+        distortion: How far the pixels of training images wander, see `distort`.
 
     Source: S4; Jaegle et al. 2021.
     """
@@ -51,7 +52,8 @@ class PerceiverTask(DigitsTask):
     norm: str = "pre"
     num_bands: int = 4
     bands: str = "log"
-    dropout: float = 0.1
+    dropout: float = 0.05
+    distortion: float = 0.2
 
     def build(self, attention: str) -> nn.Module:
         """Return a new Perceiver, behind the positions of its pixels."""
@@ -70,6 +72,12 @@ class PerceiverTask(DigitsTask):
             dropout=self.dropout,
         )
         return nn.Sequential(positions, perceiver)
+
+    def draw(self, generator: np.random.Generator, count: int) -> Batch:
+        """Return `count` different training images, each distorted a little."""
+        images, chosen, labels = super().draw(generator, count)
+        distorted = distort(images[chosen], generator, self.distortion)
+        return Batch(distorted, np.arange(len(chosen)), labels)
 
     def logits(self, model: nn.Module, images: np.ndarray, chosen: np.ndarray) -> Tensor:
         """Return the logits (N, 10), see `DigitsTask.logits`; the other images do not matter."""
@@ -118,3 +126,29 @@ def looks(model: nn.Module, images: np.ndarray) -> Sequence[Look]:
     last = [weights for path, weights in recorded.items() if ".cross." in path][-1]
     squares = last[:, 0].reshape(len(images), -1, SIDE, SIDE)  # of the only head
     return [Look(*pair) for pair in zip(images.reshape(-1, SIDE, SIDE), squares, strict=True)]
+
+
+def distort(images: np.ndarray, generator: np.random.Generator, strength: float) -> np.ndarray:
+    """Shift, turn, stretch and shear images, each in a way of its own, as hands do.
+
+    Pixel p becomes what stands at A p + b, seen from the middle, with A near the identity; between
+    pixels the image is interpolated linearly, and beyond its edge is paper.
+
+    Args:
+        images: (N, 64) float32.
+        generator: Where A and b come from.
+        strength: The standard deviation of b, in pixels; that of A is a fifth of it. At 0, images
+            stay as they are.
+
+    Returns:
+        (N, 64) float32.
+    """
+    middle = (SIDE - 1) / 2
+    matrix = np.eye(2) + generator.normal(0, strength / 5, (len(images), 2, 2))
+    shift = generator.normal(0, strength, (len(images), 2, 1))
+    pixels = np.indices((SIDE, SIDE)).reshape(2, -1) - middle  # (2, 64)
+    places = matrix @ pixels + shift + middle  # (N, 2, 64)
+    shares = np.maximum(0, 1 - np.abs(places[..., None] - np.arange(SIDE)))  # (N, 2, 64, 8)
+    rows = shares[:, 0] @ images.reshape(-1, SIDE, SIDE)  # (N, 64, 8)
+    distorted: np.ndarray = (rows * shares[:, 1]).sum(axis=-1).astype(np.float32)
+    return distorted

@@ -23,12 +23,12 @@ from minitransformer.tasks.digits import (
     read_image,
 )
 from minitransformer.tasks.graph import GraphTask, neighbourhood, squared_distances
-from minitransformer.tasks.perceiver import PerceiverTask, looks
+from minitransformer.tasks.perceiver import PerceiverTask, distort, looks
 from minitransformer.training import Recipe, Trainer
 
 SPLIT = load_split()
 SOME = SPLIT.held_out.images[:5]
-PERCEIVER = PerceiverTask(latents=4, heads=1, head_dim=16, depth=1, dropout=0.0)
+PERCEIVER = PerceiverTask(latents=4, heads=1, head_dim=16, depth=1, dropout=0.0, distortion=0.0)
 GRAPH = GraphTask(neighbours=3, heads=2, head_dim=8, dropout=0.0)
 TASKS: Mapping[str, tuple[DigitsTask, str]] = {
     "perceiver": (PERCEIVER, "softmax"),
@@ -116,8 +116,12 @@ def test_images_held_out_change_nothing(task: DigitsTask, attention: str) -> Non
 @EACH_TASK
 def test_a_batch_has_different_training_images(task: DigitsTask, attention: str) -> None:
     batch = task.draw(np.random.default_rng(1), 500)
-    assert len(set(batch.tolist())) == 500
-    assert set(batch.tolist()) <= set(range(1437))
+    images = {
+        (*image, label)
+        for image, label in zip(batch.images[batch.chosen], batch.labels, strict=True)
+    }
+    assert len(images) == len(batch.chosen) == 500
+    assert images <= {(*image, label) for image, label in zip(*SPLIT.train, strict=True)}
 
 
 @EACH_TASK
@@ -125,11 +129,11 @@ def test_loss_and_accuracy_are_those_of_the_labels(task: DigitsTask, attention: 
     model = trainer(task, attention).model
     batch = task.draw(np.random.default_rng(1), 30)
     loss, accuracy = task.loss(model, batch)
-    logits = task.logits(model, SPLIT.train.images, batch).numpy().astype(np.float64)
+    logits = task.logits(model, batch.images, batch.chosen).numpy().astype(np.float64)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = SPLIT.train.labels[batch]
-    assert loss.item() == pytest.approx(-np.log(shares[np.arange(30), labels]).mean(), rel=1e-5)
-    assert accuracy == (logits.argmax(axis=1) == labels).mean()
+    right = shares[np.arange(30), batch.labels]
+    assert loss.item() == pytest.approx(-np.log(right).mean(), rel=1e-5)
+    assert accuracy == (logits.argmax(axis=1) == batch.labels).mean()
 
 
 @EACH_TASK
@@ -185,6 +189,48 @@ def test_the_settings_reach_the_perceiver() -> None:
     probabilities = [PERCEIVER.read(dropping, images) for _ in range(2)]
     assert np.any(probabilities[0] != probabilities[1])
     assert np.all(PERCEIVER.read(dropping.eval(), images) == PERCEIVER.read(dropping, images))
+
+
+def test_distorted_images_are_drawn_anew_and_stay_near() -> None:
+    task = dataclasses.replace(PERCEIVER, distortion=0.2)
+    generator = np.random.default_rng(1)
+    plain, one, other = (
+        which.draw(np.random.default_rng(1) if which is PERCEIVER else generator, 1000)
+        for which in (PERCEIVER, task, task)
+    )
+    np.testing.assert_array_equal(one.labels, plain.labels)
+    near = np.square(one.images - plain.images[plain.chosen]).mean()
+    assert 0 < near < np.square(one.images - other.images).mean() / 4
+
+
+def test_distorting_by_nothing_is_nothing() -> None:
+    np.testing.assert_array_equal(distort(SOME, np.random.default_rng(0), 0.0), SOME)
+
+
+class Given:
+    """A generator whose normal numbers are given: those of the matrices, then of the shifts."""
+
+    def __init__(self, matrix: Any, shift: Any) -> None:
+        self.numbers = [np.array([matrix], float), np.array(shift, float).reshape(1, 2, 1)]
+
+    def normal(self, *_: Any) -> np.ndarray:
+        return self.numbers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shift", "expected"),
+    [
+        ([[0, 0], [0, 0]], [1, 0], lambda image: np.pad(image, ((0, 1), (0, 0)))[1:]),
+        ([[0, 0], [0, 0]], [0, -2], lambda image: np.pad(image, ((0, 0), (2, 0)))[:, :-2]),
+        ([[0, 0], [0, 0]], [0, 0.5], lambda image: (image + np.pad(image, (0, 1))[:-1, 1:]) / 2),
+        ([[-1, 1], [1, -1]], [0, 0], np.transpose),
+        ([[-2, 0], [0, 0]], [0, 0], np.flipud),
+    ],
+)
+def test_a_distortion_is_the_map(matrix: Any, shift: Any, expected: Any) -> None:
+    generator: Any = Given(matrix, shift)
+    found = distort(SOME[:1], generator, 1.0).reshape(8, 8)
+    np.testing.assert_allclose(found, expected(SOME[0].reshape(8, 8)), atol=1e-6)
 
 
 # -- The graph -------------------------------------------------------------------------------------
