@@ -88,8 +88,8 @@ class PerceiverTask(DigitsTask):
     def title(self) -> str:
         """The task and the size of the model."""
         return (
-            f"Reading digits, {self.latents} latents of {self.heads} x {self.head_dim}, "
-            f"{self.depth} readings, {self.layers} layers after each"
+            f"Reading digits, {self.latents} latents, {self.heads} heads of {self.head_dim}, "
+            f"depth {self.depth}, layers {self.layers}"
         )
 
     def draw_attention(self, path: Path, attention: str, model: nn.Module) -> None:
