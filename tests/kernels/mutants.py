@@ -67,7 +67,11 @@ class Mutant:
             patch.syspath_prepend(folder)
             patch.setitem(sys.modules, f"{self.package}.cpu", cpu)
             patch.setitem(sys.modules, f"{self.package}.cuda", cuda)
-            yield self.operation(self.package)
+            try:
+                yield self.operation(self.package)
+            finally:  # another mutant may have the same name
+                for module in [m for m in sys.modules if m.split(".")[0] == self.package]:
+                    del sys.modules[module]
 
 
 def without_barriers(

@@ -13,8 +13,8 @@ from minitransformer import Tensor, nn, no_grad
 from minitransformer.attention import local_attention, softmax_attention
 from minitransformer.generation import generate
 from minitransformer.nn.variants import KeyValueCache
-from minitransformer_kernels.local import TILE
 from minitransformer_kernels.recurrent import LinearState
+from minitransformer_kernels.softmax import TILE
 from tests import references
 from tests.cases import Array, Domain, Variant
 from tests.properties import Check, Operation, derive, examine
