@@ -15,7 +15,7 @@ WAYS = [
     ("naive", True),
     ("linear", False),
     ("recurrent", True),
-    ("chunked", True),
+    pytest.param("chunked", True, marks=pytest.mark.nightly),
 ]
 
 

@@ -76,7 +76,7 @@ OPERATIONS = [
     *(with_variant(f(), SOFTPLUS_DISTANCES) for f in (relative_naive, relative, relative_causal)),
     *(with_variant(f(), POSITIVE_WAVES) for f in (fourier, fourier_causal)),
 ]
-ALWAYS = ("linear", "recurrent", "chunked")  # their kernels are compiled for other tests as well
+ALWAYS = ("linear", "recurrent")  # their kernels are compiled for other tests as well
 
 
 def directions(operations: list[Operation]) -> Iterator[Any]:

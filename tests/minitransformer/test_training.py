@@ -73,7 +73,16 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return without_clock(run.rows())
 
 
-@pytest.mark.parametrize("attention", nn.attention_names())
+SLOW = "favor", "cosformer"  # kernels of their own to compile, which other tests try, too
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in SLOW else [])
+        for name in nn.attention_names()
+    ],
+)
 def test_every_attention_trains_and_comes_back(attention: str, tmp_path: Path) -> None:
     task, recipe = CopyTask(length=4, layers=1, heads=2, head_dim=16), replace(RECIPE, lr=1e-2)
     one, other = (Trainer(task, recipe, attention) for _ in range(2))

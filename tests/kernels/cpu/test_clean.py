@@ -21,7 +21,7 @@ from minitransformer_kernels.arrays import spans
 
 from ... import cases
 from ...properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
-from ..operations import NARROW, OPERATIONS, WIDE, ragged
+from ..operations import NARROW, OPERATIONS, ragged
 from .launches import Case
 from .test_corpus import CASES, assert_same
 
@@ -60,8 +60,7 @@ def test_indices_from_the_end_are_out_of_bounds(name: str) -> None:
 
 def launches() -> Iterator[Any]:
     """Each operation in each of its variants; all but one of each only in nightly runs."""
-    always = {"softmax": WIDE, "bidirectional": NARROW, "naive": WIDE, "recurrent": NARROW}
-    always |= {"chunked": NARROW}
+    always = {"softmax": NARROW, "bidirectional": NARROW, "recurrent": NARROW}
     for operation in OPERATIONS:
         for number, variant in enumerate(operation.domain.variants):
             for causal in operation.domain.causal:
