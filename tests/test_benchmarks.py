@@ -40,6 +40,24 @@ def test_readme_shows_what_was_recorded():
     assert report.headline(readme, harness.RESULTS) == readme
 
 
+def test_headline_compares_with_others_at_the_last_length(tmp_path):
+    def race(case, *peers):
+        for contestant in ("minitransformer", *peers):
+            yield {"case": case, "contestant": contestant, "median_ms": 2.0, "ours_over_this": 1.0}
+
+    races = (
+        race("a, L=64", "PyTorch"),
+        race("a, L=1,024", "PyTorch", "our b", "minitransformer c"),
+        race("b"),
+    )
+    rows = [{"machine": {}}, *(row for rows in races for row in rows)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    page = report.headline("<!-- headline -->\n<!-- end -->", tmp_path)
+    assert [line for line in page.splitlines() if line.startswith("| a")] == [
+        "| a, L=1,024 | PyTorch | 2 | 2 | 1 |"
+    ]
+
+
 def test_report_shows_every_row(tmp_path):
     about = {"command": "python -m benchmarks.softmax", "machine": {"cores": 2}}
     rows = [{"case": "a", "ms": [1.0, 250.4], "of": None}, {"part": "b", "share": 0.1234}]
