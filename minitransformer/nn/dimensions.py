@@ -250,6 +250,8 @@ def _notes(model: Perceiver, num_bytes: int, num_queries: int) -> list[str]:
     answers, term = 0, ""
     if model.query_dim is not None:
         answers, term, letters = num_queries * N, " + O N", f"{letters}, O queries of D channels"
+    if counts[-1]:
+        letters += ", Y classes"
     pairs, quadratic = depth * (M * N + L * N**2) + answers, depth * (1 + L) * M**2
     return [
         f"{letters}.",
