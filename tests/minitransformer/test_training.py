@@ -73,7 +73,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return without_clock(run.rows())
 
 
-SLOW = "favor", "cosformer"  # kernels of their own to compile, which other tests try, too
+# They bring kernels of their own to compile, which other tests try, too.
+SLOW = "favor", "dpfp", "cosformer", "fourier", "local"
 
 
 @pytest.mark.parametrize(
