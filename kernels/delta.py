@@ -77,7 +77,7 @@ from .arrays import (
     spans,
 )
 from .cuda import Kernel, cuda
-from .recurrent import MAX_COLUMNS, MAX_ROWS, MAX_THREADS, TOGETHER, LinearState
+from .recurrent import MAX_COLUMNS, MAX_ROWS, MAX_THREADS, TOGETHER, LinearState, Shape
 
 TILES = (16, 8, 4)  # tokens; the first that fits in shared memory
 TILE = TILES[0]
@@ -89,21 +89,7 @@ class DeltaState(NamedTuple):
     W: Array
 
 
-class _Shape(NamedTuple):
-    """How a state of rounded size `head_dim x value_dim` is spread over blocks and threads."""
-
-    columns: int  # threadIdx.x: a column of the state
-    parts: int  # threadIdx.y: a range of its rows
-    rows: int  # rows per thread
-    tile: int  # tokens per tile
-
-    @property
-    def threads(self) -> tuple[int, int]:
-        """The block's shape."""
-        return self.columns, self.parts
-
-
-def _shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
+def _shape(head_dim: int, value_dim: int, real: Any) -> Shape:
     """The shape for a state of a rounded size; its tiles fit in shared memory."""
     parts = max(1, head_dim // MAX_ROWS)
     rows = head_dim // parts
@@ -114,7 +100,7 @@ def _shape(head_dim: int, value_dim: int, real: Any) -> _Shape:
         return head_dim * (tile + 1) + tile * ((1 + parts) * columns + tile + 1)
 
     tile = next(t for t in TILES if numbers(t) * size <= SHARED_BYTES)
-    return _Shape(columns, parts, rows, tile)
+    return Shape(columns, parts, rows, tile)
 
 
 @cache

@@ -113,6 +113,15 @@ def _clip(x, least, most):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
+def _window_of(begin, end, last_key, causal, window, global_queries):  # type: ignore[no-untyped-def]
+    """The first key, and the one behind the last, that queries at begin .. end - 1 see together."""
+    sees_all = max(begin, 0) < min(end, global_queries)
+    reach = last_key if sees_all and not causal else end + (0 if causal else window)
+    low = _clip(0 if sees_all else begin - window, 0, last_key)
+    return low, _clip(reach, low, last_key)
+
+
+@cuda.jit(device=True)
 def _key_at(u, low, high, before, landmarks, below):  # type: ignore[no-untyped-def]
     """The key at place u of a walk."""
     if u < before:
@@ -166,10 +175,7 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
         begin, end = first_row + offset, min(first_row + rows, last_query) + offset
-        sees_all = max(begin, 0) < min(end, global_queries)
-        reach = last_key if sees_all and not causal else end + (0 if causal else window)
-        low = _clip(0 if sees_all else begin - window, 0, last_key)
-        high = _clip(reach, low, last_key)
+        low, high = _window_of(begin, end, last_key, causal, window, global_queries)
         before = below[low]
         walk = before + high - low
         if not causal:
@@ -300,10 +306,7 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
         begin, end = first_row + offset, min(first_row + rows, last_query) + offset
-        sees_all = max(begin, 0) < min(end, global_queries)
-        reach = last_key if sees_all and not causal else end + (0 if causal else window)
-        low = _clip(0 if sees_all else begin - window, 0, last_key)
-        high = _clip(reach, low, last_key)
+        low, high = _window_of(begin, end, last_key, causal, window, global_queries)
         before = below[low]
         walk = before + high - low
         if not causal:

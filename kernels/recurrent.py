@@ -86,7 +86,7 @@ class LinearState(NamedTuple):
     Z: Array
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """How a state of rounded size `inner x outer` is spread over blocks and threads."""
 
     columns: int  # threadIdx.x: a column of the state
@@ -100,14 +100,14 @@ class _Shape(NamedTuple):
         return self.columns, self.parts
 
 
-def _shape(inner: int, outer: int, real: Any) -> _Shape:
+def _shape(inner: int, outer: int, real: Any) -> Shape:
     """The shape for a state of rounded size `inner x outer`; its tiles fit in shared memory."""
     parts = max(1, inner // MAX_ROWS)
     rows = inner // parts
     columns = min(MAX_COLUMNS, MAX_THREADS // parts, max(rows, outer))
     bytes_per_token = (3 * inner + (1 + parts) * columns + 2) * real.bitwidth // 8
     tile = next(t for t in TILES if t * bytes_per_token <= SHARED_BYTES)
-    return _Shape(columns, parts, rows, tile)
+    return Shape(columns, parts, rows, tile)
 
 
 @cache
