@@ -126,7 +126,7 @@ def plot_attention(path: Path, maps: Sequence[AttentionMap], title: str = "") ->
             _draw_layer(axes, layer)
         for head, axis in enumerate(grid[0]):
             axis.set_title(f"head {head + 1}", fontsize=8, pad=4)
-        _add_colorbar(figure, grid[0, 0])
+        _add_colorbar(figure, grid[0, 0], _meaning(maps))
         figure.suptitle(title, y=1 - 0.12 / height, va="top", fontsize=11, fontweight="bold")
         figure.supxlabel("key: the token looked at", y=0.12 / height, va="bottom", fontsize=9)
         figure.supylabel(
@@ -368,6 +368,16 @@ def _finish_accuracy(axis: Axes, answer: str) -> None:
     axis.grid(True)
 
 
+def _meaning(maps: Sequence[AttentionMap]) -> str:
+    """Return what the colours say; weights of the delta rule are no shares."""
+    if all(
+        (layer.weights >= 0).all() and np.allclose(layer.weights.sum(axis=-1), 1, atol=1e-3)
+        for layer in maps
+    ):
+        return "share of a query's attention (root scale)"
+    return "weight of a value (root scale; below 0 as 0)"
+
+
 def _draw_layer(axes: Iterable[Axes], layer: AttentionMap) -> None:
     for head, axis in enumerate(axes):
         axis.imshow(layer.weights[head], cmap=_SHARES, norm=PowerNorm(0.5, 0, 1))
@@ -404,7 +414,7 @@ def _finish_shares(axis: Axes, largest: float, labelled: bool) -> None:
     axis.set_axisbelow(True)
 
 
-def _add_colorbar(figure: Figure, example: Axes) -> None:
+def _add_colorbar(figure: Figure, example: Axes, label: str) -> None:
     """Put the colour scale, three heat maps high at most, to the right of the middle."""
     width, height = figure.get_size_inches()
     tall = min(3 * _PITCH, height - 1.2)
@@ -414,7 +424,7 @@ def _add_colorbar(figure: Figure, example: Axes) -> None:
     bar = figure.colorbar(example.images[0], cax=place, ticks=[0, 0.05, 0.2, 0.5, 1])
     bar.ax.set_yticklabels(["0", "5%", "20%", "50%", "100%"], fontsize=7)
     bar.ax.tick_params(length=2)
-    bar.set_label("share of a query's attention (root scale)", fontsize=8)
+    bar.set_label(label, fontsize=8)
     bar.outline.set_visible(False)
 
 

@@ -126,7 +126,7 @@ class AttentionMap(NamedTuple):
 
     Attributes:
         title: What the layer is, such as "decoder 1, cross".
-        weights: (H, Lq, Lk), from 0 to 1, each row with sum 1.
+        weights: (H, Lq, Lk), of each value in the output; mostly shares, rows that sum to 1.
         queries: The Lq labels of the rows.
         keys: The Lk labels of the columns.
     """

@@ -42,6 +42,20 @@ def heat_map(heads: int, length: int, title: str = "decoder 1, cross") -> Attent
     return AttentionMap(title, weights, tokens, tokens)
 
 
+@pytest.mark.parametrize("change", [-1e-2, 1e-2], ids=["below zero", "of another sum"])
+def test_weights_that_are_no_shares_are_not_called_shares(change: float, tmp_path: Path) -> None:
+    def label(layer: AttentionMap) -> np.ndarray:
+        plot_attention(tmp_path / "map.png", [layer])
+        image: np.ndarray = matplotlib.image.imread(tmp_path / "map.png")
+        return image[:, -60:]
+
+    shares = heat_map(2, 5)
+    assert np.array_equal(label(shares), label(shares))
+    assert not np.array_equal(
+        label(shares), label(shares._replace(weights=shares.weights + change))
+    )
+
+
 def test_a_curve_for_each_attention(tmp_path: Path) -> None:
     plot_training(tmp_path / "one.png", rows(50, "linear"), "one")
     plot_training(tmp_path / "two.png", rows(50, "linear", "softmax"), "two")
