@@ -27,94 +27,113 @@ BATCH_SIZE = 8
 LEARNING_RATE = 1e-3
 PROFILED_STEPS = 3
 
+Tokens = tuple[np.ndarray, np.ndarray]
+
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each contestant, and the shares of our step."""
     keep_freed_memory()
-    symbols = np.random.default_rng(0).integers(0, SYMBOLS, (BATCH_SIZE, TASK.length))
-    batch = CopyBatch(symbols, np.full(BATCH_SIZE, TASK.length))
     ours = TASK.build("linear")
-    theirs = same_model(ours)
-    errors = check(ours, theirs, batch)
-    step = our_step(ours, batch)
-    contestants: harness.Contestants = {
-        harness.OURS: step,
-        "PyTorch eager": their_step(theirs, batch),
-    }
-    for row in harness.race(f"a training step of S1's model, length {TASK.length}", contestants):
+    theirs = same_model(ours, TASK)
+    tokens = draw(TASK, BATCH_SIZE)
+    truth = exact_gradient(ours, TASK, tokens)
+    steps = {harness.OURS: our_step(ours, tokens), "PyTorch eager": their_step(theirs, tokens)}
+    errors = {name: harness.error(gradient(step()), truth, 1e-3) for name, step in steps.items()}
+    for row in harness.race(f"a training step of S1's model, length {TASK.length}", steps):
         name = row["contestant"]
         yield row | {"steps_per_second": 1e3 / row["median_ms"], "error": errors[name]}
-    yield from profile(step)
+    yield from profile(steps[harness.OURS])
 
 
-def same_model(ours: nn.Module) -> peers.Transformer:
+def draw(task: CopyTask, count: int) -> Tokens:
+    """Return what the model reads and what its decoder is given, (N, L) integers each."""
+    symbols = np.random.default_rng(0).integers(0, SYMBOLS, (count, task.length))
+    batch = CopyBatch(symbols, np.full(count, task.length))
+    return batch.source, batch.decoder_input
+
+
+def same_model(ours: nn.Module, task: CopyTask) -> peers.Transformer:
     """Return the peer with our weights; a name or shape that differs is an error."""
     state = {name: torch.from_numpy(array) for name, array in ours.state_dict().items()}
     tokens, width = state["source_embedding.tokens.weight"].shape
     hidden = len(state["encoder.layers.0.feed_forward.layers.0.weight"])
-    model = peers.Transformer(tokens, len(state["head.bias"]), TASK.length, width, TASK.heads,
-                              TASK.layers, hidden)  # fmt: skip
+    model = peers.Transformer(tokens, len(state["head.bias"]), task.length, width, task.heads,
+                              task.layers, hidden)  # fmt: skip
     model.load_state_dict(state)
     return model
 
 
-def check(ours: nn.Module, theirs: peers.Transformer, batch: CopyBatch) -> dict[str, float]:
-    """Return the error of each side's gradient, by the peer in float64.
+def exact_gradient(ours: nn.Module, task: CopyTask, tokens: Tokens) -> np.ndarray:
+    """Return the gradient at our weights, by the peer in float64.
 
-    More than rounding is allowed: a ReLU near its bend may pass in float32 and not in float64.
+    More than rounding parts others from it: a ReLU near its bend may pass in float32 and not here.
     """
-    our_loss(ours, batch).backward()
-    their_loss(theirs, batch).backward()
-    exact = same_model(ours).double()
-    their_loss(exact, batch).backward()
-    truth = gradient(exact)
-    sides = {harness.OURS: ours, "PyTorch eager": theirs}
-    return {side: harness.error(gradient(model), truth, 1e-3) for side, model in sides.items()}
+    exact = same_model(ours, task).double()
+    their_loss(exact, *map(torch.from_numpy, tokens)).backward()
+    return gradient(exact)
 
 
 def gradient(model: Any) -> np.ndarray:
     """Return the gradients of all parameters, sorted by name, as one vector."""
     parameters = sorted(model.named_parameters(), key=lambda item: item[0])
-    return np.concatenate([np.asarray(parameter.grad).ravel() for _, parameter in parameters])
+    return np.concatenate([_host(parameter.grad).ravel() for _, parameter in parameters])
 
 
-def our_loss(model: nn.Module, batch: CopyBatch) -> Any:
+def _host(tensor: Any) -> np.ndarray:
+    """Return the NumPy array of a tensor, ours or PyTorch's, wherever it lies."""
+    array: np.ndarray = (tensor.cpu() if isinstance(tensor, torch.Tensor) else tensor).numpy()
+    return array
+
+
+def our_loss(model: nn.Module, source: Any, target: Any) -> Any:
     """Return the cross entropy."""
-    logits = model(batch.source, batch.decoder_input)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch.source.reshape(-1))
+    logits = model(source, target)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), source.reshape(-1))
 
 
-def their_loss(model: peers.Transformer, batch: CopyBatch) -> torch.Tensor:
+def their_loss(
+    model: peers.Transformer, source: torch.Tensor, target: torch.Tensor
+) -> torch.Tensor:
     """Return the cross entropy."""
-    source, target = torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input)
     return torch.nn.functional.cross_entropy(model(source, target).flatten(0, 1), source.flatten())
 
 
-def our_step(model: nn.Module, batch: CopyBatch) -> Callable[[], None]:
-    """Return a function that takes one step."""
+def our_step(model: nn.Module, tokens: Tokens) -> Callable[[], nn.Module]:
+    """Return a function that takes one step, and returns the model with its gradient."""
     optimizer = optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
-    def step() -> None:
+    def step() -> nn.Module:
         optimizer.zero_grad()
-        our_loss(model, batch).backward()
+        our_loss(model, *tokens).backward()
         optimizer.step()
+        return model
 
     return step
 
 
-def their_step(model: peers.Transformer, batch: CopyBatch) -> Callable[[], None]:
-    """Return a function that takes one step."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
+def their_step(
+    model: peers.Transformer, tokens: Tokens, **options: Any
+) -> Callable[[], peers.Transformer]:
+    """Return a function that does the same, where the model is.
 
-    def step() -> None:
+    Args:
+        model: The peer.
+        tokens: As `draw` returned them.
+        options: Of PyTorch's Adam.
+    """
+    tensors = [torch.from_numpy(array).to(model.head.weight.device) for array in tokens]
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True, **options)
+
+    def step() -> peers.Transformer:
         optimizer.zero_grad()
-        their_loss(model, batch).backward()
+        their_loss(model, *tensors).backward()
         optimizer.step()
+        return model
 
     return step
 
 
-def profile(step: Callable[[], None]) -> Iterator[harness.Row]:
+def profile(step: Callable[[], Any]) -> Iterator[harness.Row]:
     """Yield what each differentiable function, and the optimizer, take of a step."""
     profiler = cProfile.Profile()
     for _ in range(PROFILED_STEPS):
