@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +44,13 @@ class Contestant(NamedTuple):
         run: What to call, with the number of the call: it picks one of several sets of inputs.
         precision: Of its products, a key of `ALLOWED`.
         comparable: Whether its output is that of the others; it is not checked if not.
+        allowed: The relative error that its output may have; None: what its precision is allowed.
     """
 
     run: Run
     precision: str = "float32"
     comparable: bool = True
+    allowed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,15 @@ def race(
         yield line
 
 
+def deferred(build: Callable[[], Run]) -> Run:
+    """Return what `build` returns, built at its first call.
+
+    Who cannot be built on this machine, or needs a while for it, then gets a row all the same.
+    """
+    built = cache(build)
+    return lambda call: built()(call)
+
+
 def row(case: str, contestant: str, precision: str, note: str | None = None) -> Row:
     """Return a row of a race before its times are known, or of who has none, with the reason."""
     empty = dict.fromkeys(
@@ -288,7 +300,7 @@ def _admit(device: Device, contestant: Contestant, error: Callable[[Any], float]
     """Check a contestant's answer, take its memory, and warm it up."""
     answer = contestant.run(0)
     wrong = error(answer) if error is not None and contestant.comparable else None
-    allowed = ALLOWED[contestant.precision]
+    allowed = contestant.allowed or ALLOWED[contestant.precision]
     if wrong is not None and not wrong <= allowed:
         raise ArithmeticError(f"expected a relative error of at most {allowed}, got {wrong:.3g}")
     del answer
