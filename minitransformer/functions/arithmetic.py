@@ -155,9 +155,9 @@ class _Power(Function):
         xp = array_module(result)
         dx = dy = None
         if ctx.needs_input_grad[0]:  # y x^(y-1), and 0 where y = 0, even at x = 0
-            dx = sum_to(gradient * y * x ** xp.where(y == 0, 1, y - 1), x.shape)
+            dx = sum_to(gradient * y * x ** (y - (y != 0)), x.shape)
         if ctx.needs_input_grad[1]:  # x^y log x, and its limit 0 at x = 0
-            dy = sum_to(gradient * result * xp.log(xp.where(x == 0, 1, x)), y.shape)
+            dy = sum_to(gradient * result * xp.log(x + (x == 0)), y.shape)
         return dx, dy
 
 
