@@ -17,6 +17,7 @@ import numpy as np
 
 from .cpu import CpuKernel, KernelError, checking
 from .cpu.canonical import Shape3
+from .gpu import CudaKernel
 
 MAX_THREADS = 1024  # per block, on every CUDA GPU
 MAX_BLOCK_Z = 64
@@ -91,6 +92,11 @@ class Kernel:
     def on_gpu(self) -> Any:
         """Numba's kernel; it compiles on its first launch."""
         return _numba_cuda().jit(**self.options)(_for_numba(self.function))
+
+    @cached_property
+    def on_cuda(self) -> CudaKernel:
+        """The kernel as it runs on CuPy arrays."""
+        return CudaKernel(self)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Refuse a launch without a configuration."""
@@ -167,11 +173,10 @@ class Launch:
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
             launch = checking.launch if checking.is_on() else CpuKernel.launch
             return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
-        self._check_gpu_arguments(arguments)
-        stream = self.stream or _current_stream()
-        self.kernel.on_gpu[self.grid, self.block, stream, self.shared](*arguments)
+        self._check_gpu_arguments(cupy, arguments)
+        self.kernel.on_cuda.launch(self.grid, self.block, arguments, self.shared, self.stream)
 
-    def _check_gpu_arguments(self, arguments: tuple[Any, ...]) -> None:
+    def _check_gpu_arguments(self, cupy: Any, arguments: tuple[Any, ...]) -> None:
         names = self.kernel.function.__code__.co_varnames
         for name, argument in zip(names, arguments, strict=False):
             if isinstance(argument, np.ndarray):
@@ -179,7 +184,7 @@ class Launch:
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, "
                     "others are CuPy arrays; move it with cupy.asarray, or them with cupy.asnumpy"
                 )
-            if isinstance(argument, (list, dict, str)) or argument is None:
+            if not isinstance(argument, (cupy.ndarray, int, float, tuple, np.generic)):
                 raise KernelError(
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a "
                     f"{type(argument).__name__}, others are CuPy arrays; convert it with "
@@ -191,13 +196,6 @@ def _numba_cuda() -> Any:
     from numba import cuda as numba_cuda
 
     return numba_cuda
-
-
-def _current_stream() -> Any:
-    """CuPy's current stream, as Numba's launch wants it."""
-    import cupy
-
-    return _numba_cuda().external_stream(cupy.cuda.get_current_stream().ptr)
 
 
 def _for_numba(function: types.FunctionType) -> types.FunctionType:
@@ -220,6 +218,9 @@ class _Door:
     """The namespace `cuda` of a kernel file: Numba's, with a `jit` of its own."""
 
     is_cuda_namespace = True
+
+    def __repr__(self) -> str:
+        return "cuda"
 
     def jit(self, function: Any = None, /, *, device: bool = False, **options: Any) -> Any:
         """Decorate a kernel, or with `device=True` a function that kernels call.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,8 +11,6 @@ import pytest
 
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import DeviceFunction, Kernel, cuda
-
-door = importlib.import_module("minitransformer_kernels.cuda")
 
 
 @cuda.jit
@@ -42,15 +39,10 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Records what is launched on the GPU: the configuration, then the arguments."""
+    """Records what is launched on the GPU: grid, block, arguments, shared bytes and stream."""
     launches: list[Any] = []
-
-    class Recorder:
-        def __getitem__(self, configuration: Any) -> Any:
-            return lambda *arguments: launches.append((configuration, arguments))
-
-    monkeypatch.setitem(add_one.__dict__, "on_gpu", Recorder())
-    monkeypatch.setattr(door, "_current_stream", lambda: "current stream")
+    recorder = SimpleNamespace(launch=lambda *launch: launches.append(launch))
+    monkeypatch.setitem(add_one.__dict__, "on_cuda", recorder)
     return launches
 
 
@@ -172,8 +164,8 @@ def test_cupy_arrays_are_launched_on_the_gpu(gpu: list[Any]) -> None:
     add_one[2, (3, 4)](x)
     add_one[2, 3, "my stream", 64](x)
     first, second = gpu
-    assert first == (((2, 1, 1), (3, 4, 1), "current stream", 0), (x,))
-    assert second == (((2, 1, 1), (3, 1, 1), "my stream", 64), (x,))
+    assert first == ((2, 1, 1), (3, 4, 1), (x,), 0, 0)
+    assert second == ((2, 1, 1), (3, 1, 1), (x,), 64, "my stream")
 
 
 @pytest.mark.usefixtures("cupy")
@@ -188,10 +180,23 @@ def test_mixed_arrays_are_refused(gpu: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("argument", [None, "text", [1.0], {}, 1j, object()])
+def test_what_no_kernel_takes_is_refused(gpu: list[Any], argument: Any) -> None:
+    @cuda.jit
+    def copies(x, out):
+        out[0] = x[0]
+
+    kind = type(argument).__name__
+    with pytest.raises(KernelError, match=f"'copies': argument 'x' is a {kind}.*cupy.asarray"):
+        copies[1, 1](argument, FakeCupyArray((4,)))
+    assert not gpu
+
+
+@pytest.mark.usefixtures("cupy")
 def test_strided_cupy_array_is_launched(gpu: list[Any]) -> None:
     strided = FakeCupyArray((4, 2), contiguous=False)
     add_one[1, 4](strided)
-    assert [arguments for _, arguments in gpu] == [(strided,)]
+    assert [arguments for _, _, arguments, _, _ in gpu] == [(strided,)]
 
 
 @pytest.mark.usefixtures("cupy")
