@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from . import codegen
 from .cpu import CpuKernel, KernelError, checking
 from .cpu.canonical import Shape3
 from .gpu import CudaKernel
@@ -195,6 +196,7 @@ class Launch:
 def _numba_cuda() -> Any:
     from numba import cuda as numba_cuda
 
+    codegen.teach()
     return numba_cuda
 
 
