@@ -41,6 +41,22 @@ class Sums(nn.Module):
         return (q @ self.S) / (q * self.Z).sum(-1, keepdim=True)
 
 
+class FastWeights(nn.Module):
+    """The state W of the delta rule."""
+
+    W: Tensor
+
+    def __init__(self, batch: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.register_buffer("W", torch.zeros(batch, heads, head_dim, head_dim), persistent=False)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
+        """Correct W by one token (N, H, 1, E), with beta (N, H, 1, 1), and read it."""
+        q, k = (f / f.sum(-1, keepdim=True) for f in map(peers.features, (query, key)))
+        self.W.addcmul_(k.mT, beta * (value - k @ self.W))
+        return q @ self.W
+
+
 class Cache(nn.Module):
     """Keys and values in arrays for the longest sequence, of which it reads what was written."""
 
