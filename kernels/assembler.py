@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from . import codegen
 from .cpu.lowering import cache_folder
 
 if TYPE_CHECKING:
@@ -35,14 +36,19 @@ OPTIONS = {"fastmath", "max_registers", "lineinfo"}  # of @cuda.jit, which this 
 def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> bytes:
     """Return a kernel's machine code, assembled now or by an earlier process.
 
+    With `MINITRANSFORMER_LINEINFO=1` it knows the lines of its source, for compute-sanitizer and
+    for profilers.
+
     Args:
         kernel: What to compile; in its machine code it has the name `entry_name(kernel)`.
         types: Numba's types of its arguments.
         architecture: The GPU's compute capability, such as (9, 0).
     """
-    path = cache_folder() / f"{entry_name(kernel)}_{_digest(kernel, types, architecture)}.cubin"
+    lineinfo = bool(kernel.options.get("lineinfo") or os.environ.get("MINITRANSFORMER_LINEINFO"))
+    digest = _digest(kernel, types, architecture, lineinfo)
+    path = cache_folder() / f"{entry_name(kernel)}_{digest}.cubin"
     if not path.exists():
-        text = ptx(kernel, types, architecture, bool(kernel.options.get("lineinfo")))
+        text = ptx(kernel, types, architecture, lineinfo)
         code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
         _write(path, code)
     return path.read_bytes()
@@ -100,20 +106,21 @@ def assemble(
     return bytes(code), log.decode()
 
 
-def _digest(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> str:
-    """Return a digest of everything that decides what the machine code is."""
+def _digest(kernel: Kernel, *others: Any) -> str:
+    """Return a digest of a kernel and what else decides what the machine code is."""
     digest = hashlib.sha256(_compilers())
-    for part in (*_ingredients(kernel, set()), types, architecture):
+    for part in (*_ingredients(kernel, set()), *others):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
 
 
 @cache
 def _compilers() -> bytes:
-    """Return what compiles: this module, Python, Numba and the libraries of CUDA."""
+    """Return what compiles: two modules here, Python, Numba and the libraries of CUDA."""
+    ours = [inspect.getsource(module) for module in (sys.modules[__name__], codegen)]
     found = {(each.name, each.version) for each in metadata.distributions()}
     compilers = sorted(pair for pair in found if re.search("numba|nvidia|cuda", pair[0]))
-    return Path(__file__).read_bytes() + repr((sys.version, compilers)).encode()
+    return repr((ours, sys.version, compilers)).encode()
 
 
 def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
@@ -125,6 +132,7 @@ def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
     code = function.__code__
     yield code.co_code, code.co_consts, code.co_names, code.co_varnames
     yield sorted(getattr(kernel, "options", {}).items())
+    yield [text for text in vars(kernel).values() if isinstance(text, str)]  # of an instruction
     outside = inspect.getclosurevars(function)
     for name, value in sorted({**outside.globals, **outside.nonlocals}.items()):
         yield name

@@ -303,7 +303,7 @@ def test_types_of_arrays_are_numbas(layout: str, dtype: Any) -> None:
 
 
 def test_types_of_numbers_are_numbas() -> None:
-    numbers = (True, 3, -3, 1 << 40, 1 << 63, 0.5, (1, (2.0, False)))
+    numbers: tuple[Any, ...] = (True, 3, -3, 1 << 40, 1 << 63, 0.5, (1, (2.0, False)))
     numbers += tuple(dtype(1) for dtype in (np.bool_, np.int32, np.uint8, np.float32, np.float64))
     assert gpu.types_of(numbers) == tuple(map(numba.typeof, numbers))
 
@@ -349,6 +349,24 @@ def test_machine_code_is_filed_under_all_that_decides_it() -> None:
     ]
     assert same[0] == same[1]
     assert len({*same, *others}) == 1 + len(others)
+
+
+def test_the_text_of_an_instruction_decides_it_too() -> None:
+    digests = []
+    for ptx in ("cvt.rna", "cvt.rn", "cvt.rn"):
+
+        @cuda.jit(device=True)
+        def rounded(x):
+            return x
+
+        rounded.ptx = ptx
+
+        @cuda.jit
+        def each(x):
+            x[0] = rounded(x[0])
+
+        digests.append(digest(each))
+    assert digests[0] != digests[1] == digests[2]
 
 
 def test_members_of_modules_and_dimensions_decide_it_too() -> None:
