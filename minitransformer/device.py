@@ -44,8 +44,10 @@ def cuda_problem() -> str | None:
     """
     try:
         cupy = importlib.import_module("cupy")
-    except ImportError:
-        return f"CuPy is not installed; {_INSTALL}"
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        reason = "is not installed" if missing else "is installed but cannot be imported"
+        return f"CuPy {reason}; {_INSTALL}"
     if not cupy.cuda.is_available():
         return "CuPy is installed but finds no CUDA driver or GPU; see `minitransformer doctor`"
     return None

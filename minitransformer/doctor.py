@@ -24,8 +24,13 @@ Result = TypeVar("Result")
 OK, ABSENT, BAD = "ok", "--", "BAD"
 
 _LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "tqdm", "matplotlib")
-_OLDEST = {"python": "3.11", "numpy": "1.26", "numba": "0.61"}
+_OLDEST = {
+    "python": "3.11", "numpy": "1.26", "numba": "0.61", "numba-cuda": "0.30",
+    "cupy-cuda12x": "14", "cupy-cuda13x": "14",
+}  # fmt: skip
+_OLDEST_FOR_CUDA_13 = (7, 5)  # Turing
 _CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}
 
 
@@ -45,16 +50,39 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+class Gpu(NamedTuple):
+    """A GPU, as its driver describes it.
+
+    Attributes:
+        name: The model.
+        capability: The compute capability, such as (9, 0).
+        memory: Bytes.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
+    def __str__(self) -> str:
+        return "{} (sm_{}{}, {:.0f} GB)".format(self.name, *self.capability, self.memory / 1e9)
+
+
 class Driver(NamedTuple):
     """The CUDA driver.
 
     Attributes:
         version: The newest CUDA that it can run, such as (13, 0).
-        devices: The names of the GPUs.
+        gpus: What it drives.
     """
 
     version: tuple[int, int]
-    devices: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def for_cuda_13(self) -> bool:
+        """Whether CUDA 13 runs here, and compiles for each GPU."""
+        new = all(gpu.capability >= _OLDEST_FOR_CUDA_13 for gpu in self.gpus)
+        return new and self.version >= (13, 0)
 
 
 class Facts(NamedTuple):
@@ -83,8 +111,8 @@ class Facts(NamedTuple):
 
     @property
     def extra(self) -> str:
-        """The extra that suits the driver."""
-        return "cuda12" if self.driver and self.driver.version < (13, 0) else "cuda13"
+        """The extra that suits the driver and its GPUs."""
+        return "cuda12" if self.driver and not self.driver.for_cuda_13 else "cuda13"
 
     @property
     def install(self) -> str:
@@ -116,7 +144,7 @@ def examine() -> Iterator[Finding]:
         lambda: known_troubles(facts),
         kernel_settings,
         lambda: [run_kernel("cpu")],
-        lambda: [run_kernel("cuda")] if facts.driver and facts.cupy else [],
+        lambda: [run_cupy(facts), run_kernel("cuda")] if facts.driver and facts.cupy else [],
     )
     for check in checks:
         try:
@@ -146,8 +174,8 @@ def cuda(facts: Facts) -> Iterator[Finding]:
     if facts.driver is None:
         yield Finding(ABSENT, "CUDA driver", "none, so kernels run on the CPU")
     else:
-        version, devices = facts.driver
-        names = ", ".join(devices) or "but no GPU"
+        version, gpus = facts.driver
+        names = ", ".join(map(str, gpus)) or "but no GPU"
         yield Finding(OK, "CUDA driver", f"for CUDA {version[0]}.{version[1]}; {names}")
     yield _optional(facts, "CuPy", _CUPY)
     yield _optional(facts, "numba-cuda", ("numba-cuda",))
@@ -178,12 +206,13 @@ def known_troubles(facts: Facts) -> Iterator[Finding]:
             f"{' and '.join(facts.cupy)} overwrite each other",
             f"pip uninstall {' '.join(facts.cupy)}, then {facts.install}",
         )
-    if facts.driver and facts.driver.version < (13, 0) and "cupy-cuda13x" in facts.versions:
+    if facts.driver and not facts.driver.for_cuda_13 and "cupy-cuda13x" in facts.versions:
+        old = facts.driver.version < (13, 0)
         yield Finding(
             BAD,
-            "CUDA driver",
-            "too old for cupy-cuda13x",
-            f"update the driver, or pip uninstall cupy-cuda13x, then {facts.install}",
+            "CUDA driver" if old else "GPU",
+            f"too old for {'cupy-cuda13x' if old else 'CUDA 13, which needs sm_75'}",
+            f"{'update the driver, or ' * old}pip uninstall cupy-cuda13x, then {facts.install}",
         )
     if facts.driver and facts.cupy and "numba-cuda" not in facts.versions:
         yield Finding(BAD, "numba-cuda", "missing beside CuPy", facts.install)
@@ -200,6 +229,26 @@ def kernel_settings() -> Iterator[Finding]:
         yield Finding(OK, "kernel threads", f"{num_threads()}; {variable} sets another number")
     except ValueError as error:
         yield Finding(BAD, "kernel threads", _one_line(error), f"unset {variable}")
+
+
+def run_cupy(facts: Facts) -> Finding:
+    """Multiply matrices with CuPy, which needs CUDA's libraries and its compiler of C++.
+
+    Args:
+        facts: What is installed.
+    """
+    name = "CuPy on cuda"
+    try:
+        start = time.perf_counter()
+        cupy = importlib.import_module("cupy")
+        ones = cupy.ones((32, 32), cupy.float32)
+        right = bool(((ones @ ones) * 2 == 64).all())
+        seconds = time.perf_counter() - start
+    except Exception as trouble:
+        return Finding(BAD, name, _one_line(trouble), f"{facts.install} has all that it needs")
+    if not right:
+        return Finding(BAD, name, "a matrix product is wrong", "please report this machine")
+    return Finding(OK, name, f"a matrix product in {seconds:.1f} s")
 
 
 def run_kernel(device: str) -> Finding:
@@ -261,8 +310,8 @@ def find_driver() -> Driver | None:
     library.cuDriverGetVersion(ctypes.byref(version))
     if library.cuInit(0) == 0:
         library.cuDeviceGetCount(ctypes.byref(count))
-    names = tuple(_device_name(library, index) for index in range(count.value))
-    return Driver((version.value // 1000, version.value % 1000 // 10), names)
+    gpus = tuple(_gpu(library, index) for index in range(count.value))
+    return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
 
 
 def processor_name() -> str:
@@ -296,11 +345,17 @@ def _verdict(bad: int) -> str:
     return f"{bad} to mend: see BAD above." if bad else "Everything that is needed works."
 
 
-def _device_name(library: ctypes.CDLL, index: int) -> str:
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(100), ctypes.c_size_t()
     library.cuDeviceGet(ctypes.byref(device), index)
     library.cuDeviceGetName(name, len(name), device)
-    return name.value.decode(errors="replace")
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in _CAPABILITY:
+        number = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(number.value)
+    return Gpu(name.value.decode(errors="replace"), (capability[0], capability[1]), memory.value)
 
 
 def _name_on_linux() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +53,7 @@ def test_an_unknown_device_is_refused() -> None:
     "move", [lambda: Tensor([1.0]).to("cuda"), lambda: Tensor([1.0], device="cuda")]
 )
 def test_missing_cuda_says_what_to_install(monkeypatch: pytest.MonkeyPatch, move) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RuntimeError) as caught:
         move()
     assert 'pip install "minitransformer[cuda12]" (or "minitransformer[cuda13]")' in str(
@@ -61,6 +63,16 @@ def test_missing_cuda_says_what_to_install(monkeypatch: pytest.MonkeyPatch, move
     assert resolve_device("auto") == "cpu"
 
 
+def test_a_broken_cupy_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cupy.py").write_text("import no_such_library")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    with pytest.raises(RuntimeError, match="CuPy is installed but cannot be imported; pip install"):
+        resolve_device("cuda")
+
+
 def test_cupy_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cupy:
         class cuda:
@@ -68,7 +80,7 @@ def test_cupy_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
             def is_available() -> bool:
                 return False
 
-    monkeypatch.setitem(__import__("sys").modules, "cupy", Cupy)
+    monkeypatch.setitem(sys.modules, "cupy", Cupy)
     with pytest.raises(RuntimeError, match="finds no CUDA driver or GPU; see `minitransformer doc"):
         resolve_device("cuda")
 
