@@ -88,9 +88,9 @@ class CudaKernel:
             code = assembler.cubin(self.kernel, types, (int(digits[:-1]), int(digits[-1])))
         except Exception as error:
             raise KernelError(
-                f"kernel {self.kernel.__name__!r} does not compile for CUDA (sm_{digits}): {error}. "
-                f"Its arguments are {', '.join(map(str, types))}. A mistake in it is named with its "
-                f"line in a launch on NumPy arrays; {VARIABLE}=numba leaves all to Numba"
+                f"kernel {self.kernel.__name__!r} does not compile for CUDA (sm_{digits}): {error}\n"
+                f"Its arguments are {', '.join(map(str, types))}. A mistake in it is named with "
+                f"its line in a launch on NumPy arrays; {VARIABLE}=numba leaves all to Numba"
             ) from error
         module = cuda.function.Module()
         module.load(code)

@@ -236,7 +236,8 @@ def test_what_does_not_compile_names_the_types_and_the_way_out(
 
     monkeypatch.setattr(assembler, "cubin", fail)
     message = (
-        r"'add' does not compile for CUDA \(sm_90\) with array\(float32, 1d, C\), .*, int64: no"
+        r"'add' does not compile for CUDA \(sm_90\): no such thing\nIts arguments are "
+        r"array\(float32, 1d, C\), .*, int64\. "
     )
     with pytest.raises(KernelError, match=message) as caught:
         add[1, 4](*arrays(4, 4), 1)
