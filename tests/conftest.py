@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -28,6 +29,30 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ el
 settings.load_profile(PROFILE)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the choice of what CUDA's tests run on."""
+    parser.addoption(
+        "--stand-in-cupy",
+        action="store_true",
+        help="run the tests that want CUDA on a stand-in for CuPy; nothing runs on a GPU",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Puts the stand-in in CuPy's place before anything looks for CuPy."""
+    if config.getoption("--stand-in-cupy"):
+        from .stand_in_cupy import install
+
+        install()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says what CUDA's tests run on."""
+    if config.getoption("--stand-in-cupy"):
+        return "device cuda: a stand-in for CuPy, on NumPy; nothing runs on a GPU"
+    return f"device cuda: {why_no_cuda() or 'the GPU'}"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what only the nightly profile runs."""
     if PROFILE != "nightly" and item.get_closest_marker("nightly"):
@@ -51,7 +76,13 @@ def why_no_cuda() -> str:
     return "" if cupy.cuda.is_available() else "CuPy finds no CUDA device"
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+def device_id(name: str) -> str:
+    """The device in a test's name: the stand-in never goes by the name of CUDA alone."""
+    standing_in = "stand.in" in getattr(sys.modules.get("cupy"), "__version__", "")
+    return "cuda-stand-in" if name == "cuda" and standing_in else name
+
+
+@pytest.fixture(params=["cpu", "cuda"], ids=device_id)
 def device(request: pytest.FixtureRequest) -> str:
     """Runs a test on the CPU, and on CUDA or with a visible skip."""
     if request.param == "cuda" and (reason := why_no_cuda()):

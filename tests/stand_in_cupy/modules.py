@@ -1,0 +1,324 @@
+"""The modules that the stand-in puts in CuPy's place, and the launch in the GPU's."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .array import (
+    COUNTS,
+    HAS,
+    MODULE,
+    DeviceSynchronized,
+    Ufunc,
+    allow_synchronize,
+    checked,
+    ndarray,
+    scatter,
+    supported,
+    unwrapped,
+    wait,
+    wrapped,
+)
+
+LAUNCHES: Counter[tuple[str, ...]] = Counter()
+"""How often each kernel was launched, by its name and what numba-cuda compiles it for."""
+
+
+def array(
+    obj: Any,
+    dtype: Any = None,
+    copy: bool | None = True,
+    order: str = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    *,
+    blocking: bool = False,
+) -> ndarray:
+    """`cupy.array`."""
+    if isinstance(obj, ndarray):
+        host = np.array(obj._host, dtype, copy=copy, order=order, ndmin=ndmin)  # type: ignore[call-overload]
+        return obj if host is obj._host else wrapped(host)
+    if isinstance(obj, (list, tuple)) and any(isinstance(x, ndarray) for x in obj):
+        return wrapped(np.array([unwrapped(x) for x in obj], dtype))
+    COUNTS["host to device"] += 1
+    host = np.array(obj, dtype, order=order, ndmin=ndmin)  # type: ignore[call-overload]
+    supported(host.dtype)
+    return wrapped(host)
+
+
+def asarray(
+    a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False
+) -> ndarray:
+    """`cupy.asarray`."""
+    return array(a, dtype, copy, order or "K")
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
+    """`cupy.ascontiguousarray`."""
+    same = isinstance(a, ndarray) and a.flags.c_contiguous and dtype in (None, a.dtype)
+    return a if same and a.ndim else wrapped(np.ascontiguousarray(array(a, dtype, None)._host))
+
+
+def asnumpy(
+    a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
+) -> np.ndarray:
+    """`cupy.asnumpy`."""
+    return a.get(stream, order, out) if isinstance(a, ndarray) else np.asarray(a, order=order)  # type: ignore[call-overload]
+
+
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """`cupy.where`."""
+    if not isinstance(condition, ndarray):
+        raise TypeError(f"where: expected cupy.ndarray, got {type(condition)}")
+    if x is None and y is None:
+        wait()
+        return wrapped(condition._host.nonzero())
+    return wrapped(np.where(condition._host, unwrapped(x), unwrapped(y)))
+
+
+def get_array_module(*args: Any) -> Any:
+    """`cupy.get_array_module`."""
+    return MODULE if any(isinstance(x, ndarray) for x in args) else np
+
+
+def on_device(shape: Any, make: Any) -> Any:
+    """One of NumPy's functions that make an array, for CuPy's module."""
+    return wrapped(make(shape))
+
+
+class Philox4x3210:
+    """`cupy.random.Philox4x3210`; its numbers are NumPy's, not those of a GPU."""
+
+    def __init__(self, seed: int) -> None:
+        self.of_numpy = np.random.Philox(seed)
+
+
+class Generator:
+    """`cupy.random.Generator`."""
+
+    def __init__(self, bit_generator: Philox4x3210) -> None:
+        self._of_numpy = np.random.Generator(bit_generator.of_numpy)
+
+    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> ndarray:
+        """Numbers from U[0, 1)."""
+        return wrapped(np.asarray(self._of_numpy.random(size, np.dtype(dtype))))  # type: ignore[arg-type]
+
+
+class Stream:
+    """`cupy.cuda.Stream`: everything happens at once, so there is nothing to wait for."""
+
+    null: Any
+    ptr = 0
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self.done = True
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        """Waits."""
+        wait()
+
+
+class Event:
+    """`cupy.cuda.Event`."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.at = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        """Keeps the time."""
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Waits."""
+        wait()
+
+
+class Device:
+    """`cupy.cuda.Device`."""
+
+    id = 0
+    compute_capability = "90"
+    mem_info = (1 << 30, 1 << 30)
+
+    def __init__(self, device: int = 0) -> None:
+        self.id = device
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        """Waits."""
+        wait()
+
+
+def cuda() -> Any:
+    """`cupy.cuda`."""
+    module: Any = ModuleType("cupy.cuda")
+    module.is_available = lambda: True
+    module.Stream, module.Event, module.Device = Stream, Event, Device
+    Stream.null = Stream(null=True)
+    module.get_current_stream = lambda: Stream.null
+    module.get_elapsed_time = lambda start, end: 1e3 * (end.at - start.at)
+    module.ExternalStream = lambda pointer: Stream.null
+    module.function = SimpleNamespace(CPointer=lambda place: SimpleNamespace(ptr=place))
+    module.driver = SimpleNamespace(CUDADriverError=type("CUDADriverError", (RuntimeError,), {}))
+    module.runtime = SimpleNamespace(
+        getDevice=lambda: 0,
+        getDeviceCount=lambda: 1,
+        runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13000,
+        deviceSynchronize=wait,
+        getDeviceProperties=lambda _: {"name": b"a stand-in on NumPy, not a GPU"},
+        memGetInfo=lambda: (1 << 30, 1 << 30),
+    )
+    return module
+
+
+def modules() -> dict[str, Any]:
+    """The modules by name."""
+    for name in HAS["ufunc"]:
+        setattr(MODULE, name, Ufunc(name))
+    for name, signature in HAS["def"].items():
+        of_numpy = getattr(np, name, None)
+        if of_numpy is not None and not hasattr(MODULE, name):
+            setattr(MODULE, name, checked(name, signature, of_numpy))
+    for own in (array, asarray, ascontiguousarray, asnumpy, where, get_array_module, ndarray):
+        setattr(MODULE, own.__name__, own)
+    MODULE.asanyarray = asarray  # type: ignore[attr-defined]
+    for name in (*np.typecodes["All"], "bool_", "generic"):
+        if hasattr(np, name):
+            setattr(MODULE, name, getattr(np, name))
+    for scalar in (*map(np.dtype, "?bhilqBHILQefdFD"),):
+        setattr(MODULE, scalar.type.__name__, scalar.type)
+    for name in ("inf", "nan", "pi", "e", "newaxis", "dtype", "errstate", "finfo", "iinfo"):
+        if name != "errstate":  # cupyx has it
+            setattr(MODULE, name, getattr(np, name))
+    version = f"{HAS['version'].popitem()[0]}+stand.in" if HAS["version"] else "stand.in"
+    MODULE.__version__ = version  # type: ignore[attr-defined]
+    random: Any = ModuleType("cupy.random")
+    random.Generator, random.Philox4x3210 = Generator, Philox4x3210
+    cupyx: Any = ModuleType("cupyx")
+    cupyx.allow_synchronize, cupyx.DeviceSynchronized = allow_synchronize, DeviceSynchronized
+    cupyx.scatter_add = lambda a, slices, value: scatter("add", a, slices, value)
+    scipy, special = ModuleType("cupyx.scipy"), special_functions()
+    MODULE.cuda, MODULE.random, MODULE.special = cuda(), random, special  # type: ignore[attr-defined]
+    cupyx.scipy, scipy.special = scipy, special  # type: ignore[attr-defined]
+    every = (MODULE, MODULE.cuda, random, cupyx, scipy, special)  # type: ignore[attr-defined]
+    return {module.__name__: module for module in every}
+
+
+def special_functions() -> Any:
+    """`cupyx.scipy.special`, as far as it is used."""
+    from scipy.special import erf
+
+    module: Any = ModuleType("cupyx.scipy.special")
+    module.erf = lambda x: wrapped(np.asarray(erf(unwrapped(x))))
+    return module
+
+
+# ------------------------------------------------------------------------------- in the GPU's place
+
+
+class FunctionInPlace:
+    """Where CUDA's function would be: reads its arguments from memory, and runs on the CPU."""
+
+    def __init__(self, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        self.kernel = kernel
+        self.examples = arguments
+
+    def __call__(self, grid: Any, block: Any, places: Any, shared: int, stream: Any) -> None:
+        """Runs every block of the grid."""
+        from minitransformer_kernels.cpu import CpuKernel, checking
+
+        LAUNCHES[self.kernel.__name__, *map(numba_type, self.examples)] += 1
+        slots = iter([place.ptr for place in places])
+        arguments = tuple(read_back(example, slots) for example in self.examples)
+        run = checking.launch if checking.is_on() else CpuKernel.launch
+        run(self.kernel.on_cpu, grid, block, arguments, shared)
+
+
+def read_back(example: Any, slots: Iterator[int]) -> Any:
+    """An argument of an example's type, from where a launch wrote it for CUDA.
+
+    An array is 0, 0, size, itemsize, address, lengths, strides in bytes; a number itself.
+    """
+    if isinstance(example, tuple):
+        return tuple(read_back(each, slots) for each in example)
+    if not isinstance(example, ndarray):
+        dtype = np.asarray(example).dtype
+        place = (ctypes.c_char * dtype.itemsize).from_address(next(slots))
+        number = np.frombuffer(place, dtype)[0].copy()
+        return number if isinstance(example, np.generic) else number.item()
+    words = [ctypes.c_int64.from_address(next(slots)).value for _ in range(5 + 2 * example.ndim)]
+    zeros, (size, itemsize, address) = words[:2], words[2:5]
+    shape, strides = words[5 : 5 + example.ndim], words[5 + example.ndim :]
+    assert (zeros, size, itemsize) == ([0, 0], math.prod(shape), example.itemsize)
+    return at_address(address, example.dtype, tuple(shape), tuple(strides))
+
+
+def at_address(address: int, dtype: Any, shape: Any, strides: Any) -> np.ndarray:
+    """The array that begins at an address."""
+    interface = {
+        "data": (address, False),
+        "typestr": dtype.str,
+        "shape": shape,
+        "strides": strides,
+        "version": 3,
+    }
+    array: np.ndarray = np.asarray(SimpleNamespace(__array_interface__=interface))
+    return array
+
+
+def numba_type(argument: Any) -> str:
+    """What numba-cuda compiles a kernel for, given this argument.
+
+    Raises:
+        NotImplementedError: it takes no such argument.
+    """
+    if isinstance(argument, ndarray):
+        flags = argument.flags
+        layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+        return f"{argument.dtype}[{argument.ndim}d, {layout}]"
+    if isinstance(argument, tuple):
+        return f"({', '.join(map(numba_type, argument))})"
+    if isinstance(argument, (bool, np.bool_)):
+        return "bool"
+    if isinstance(argument, int):
+        if not -(2**63) <= argument < 2**64:
+            raise OverflowError(f"{argument} does not fit 64 bits")
+        return "int64" if argument < 2**63 else "uint64"
+    if isinstance(argument, (float, np.number)):
+        return str(np.asarray(argument).dtype)
+    raise NotImplementedError(f"numba-cuda takes no {type(argument).__name__}: {argument!r}")
+
+
+def install() -> None:
+    """Puts the stand-in in the place of CuPy, for the rest of this process."""
+    from minitransformer_kernels import gpu
+
+    def load(kernel: gpu.CudaKernel, arguments: tuple[Any, ...], cuda: Any) -> gpu.Loaded:
+        return gpu.Loaded(FunctionInPlace(kernel.kernel, arguments), arguments, cuda)
+
+    for name, module in modules().items():
+        module.__spec__ = ModuleSpec(name, None)
+        sys.modules[name] = module
+    gpu.CudaKernel._load = load  # type: ignore[method-assign]
