@@ -280,11 +280,19 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
             "to switch clipping off, do not call it"
         )
     gradients = [p.grad.data for p in parameters if p.grad is not None]
-    norm = math.sqrt(sum(float(array_module(g).vdot(g, g)) for g in gradients))
+    norm = math.sqrt(sum(_numbers([array_module(g).vdot(g, g) for g in gradients])))
     if norm > max_norm:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm
+
+
+def _numbers(scalars: list[Array]) -> list[float]:
+    """Return arrays without dimensions as numbers, in one copy: a GPU is waited for once."""
+    if not scalars:
+        return []
+    numbers: list[float] = array_module(scalars[0]).stack(scalars).tolist()
+    return numbers
 
 
 def constant(lr: float) -> Schedule:

@@ -104,14 +104,15 @@ class Trainer:
         loss, accuracy = self.task.loss(self.model, batch)
         loss.backward()
         norm = optim.clip_grad_norm_(self.model.parameters(), _LARGEST_GRADIENT_NORM)
-        self._require_finite(float(loss.data), norm)
+        value = loss.item()
+        self._require_finite(value, norm)
         self.optimizer.step()
         self.step += 1
         seconds = time.perf_counter() - start
         return {
             "attention": self.attention,
             "step": self.step,
-            "loss": float(loss.data),
+            "loss": value,
             "accuracy": accuracy,
             "lr": lr,
             "grad_norm": norm,

@@ -50,6 +50,8 @@ def in_range(name: str, dim: Dim, shape: tuple[int, ...]) -> None:
 def indices_below(name: str, argument: str, indices: Array, size: int) -> None:
     """Refuse indices outside ``0..size-1``, which NumPy would count from the end or CuPy wrap.
 
+    Look before they are moved to a GPU: there, looking makes the CPU wait.
+
     Args:
         name: The function, for the message.
         argument: Its argument, for the message.
@@ -62,7 +64,7 @@ def indices_below(name: str, argument: str, indices: Array, size: int) -> None:
     """
     if indices.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer {argument}, got {indices.dtype}")
-    if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < size):
+    if indices.size and bool(((indices < 0) | (indices >= size)).any()):
         raise IndexError(
             f"{name}: {argument} must be 0..{size - 1}, "
             f"got {int(indices.min())}..{int(indices.max())}"

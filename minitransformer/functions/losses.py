@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..device import Array, array_module
+from ..device import Array, array_module, as_array
 from ..function import Context, Function
 from ..tensor import Tensor
 from .checks import indices_below
@@ -76,7 +76,7 @@ def cross_entropy(
         0.693147
     """
     _check_reduction("cross_entropy", reduction)
-    classes = Tensor(targets, device=logits.device).data
+    classes = Tensor(targets).data
     if logits.ndim == 0 or classes.shape != logits.shape[:1] * (logits.ndim > 1) + logits.shape[2:]:
         raise ValueError(
             "cross_entropy: expected logits (N, C, ...) and targets (N, ...), "
@@ -86,8 +86,10 @@ def cross_entropy(
     matrix = last.reshape(-1, last.shape[-1])
     flat = classes.reshape(-1)
     counted = flat != ignore_index
-    indices_below("cross_entropy", "targets", flat[counted], matrix.shape[1])
-    losses = _CrossEntropy.apply(matrix, flat * counted, counted)
+    flat = flat * counted
+    indices_below("cross_entropy", "targets", flat, matrix.shape[1])
+    flat, counted = (as_array(array, logits.device) for array in (flat, counted))
+    losses = _CrossEntropy.apply(matrix, flat, counted)
     if reduction == "none":
         return losses.reshape(classes.shape)
     return losses.sum() / (counted.sum().astype(matrix.dtype) if reduction == "mean" else 1)

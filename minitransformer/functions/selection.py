@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..device import Array, array_module
+from ..device import Array, array_module, as_array
 from ..function import Context, Function
 from ..tensor import Operand, Tensor
 from .arithmetic import match, sum_to
@@ -106,6 +106,6 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
         >>> embedding(Tensor([1, 0]), Tensor([[1.0], [2.0]])).tolist()
         [[2.0], [1.0]]
     """
-    array = Tensor(indices, device=weight.device).data
+    array = Tensor(indices).data
     indices_below("embedding", "indices", array, weight.shape[0])
-    return _Embedding.apply(array, weight)
+    return _Embedding.apply(as_array(array, weight.device), weight)
