@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -56,10 +57,27 @@ def kernel_dtype(array: Array) -> Any:
 
 def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -> Array:
     """Lengths as int64 `(N,)` on the device of `like`; all of them `full` where none are given."""
-    xp = array_module(like)
     if lengths is None:
-        return xp.full(batch, full, dtype=xp.int64)
+        return constant(np.full(batch, full, np.int64), like)
+    xp = array_module(like)
     return xp.ascontiguousarray(xp.asarray(lengths, dtype=xp.int64))
+
+
+def constant(array: np.ndarray, like: Array) -> Array:
+    """A small array of the CPU's on the device of `like`; nobody may write to it.
+
+    The same numbers go to a GPU once, however many launches ask for them.
+    """
+    xp = array_module(like)
+    if xp is np:
+        return array
+    return _on_gpu(array.tobytes(), array.dtype, array.shape, xp.cuda.runtime.getDevice())
+
+
+@lru_cache(maxsize=256)
+def _on_gpu(numbers: bytes, dtype: Any, shape: tuple[int, ...], gpu: int) -> Array:
+    """An array of these numbers on the current GPU, there for every stream to read."""
+    return sys.modules["cupy"].asarray(np.frombuffer(numbers, dtype).reshape(shape), blocking=True)
 
 
 def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None = None) -> Array:
@@ -77,13 +95,16 @@ def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None =
     xp = array_module(array)
     batch, _, length, _ = array.shape
     if cu_seqlens is None:
-        counts = lengths_or_full(lengths, batch, length, array)
-        columns = [xp.arange(batch), xp.zeros(batch), counts, xp.full(batch, length)]
-    else:
-        begins = xp.asarray(cu_seqlens, dtype=xp.int64)
-        counts = begins[1:] - begins[:-1]
-        columns = [xp.zeros(len(counts)), begins[:-1], counts, counts]
-    return xp.stack(columns, axis=1).astype(xp.int64)
+        full = np.array([(n, 0, length, length) for n in range(batch)])
+        every = constant(full, array)
+        if lengths is None:
+            return every
+        padded = every.copy()
+        padded[:, 2] = lengths_or_full(lengths, batch, length, array)
+        return padded
+    begins = xp.asarray(cu_seqlens, dtype=xp.int64)
+    counts = begins[1:] - begins[:-1]
+    return xp.stack([xp.zeros_like(counts), begins[:-1], counts, counts], axis=1)
 
 
 def ceil_div(count: int, size: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer_kernels.arrays import constant
 from minitransformer_kernels.guards import GUARDS
 
 from ..device import Array, as_array
@@ -111,7 +112,10 @@ def _check_shape(
 
 
 def lengths_of(function: str, name: str, lengths: Lengths, sequence: Tensor) -> Array | None:
-    """Return lengths as int32 on the sequences' device, having checked that they fit."""
+    """Return lengths as int64 on the sequences' device, having checked that they fit.
+
+    Those of the CPU are best: to look at a GPU's makes the CPU wait.
+    """
     if lengths is None:
         return None
     batch, _, longest, _ = sequence.shape
@@ -131,7 +135,7 @@ def lengths_of(function: str, name: str, lengths: Lengths, sequence: Tensor) -> 
             f"{function}: {name} must lie between 0 and {longest}, the length of the padded "
             f"sequences, got {array.tolist()}"
         )
-    return as_array(array, sequence.device, np.int32)
+    return _settled(array, sequence)
 
 
 def whole(function: str, name: str, number: int) -> int:
@@ -208,14 +212,21 @@ def _boundaries(function: str, cu_seqlens: Any, query: Tensor, key: Tensor) -> A
             f"{function}: packed sequences (cu_seqlens) lie one after the other in arrays "
             f"(1, H, T, E), of the same T for query and key; got {query.shape} and {key.shape}"
         )
-    array = as_array(array, query.device, np.int64)
     total = query.shape[2]
     if int(array[0]) or int(array[-1]) != total or bool((array[1:] < array[:-1]).any()):
         raise ValueError(
             f"{function}: cu_seqlens must rise from 0 to {total}, the rows of the packed "
             f"sequences, got {array.tolist()}"
         )
-    return array
+    return _settled(array, query)
+
+
+def _settled(integers: Array, sequence: Tensor) -> Array:
+    """Return integers as int64 on the sequences' device, where every layer asks for the same."""
+    array = as_array(integers, dtype=np.int64)
+    if isinstance(array, np.ndarray):
+        return constant(array, sequence.data)
+    return as_array(array, sequence.device)
 
 
 def check_algorithm(

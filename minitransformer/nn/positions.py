@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from .. import functions as F
-from ..device import as_array
+from ..device import Array, as_array
 from ..tensor import Tensor
 from .layers import Embedding, check_positive
 from .module import Module
+
+_KEPT = 128  # positions: sinusoids are computed for at least twice as many at a time
 
 
 class SinusoidalPositions(Module):
@@ -28,8 +31,11 @@ class SinusoidalPositions(Module):
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add to x (N, L, D) the waves at the positions offset, ..., offset + L - 1."""
-        waves = sinusoids(np.arange(offset, offset + x.shape[1]), self.d_model)
-        return x + Tensor(waves.astype(x.dtype), device=x.device)
+        length = x.shape[1]
+        block = max(_KEPT, 1 << length.bit_length())
+        first = offset // block * block
+        waves = _waves(first, first + 2 * block, self.d_model, x.dtype, x.device)
+        return x + Tensor(waves[offset - first : offset - first + length])
 
     def extra_repr(self) -> str:
         """Return the width."""
@@ -204,6 +210,12 @@ def grid_positions(shape: Sequence[int]) -> np.ndarray:
     axes = [np.linspace(-1, 1, size) if size > 1 else np.zeros(size) for size in shape]
     places = np.meshgrid(*axes, indexing="ij")
     return np.stack(places, axis=-1).reshape(math.prod(shape), len(axes))
+
+
+@lru_cache(maxsize=8)
+def _waves(first: int, end: int, width: int, dtype: np.dtype[Any], device: str) -> Array:
+    """Return `sinusoids` of a block of positions, kept for the steps to come."""
+    return as_array(sinusoids(np.arange(first, end), width), device, dtype)
 
 
 def sinusoids(positions: np.ndarray, width: int) -> np.ndarray:
