@@ -21,10 +21,12 @@
 | simulator.py  | what would the same kernel cost under Numba's own simulator?              |
 | numerics.py   | what does float32's rounding cost, far from zero and over long sequences? |
 | planner.py    | what are the planner's constants, and does it choose the fastest?         |
-| cubins.py     | what do the kernels need on real GPUs? (a compilation: needs no GPU)      |
 
 `harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
 `textbook.py` holds kernels as textbooks write them. It needs the extra `bench`.
+
+What kernels need of a GPU, such as registers, is not measured but compiled, on any machine:
+`python -m minitransformer_kernels.gate`.
 """
 
 import os

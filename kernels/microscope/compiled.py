@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
 from typing import Any, NamedTuple
 
 from numba.core.errors import NumbaError
 
 from .. import cubins
+from ..assembler import ptx
 from ..cuda import Launch
+from ..gpu import types_of
 from .gpus import Capability, Occupancy, occupancy
 
 MISSING = (
@@ -43,14 +44,13 @@ def compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled | str:
 
 def _compiled(launch: Launch, arguments: tuple[Any, ...]) -> Compiled:
     kernel = launch.kernel
-    types = tuple(map(kernel.on_gpu.typeof_pyval, arguments))
-    made = cubins.Specialisation(kernel.__name__, kernel, types, prod(launch.block))
+    types = types_of(arguments)
     found, float64 = {}, Counter[tuple[str, int]]()
     for architecture in cubins.ARCHITECTURES:
-        needs = cubins.needs(made, architecture)
+        needs = cubins.needs(kernel, types, architecture)
         shared = needs.shared + launch.shared
         fits = occupancy(architecture, launch.block, needs.registers, shared)
         found[architecture] = needs, fits
         if needs.float64 and not float64:
-            float64 = cubins.float64_lines(cubins.ptx(made, architecture, lineinfo=True))
+            float64 = cubins.float64_lines(ptx(kernel, types, architecture, lineinfo=True))
     return Compiled(found, float64)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import cubins
 from ..cpu import KernelError
 from ..cuda import Kernel
+from ..specialisations import HOSTS
 from . import Report, inspect, watch
 
 _SHAPE = (1, 1, 40, 16)  # (N, H, L, E) of the examples of this package
@@ -56,12 +56,12 @@ def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Report]:
         except Exception as error:
             raise ValueError(f"{path}: example() ended in {_described(error)}") from error
     attention, _, kernel = target.partition(".")
-    if attention not in cubins.HOSTS:
-        names = ", ".join(cubins.HOSTS)
+    if attention not in HOSTS:
+        names = ", ".join(HOSTS)
         raise ValueError(f"no target {target!r}; expected one of {names}, or FILE.py:KERNEL")
     draw = np.random.default_rng(seed).standard_normal
     inputs = [draw(_SHAPE, np.float32) for _ in range(3)]
-    return watch(lambda: cubins.HOSTS[attention](*inputs), kernel or None, **options)
+    return watch(lambda: HOSTS[attention](*inputs), kernel or None, **options)
 
 
 def launched(

@@ -61,8 +61,8 @@ def test_a_shape_that_makes_no_sense(capsys):
 
 
 def test_help_names_every_attention(capsys):
-    from minitransformer_kernels import cubins
+    from minitransformer_kernels.specialisations import HOSTS
 
     with pytest.raises(SystemExit):
         cli.main(["inspect", "--help"])
-    assert f"  {', '.join(cubins.HOSTS)}\n" in capsys.readouterr().out
+    assert f"  {', '.join(HOSTS)}\n" in capsys.readouterr().out
