@@ -73,27 +73,26 @@ class CudaKernel:
         try:
             loaded.launch(grid, block, arguments, shared, stream)
         except cuda.driver.CUDADriverError as error:
-            raise self._refused(str(error), loaded.registers(cuda), block, shared) from error
+            raise self._refused(str(error), loaded, block, shared, cuda) from error
 
     def _load(self, arguments: tuple[Any, ...], cuda: Any) -> Loaded:
         """Compile for the current GPU, and load there what comes of it."""
-        names = inspect.getfullargspec(self.kernel.function).args
+        name, names = self.kernel.__name__, inspect.getfullargspec(self.kernel.function).args
         if len(names) != len(arguments):
             raise KernelError(
-                f"kernel {self.kernel.__name__!r} takes {len(names)} arguments "
-                f"({', '.join(names)}), got {len(arguments)}"
+                f"kernel {name!r} takes {len(names)} arguments ({', '.join(names)}), "
+                f"got {len(arguments)}"
             )
         types, digits = types_of(arguments), cuda.Device().compute_capability
+        module = cuda.function.Module()
         try:
-            code = assembler.cubin(self.kernel, types, (int(digits[:-1]), int(digits[-1])))
+            module.load(assembler.cubin(self.kernel, types, (int(digits[:-1]), int(digits[-1]))))
         except Exception as error:
             raise KernelError(
-                f"kernel {self.kernel.__name__!r} does not compile for CUDA (sm_{digits}): {error}\n"
+                f"kernel {name!r} does not compile for CUDA (sm_{digits}): {error}\n"
                 f"Its arguments are {', '.join(map(str, types))}. A mistake in it is named with "
                 f"its line in a launch on NumPy arrays; {VARIABLE}=numba leaves all to Numba"
             ) from error
-        module = cuda.function.Module()
-        module.load(code)
         return Loaded(module.get_function(assembler.entry_name(self.kernel)), arguments, cuda)
 
     def _launch_by_numba(
@@ -106,9 +105,14 @@ class CudaKernel:
         ours = numba_cuda.external_stream((stream or cuda.get_current_stream()).ptr)
         self.kernel.on_gpu[grid, block, ours, shared](*arguments)
 
-    def _refused(self, reason: str, registers: int, block: Shape3, shared: int) -> KernelError:
+    def _refused(
+        self, reason: str, loaded: Loaded, block: Shape3, shared: int, cuda: Any
+    ) -> KernelError:
+        """What to say of a launch that CUDA did not make."""
         name, threads = self.kernel.__name__, prod(block)
         if "OUT_OF_RESOURCES" in reason or "INVALID_VALUE" in reason:
+            attribute = cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS
+            registers = cuda.driver.funcGetAttribute(attribute, loaded.function.ptr)
             return KernelError(
                 f"kernel {name!r}: the GPU cannot run blocks of {threads} threads with {registers} "
                 f"registers each and {shared:,} bytes of dynamic shared memory ({reason}). Use "
@@ -139,11 +143,6 @@ class Loaded:
         with self.lock:
             self.layout.pack_into(self.memory, 0, *_numbers(arguments))
             self.function(grid, block, self.places, shared, stream)
-
-    def registers(self, cuda: Any) -> int:
-        """Return how many registers each thread needs."""
-        attribute = cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS
-        return int(cuda.driver.funcGetAttribute(attribute, self.function.ptr))
 
 
 def types_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
