@@ -63,13 +63,15 @@ def same_model(ours: nn.Module, task: CopyTask) -> peers.Transformer:
     return model
 
 
-def exact_gradient(ours: nn.Module, task: CopyTask, tokens: Tokens) -> np.ndarray:
-    """Return the gradient at our weights, by the peer in float64.
+def exact_gradient(
+    ours: nn.Module, task: CopyTask, tokens: Tokens, device: str = "cpu"
+) -> np.ndarray:
+    """Return the gradient at our weights, by the peer in float64 on one of PyTorch's devices.
 
     More than rounding parts others from it: a ReLU near its bend may pass in float32 and not here.
     """
-    exact = same_model(ours, task).double()
-    their_loss(exact, *map(torch.from_numpy, tokens)).backward()
+    exact = same_model(ours, task).double().to(device)
+    their_loss(exact, *(torch.from_numpy(array).to(device) for array in tokens)).backward()
     return gradient(exact)
 
 

@@ -30,7 +30,7 @@ from .. import harness
 from .. import model as copying
 from . import clock
 from .clock import Device, Row, Run
-from .models import SCALES, Scale, our_decoder
+from .models import Scale, our_decoder, scale_on
 
 ARRAYS = 4, 1, 8, 12
 TURNS = 5
@@ -73,7 +73,7 @@ def rows(device: Device, size: str) -> Iterator[Row]:
         case = f"a kernel that does nothing, {count} array{'s' * (count > 1)}"
         for name, build in launchers(device, count).items():
             yield {"case": case, "contestant": name} | launching(device, build, CALLS[size])
-    for name, call in small_calls(device, SCALES[size]).items():
+    for name, call in small_calls(device, scale_on(device, size)).items():
         yield {"call": name} | making(device, call, CALLS[size])
 
 

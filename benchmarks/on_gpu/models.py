@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -100,10 +101,19 @@ def rows(device: Device, size: str) -> Iterator[harness.Row]:
         device: Where the models are.
         size: A key of `SCALES`.
     """
-    scale = SCALES[size]
+    scale = scale_on(device, size)
     for examples, sequences in zip(scale.examples, scale.sequences, strict=True):
         yield from training(device, scale.task, examples)
         yield from writing(device, scale, sequences)
+
+
+def scale_on(device: Device, size: str) -> Scale:
+    """Return the scale of a size; to rehearse on a GPU compiles what the full size needs."""
+    scale, full = SCALES[size], SCALES["full"]
+    if device.name == "cpu":
+        return scale
+    task = replace(full.task, layers=scale.task.layers)
+    return scale._replace(task=task, heads=full.heads, head_dim=full.head_dim)
 
 
 def training(device: Device, task: CopyTask, examples: int) -> Iterator[harness.Row]:
@@ -111,16 +121,18 @@ def training(device: Device, task: CopyTask, examples: int) -> Iterator[harness.
     random.manual_seed(0)
     ours = task.build("linear")
     tokens = copying.draw(task, examples)
-    truth = copying.exact_gradient(ours, task, tokens)
+    truth = copying.exact_gradient(ours, task, tokens, device.torch_device)
     eager, compiled, replayed = (
         copying.same_model(ours, task).to(device.torch_device) for _ in range(3)
     )
     steps = {
         harness.OURS: lambda: copying.our_step(ours.to(device.name), tokens),
         EAGER: lambda: copying.their_step(eager, tokens),
-        COMPILED: lambda: compiled_step(device, compiled, tokens),
+        COMPILED: lambda: compiled_step(compiled, tokens, "inductor"),
         GRAPH: lambda: graphed_training_step(replayed, tokens),
     }
+    if device.name == "cpu":
+        del steps[COMPILED]  # the compilation takes minutes there
     contestants = {name: Contestant(each(build), allowed=BEND) for name, build in steps.items()}
     case = f"a training step of S1's model, length {task.length}, batch {examples}"
     for row in clock.race(device, case, contestants, partial(gradient_error, truth)):
@@ -144,10 +156,9 @@ def gradient_error(truth: np.ndarray, model: Any) -> float:
 
 
 def compiled_step(
-    device: Device, model: peers.Transformer, tokens: copying.Tokens
+    model: peers.Transformer, tokens: copying.Tokens, backend: str
 ) -> Callable[[], peers.Transformer]:
     """Return a training step whose layers are compiled: one of each kind, for all of that kind."""
-    backend = "inductor" if device.name == "cuda" else "eager"  # on a CPU C++ takes minutes
     for layer in model.modules():
         if isinstance(layer, peers.EncoderLayer | peers.DecoderLayer):
             layer.compile(backend=backend, dynamic=False)

@@ -36,29 +36,31 @@ from . import clock
 from .clock import Array, Contestant, Device, deferred
 from .decoding import FastWeights, Sums, graphed
 
-H, E = 8, 64
+HEADS = 8
 EAGER, GRAPH = "PyTorch eager", "PyTorch CUDA graph"
 CACHED = "PyTorch scaled_dot_product_attention"
 LINEAR = f"{harness.OURS} linear"
 
 Rows = Iterator[harness.Row]
+Shape = tuple[int, int, int]  # N, H and E
 Arrays = tuple[Array, ...]
 Sets = Sequence[Arrays]  # of inputs, that calls rotate among
-Kind = Callable[[int, int, int], torch.nn.Module]  # by the numbers of sequences and heads, and E
+Kind = Callable[..., torch.nn.Module]  # by the numbers of sequences and heads, and E
 Call = Callable[[], torch.Tensor]
 
 
 class Scale(NamedTuple):
-    """What is asked: sequences at a time, tokens before the next, and local attention's window."""
+    """What is asked: sequences at a time, tokens before the next, the window, and E."""
 
     batches: tuple[int, ...]
     positions: tuple[int, ...]
     window: int
+    head_dim: int
 
 
 SCALES = {
-    "full": Scale((1, 256), (3072, 256, 16384), 256),
-    "rehearsal": Scale((2,), (24,), 8),
+    "full": Scale((1, 256), (3072, 256, 16384), 256, 64),
+    "rehearsal": Scale((2,), (24,), 8, 16),
 }
 
 
@@ -67,41 +69,44 @@ def rows(device: Device, size: str) -> Rows:
 
     Args:
         device: Where the attentions are.
-        size: A key of `SCALES`.
+        size: A key of `SCALES`; to rehearse on a GPU compiles what the full size needs.
     """
-    batches, positions, window = SCALES[size]
-    for batch in batches:
-        yield from counted(batch, linear(device, batch))
+    batches, positions, window, head_dim = SCALES[size]
+    if device.name == "cuda":
+        head_dim = SCALES["full"].head_dim
+    shapes = [(batch, HEADS, head_dim) for batch in batches]
+    for shape in shapes:
+        yield from counted(shape, linear(device, shape))
         for position in positions:
-            yield from counted(batch, softmax(device, batch, position))
-    for batch in batches:
-        yield from counted(batch, delta(device, batch))
-        yield from counted(batch, local(device, batch, window))
+            yield from counted(shape, softmax(device, shape, position))
+    for shape in shapes:
+        yield from counted(shape, delta(device, shape))
+        yield from counted(shape, local(device, shape, window))
 
 
-def counted(batch: int, rows: Rows) -> Rows:
+def counted(shape: Shape, rows: Rows) -> Rows:
     """Add how many tokens a second that is."""
     for row in rows:
         milliseconds = row["median_ms"]
-        rate = {"tokens_per_second": 1e3 * batch / milliseconds if milliseconds else None}
+        rate = {"tokens_per_second": 1e3 * shape[0] / milliseconds if milliseconds else None}
         yield row | rate
 
 
-def linear(device: Device, batch: int) -> Rows:
+def linear(device: Device, shape: Shape) -> Rows:
     """Yield the rows of linear attention."""
-    tokens, states = linear_inputs(device, batch)
+    tokens, states = linear_inputs(device, shape)
     memories = [(S, Z[:, :, None]) for S, Z in states]
     ours = our_linear_step(tokens, states)
-    yield from summed(device, f"a token of linear attention, batch {batch}", Sums, ours, memories,
-                      tokens)  # fmt: skip
+    case = f"a token of linear attention, batch {shape[0]}"
+    yield from summed(device, case, Sums, ours, memories, tokens)
 
 
-def delta(device: Device, batch: int) -> Rows:
+def delta(device: Device, shape: Shape) -> Rows:
     """Yield the rows of the delta rule."""
-    count = sets(device, batch, E)
-    tokens = [token(device, batch, seed) for seed in range(count)]
-    states = [device.random(batch, H, E, E, seed=seed) for seed in range(count)]
-    beta = device.xp.full((batch, H), 0.5, device.xp.float32)
+    count = sets(device, shape, shape[2])
+    tokens = [token(device, shape, seed) for seed in range(count)]
+    states = [device.random(*shape, shape[2], seed=seed) for seed in range(count)]
+    beta = device.xp.full(shape[:2], 0.5, device.xp.float32)
     inputs: list[Any] = [[Tensor(x[:, :, 0]) for x in each] for each in tokens]
     rate, past = Tensor(beta), [DeltaState(Tensor(W)) for W in states]
 
@@ -111,7 +116,7 @@ def delta(device: Device, batch: int) -> Rows:
         return output.data
 
     given = [(*each, beta[:, :, None, None]) for each in tokens]
-    case = f"a token of the delta rule, batch {batch}"
+    case = f"a token of the delta rule, batch {shape[0]}"
     yield from summed(device, case, FastWeights, step, [(W,) for W in states], given)
 
 
@@ -146,68 +151,70 @@ def summed(
     yield from clock.race(device, case, contestants, error_from(device, truth))
 
 
-def softmax(device: Device, batch: int, position: int) -> Rows:
+def softmax(device: Device, shape: Shape, position: int) -> Rows:
     """Yield the rows of softmax attention after so many tokens."""
-    caches = key_value_arrays(device, batch, position)
-    tokens = [token(device, batch, seed) for seed in range(len(caches))]
+    caches = key_value_arrays(device, shape, position)
+    tokens = [token(device, shape, seed) for seed in range(len(caches))]
     ours = our_cached_step(SoftmaxAttention(), caches, tokens)
     contestants = {
         harness.OURS: Contestant(ours),
-        LINEAR: Contestant(our_linear_step(*linear_inputs(device, batch)), comparable=False),
+        LINEAR: Contestant(our_linear_step(*linear_inputs(device, shape)), comparable=False),
         CACHED: Contestant(their_cached_step(device, caches, tokens)),
         f"{CACHED}, bfloat16": Contestant(
             deferred(lambda: their_cached_step(device, caches, tokens, torch.bfloat16)), "bfloat16"
         ),
     }
-    case = f"a token of softmax attention after {position:,}, batch {batch}"
+    case = f"a token of softmax attention after {position:,}, batch {shape[0]}"
     error = error_from(device, exact_cached(device, caches[0], tokens[0]))
     yield from clock.race(device, case, contestants, error)
 
 
-def local(device: Device, batch: int, window: int) -> Rows:
+def local(device: Device, shape: Shape, window: int) -> Rows:
     """Yield the rows of local attention; ours moves its keys up, so that it gets its own."""
-    caches = key_value_arrays(device, batch, window)
-    tokens = [token(device, batch, seed) for seed in range(len(caches))]
+    caches = key_value_arrays(device, shape, window)
+    tokens = [token(device, shape, seed) for seed in range(len(caches))]
     own = [(keys.copy(), values.copy()) for keys, values in caches]
     contestants = {
         harness.OURS: Contestant(our_cached_step(LocalAttention(window), own, tokens)),
         CACHED: Contestant(their_cached_step(device, caches, tokens)),
     }
-    case = f"a token of local attention, window {window}, batch {batch}"
+    case = f"a token of local attention, window {window}, batch {shape[0]}"
     error = error_from(device, exact_cached(device, caches[0], tokens[0]))
     yield from clock.race(device, case, contestants, error)
 
 
-def sets(device: Device, batch: int, vectors: int) -> int:
+def sets(device: Device, shape: Shape, vectors: int) -> int:
     """Return how many sets of inputs to rotate, of so many vectors for each head."""
-    return device.sets(4 * batch * H * vectors * E)
+    return device.sets(4 * vectors * math.prod(shape))
 
 
-def token(device: Device, batch: int, seed: int) -> Arrays:
+def token(device: Device, shape: Shape, seed: int) -> Arrays:
     """Return the query, key and value of a token, (N, H, 1, E) each."""
-    query, key, value = device.random(3, batch, H, 1, E, seed=seed)
+    batch, heads, head_dim = shape
+    query, key, value = device.random(3, batch, heads, 1, head_dim, seed=seed)
     return query, key, value
 
 
-def linear_inputs(device: Device, batch: int) -> tuple[Sets, list[LinearState]]:
+def linear_inputs(device: Device, shape: Shape) -> tuple[Sets, list[LinearState]]:
     """Return tokens, and the sums before each; Z is positive, as sums of features are."""
-    seeds = range(sets(device, batch, E))
+    seeds = range(sets(device, shape, shape[2]))
     states = [
         LinearState(
-            device.random(batch, H, E, E, seed=seed),
-            E * abs(device.random(batch, H, E, seed=seed + 1)),
+            device.random(*shape, shape[2], seed=2 * seed),
+            shape[2] * abs(device.random(*shape, seed=2 * seed + 1)),
         )
         for seed in seeds
     ]
-    return [token(device, batch, seed) for seed in seeds], states
+    return [token(device, shape, seed) for seed in seeds], states
 
 
-def key_value_arrays(device: Device, batch: int, position: int) -> Sets:
+def key_value_arrays(device: Device, shape: Shape, position: int) -> Sets:
     """Return keys and values (N, H, position + 1, E) of so many tokens, with room for one."""
-    seeds = range(sets(device, batch, 2 * position))
-    shape = batch, H, position + 1, E
+    seeds = range(sets(device, shape, 2 * position))
+    batch, heads, head_dim = shape
+    sizes = batch, heads, position + 1, head_dim
     return [
-        (device.random(*shape, seed=2 * seed), device.random(*shape, seed=2 * seed + 1))
+        (device.random(*sizes, seed=2 * seed), device.random(*sizes, seed=2 * seed + 1))
         for seed in seeds
     ]
 
@@ -269,8 +276,7 @@ def their_summed_step(
     """Return the peer's step, whose calls go through `launched`."""
     calls = []
     for memory, given in zip(memories, inputs, strict=True):
-        batch, heads = memory[0].shape[:2]
-        module = kind(batch, heads, E).to(device.torch_device)
+        module = kind(*given[0].shape[:2], given[0].shape[3]).to(device.torch_device)
         calls.append(launched(partial(module, *map(device.tensor, given))))
         fill(module, map(device.tensor, memory))  # afterwards: a capture makes calls as well
     return lambda call: calls[call % len(calls)]()
@@ -289,7 +295,7 @@ def fill(module: torch.nn.Module, sums: Iterable[torch.Tensor]) -> None:
 
 def exact_summed(device: Device, kind: Kind, memory: Arrays, given: Arrays) -> np.ndarray:
     """Return the first head's output of the peer in float64."""
-    module = kind(1, 1, E).double()
+    module = kind(1, 1, given[0].shape[3]).double()
     fill(module, (torch.from_numpy(first_head(device, x)) for x in memory))
     output: np.ndarray = module(*(torch.from_numpy(first_head(device, x)) for x in given)).numpy()
     return output
