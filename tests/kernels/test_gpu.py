@@ -22,6 +22,8 @@ from minitransformer_kernels import assembler, gpu, guards
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import Kernel, cuda
 
+from ..conftest import why_no_cuda
+
 with_assembler = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None, reason="needs the extra cuda13"
 )
@@ -445,6 +447,25 @@ def test_types_are_what_numba_cuda_makes_of_the_arguments() -> None:
 
 
 @with_assembler
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_cupys_own_arrays_are_like_their_stand_ins(layout: str) -> None:
+    """CuPy's arrays over host memory, which works without a GPU as long as nobody reads them."""
+    cupy = pytest.importorskip("cupy")
+    base = np.zeros((4, 6), np.float32)
+    memory = cupy.cuda.UnownedMemory(base.ctypes.data, base.nbytes, base, device_id=0)
+    real = cupy.ndarray(base.shape, base.dtype, cupy.cuda.MemoryPointer(memory, 0))
+    if layout == "broadcast":
+        real, fake = cupy.broadcast_to(real[0], (4, 6)), np.broadcast_to(base[0], (4, 6))
+    else:
+        real, fake = LAYOUTS[layout](real), LAYOUTS[layout](base)
+    assert gpu.types_of((real,)) == gpu.types_of((FakeArray(fake),))
+    numbers, expected = gpu._numbers((real,)), gpu._numbers((FakeArray(fake),))
+    if not real.size:  # then it may be anywhere
+        numbers[4] = expected[4]
+    assert numbers == expected
+
+
+@with_assembler
 def test_the_driver_finds_what_numba_would_have_it_find(cupy: FakeCupy) -> None:
     from numba.cuda.cudadrv.devicearray import _make_strided_memory_view
     from numba.cuda.dispatcher import _Kernel
@@ -512,3 +533,69 @@ def test_what_the_assembler_says_is_in_the_error() -> None:
     with pytest.raises(Exception, match="NVJITLINK") as caught:
         assembler.assemble(".version 8.0\n.target sm_90\nnonsense", (9, 0))
     assert "nonsense" in "".join(caught.value.__notes__)
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real_cupy() -> Any:
+    """CuPy with a GPU, or a visible skip."""
+    if reason := why_no_cuda():
+        pytest.skip(reason)
+    cupy = pytest.importorskip("cupy")
+    if not isinstance(cupy.cuda.function.CPointer, type):
+        pytest.skip("a stand-in for CuPy launches nothing")
+    return cupy
+
+
+@cuda.jit
+def write_down(x, flag, whole, pair, single, unsigned, out):
+    """Write each argument down, and the sum of x."""
+    if cuda.grid(1) == 0:
+        total = 0.0
+        for i in range(x.shape[0]):
+            for j in range(x.shape[1]):
+                total += x[i, j]
+        out[0], out[1], out[2] = total, flag, whole
+        out[3], out[4], out[5], out[6] = pair[0], pair[1], single, unsigned
+
+
+@pytest.mark.parametrize(
+    ("layout", "by_numba"),
+    [(layout, False) for layout in sorted(LAYOUTS.keys() - {"flat", "column", "broadcast"})]
+    + [("C", True), ("sliced", True)],
+)
+def test_every_kind_of_argument_arrives(real_cupy: Any, layout: str, by_numba: bool) -> None:
+    kernel = Kernel(write_down.function, {})
+    kernel.on_cuda.by_numba = by_numba
+    x = LAYOUTS[layout](real_cupy.arange(24.0).reshape(4, 6))
+    out = real_cupy.zeros(7)
+    kernel[2, 32](x, True, -7, (2.5, np.int32(-3)), np.float32(0.1), 1 << 63, out)
+    expected = [float(x.sum()), 1, -7, 2.5, -3, np.float32(0.1), 2.0**63]
+    np.testing.assert_array_equal(real_cupy.asnumpy(out), expected)
+
+
+def test_a_launch_can_be_captured_in_a_cuda_graph(real_cupy: Any) -> None:
+    """What is captured must neither wait nor allocate; then the graph repeats it."""
+    x, y = real_cupy.zeros(100, np.float32), real_cupy.ones(100, np.float32)
+    stream = real_cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        add[4, 32](x, y, 1)
+        stream.begin_capture()
+        add[4, 32](x, y, 2)
+        add[4, 32, stream](x, y, 3)
+        graph = stream.end_capture()
+        for _ in range(10):
+            graph.launch(stream)
+    stream.synchronize()
+    np.testing.assert_array_equal(real_cupy.asnumpy(x), 1 + 10 * (2 + 3))
+
+
+def test_a_gpu_that_cannot_run_it_says_so(real_cupy: Any) -> None:
+    x = real_cupy.zeros(4, np.float32)
+    message = "'add': the GPU cannot run blocks of 4 threads with .* and 1,073,741,824 bytes"
+    with pytest.raises(KernelError, match=message):
+        add[1, 4, 0, 1 << 30](x, x, 1)
+    add[1, 4](x, x + 1, 1)  # and is none the worse for it
+    assert float(x.sum()) == 4
