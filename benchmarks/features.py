@@ -69,7 +69,7 @@ def their_passes(
 
 def their_favor(x: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:
     """exp(s W x - s² |x|² / 2) / sqrt(R)."""
-    scaled = x * E**-0.25
+    scaled = x * x.shape[-1] ** -0.25
     half_square = (scaled * scaled).sum(-1, keepdim=True) / 2
     return torch.exp(scaled @ projection.T - half_square) * len(projection) ** -0.5
 
@@ -82,7 +82,8 @@ def their_dpfp(x: torch.Tensor, nu: int) -> torch.Tensor:
 
 def their_cosformer(x: torch.Tensor) -> torch.Tensor:
     """relu(x) cos, relu(x) sin."""
-    angle = torch.arange(L)[:, None] * (math.pi / (2 * L))
+    length = x.shape[-2]
+    angle = torch.arange(length, device=x.device)[:, None] * (math.pi / (2 * length))
     r = x.relu()
     return torch.cat([r * angle.cos(), r * angle.sin()], -1)
 

@@ -15,6 +15,7 @@ from . import THREADS
 torch.set_num_threads(THREADS)
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
 def softmax_eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -27,16 +28,19 @@ def features(x: Tensor) -> Tensor:
     return F.elu(x) + 1
 
 
-def linear_chunkwise(query: Tensor, key: Tensor, value: Tensor, chunk: int = 64) -> Tensor:
+def linear_chunkwise(
+    query: Tensor, key: Tensor, value: Tensor, chunk: int = 64, phi: Map = features
+) -> Tensor:
     """Causal linear attention, chunk by chunk; PyTorch derives the backward.
 
-    Of eight ways to write it, this took the least time at L = 1024 and 4096, forward and backward.
-    It carries the state in a loop: a chunk then stays in the cache, while the forms that compute
-    all chunks at once, or `cumsum` all states, go through memory a dozen times. A mask that is
-    multiplied beats `tril`.
+    Of eight ways to write it, this took the least time on a CPU at L = 1024 and 4096, forward and
+    backward. It carries the state in a loop: a chunk then stays in the cache, while the forms that
+    compute all chunks at once, or `cumsum` all states, go through memory a dozen times. A mask that
+    is multiplied beats `tril`.
     """
-    batch, heads, length, width = query.shape
-    q, k = (features(x).flatten(0, 1) for x in (query, key))  # (N H, L, E)
+    batch, heads, length, _ = query.shape
+    q, k = (phi(x).flatten(0, 1) for x in (query, key))  # (N H, L, E)
+    width = q.shape[-1]
     v = value.flatten(0, 1)  # (N H, L, M)
     mask = q.new_ones(chunk, chunk).tril()
     state = q.new_zeros(batch * heads, width, v.shape[-1])  # S: (N H, E, M)
@@ -50,6 +54,23 @@ def linear_chunkwise(query: Tensor, key: Tensor, value: Tensor, chunk: int = 64)
         state = torch.baddbmm(state, k_t.mT, v_t)
         total = total + k_t.sum(1, keepdim=True)
     return torch.cat(outputs, 1).view(batch, heads, length, -1)
+
+
+def linear_at_once(
+    query: Tensor, key: Tensor, value: Tensor, chunk: int = 64, phi: Map = features
+) -> Tensor:
+    """Causal linear attention, all chunks at once: few operations, but on much memory.
+
+    What a GPU is given: there each operation costs a launch, and nothing stays in a cache.
+    """
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (phi(query), phi(key), value))
+    sums = k.mT @ v  # (N, H, L / C, E, M), of each chunk
+    state = sums.cumsum(2) - sums  # of those before it
+    total = k.sum(-2, keepdim=True)
+    total = total.cumsum(2) - total  # (N, H, L / C, 1, E)
+    scores = q @ k.mT * q.new_ones(chunk, chunk).tril()
+    denominator = scores.sum(-1, keepdim=True) + (q * total).sum(-1, keepdim=True)
+    return ((scores @ v + q @ state) / denominator).flatten(2, 3)
 
 
 def linear_quadratic(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -74,7 +95,7 @@ def relative_quadratic(query: Tensor, key: Tensor, value: Tensor, embedding: Ten
     length, furthest = query.shape[-2], embedding.shape[1] // 2
     q, k = features(query), features(key)
     weights = F.softplus(q @ embedding[:, : furthest + 1].mT)  # (N, H, L, k + 1)
-    place = torch.arange(length)
+    place = torch.arange(length, device=query.device)
     rows = (furthest + place - place[:, None]).clamp(0, furthest)  # of the embedding, r + k
     scores = q @ k.mT + weights.gather(-1, rows.expand(*q.shape[:2], -1, -1))
     scores = scores * scores.new_ones(length, length).tril()
@@ -96,8 +117,8 @@ def fourier_quadratic(
     """
     q, k = features(query), features(key)
     turn = (positions[..., None, :] * frequency[:, None]).sum(-1)  # (H, L, E)
-    angle = (turn + phase[:, None]).float()
-    turn = turn.float()
+    angle = (turn + phase[:, None]).to(query.dtype)
+    turn = turn.to(query.dtype)
     scaled = amplitude[:, None] * q
     q_hat = torch.cat([scaled * angle.cos(), scaled * angle.sin(), q], -1)  # (N, H, L, 3 E)
     k_hat = torch.cat([k * turn.cos(), k * turn.sin(), k], -1)
@@ -294,12 +315,13 @@ def delta_chunkwise(
     q, k, v = (x.flatten(0, 1) for x in (query, key, value))  # (N H, L, E)
     rate = beta.flatten(0, 1)[..., None]
     mask, strict = (q.new_ones(chunk, chunk).tril(d) for d in (0, -1))
+    one = mask - strict
     state = q.new_zeros(q.shape[0], q.shape[-1], v.shape[-1])  # W: (N H, E, M)
     outputs = []
     chunks = (x.split(chunk, 1) for x in (q, k, v, rate))
     for q_t, k_t, v_t, rate_t in zip(*chunks, strict=True):
         # (I + strict(K K^T) diag(beta)) R = V - K W, in terms of U = diag(beta) R.
-        system = torch.eye(chunk) + torch.bmm(rate_t * k_t, k_t.mT) * strict
+        system = one + torch.bmm(rate_t * k_t, k_t.mT) * strict
         wanted = rate_t * torch.baddbmm(v_t, k_t, state, alpha=-1)
         writes = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
         scores = torch.bmm(q_t, k_t.mT) * mask  # (N H, C, C)

@@ -62,12 +62,14 @@ class Device:
         xp: The array module, CuPy or NumPy.
         torch_device: The same device's name in PyTorch.
         deadline: When to start no more races, by `time.monotonic`.
+        hasty: Whether times do not matter, as in a rehearsal: turns are then few and short.
     """
 
     name: str
     xp: Any
     torch_device: str
     deadline: float = math.inf
+    hasty: bool = False
 
     def array(self, data: Any) -> Array:
         """Our array with the numbers of a NumPy array."""
@@ -175,22 +177,23 @@ def _meter(hook: type[Any]) -> Any:
     return Meter()
 
 
-def on(name: str, seconds: float = math.inf) -> Device:
+def on(name: str, seconds: float = math.inf, hasty: bool = False) -> Device:
     """Return a device.
 
     Args:
         name: "cuda" or "cpu".
         seconds: How long it may start races.
+        hasty: Whether times do not matter.
 
     Raises:
         RuntimeError: It cannot be used here; the message says what is missing.
     """
     deadline = time.monotonic() + seconds
     if name == "cpu":
-        return Device("cpu", np, "cpu", deadline)
+        return Device("cpu", np, "cpu", deadline, hasty)
     if problem := cuda_problem() or _torch_problem():
         raise RuntimeError(f"benchmarks: cannot measure on a GPU: {problem}")
-    return Device("cuda", importlib.import_module("cupy"), "cuda", deadline)
+    return Device("cuda", importlib.import_module("cupy"), "cuda", deadline, hasty)
 
 
 def _torch_problem() -> str | None:
@@ -211,20 +214,21 @@ def _torch_problem() -> str | None:
 
 
 class _Entry(NamedTuple):
-    """A contestant who may start: its error, its memory, and how often it is called in a turn."""
+    """A contestant who may start.
+
+    Attributes:
+        run: What to call.
+        error: Of what it returned.
+        peak: The most bytes that it held.
+        seconds: That a call took, about.
+        calls: In a turn.
+    """
 
     run: Run
     error: float | None
     peak: int | None
     seconds: float
-
-    @property
-    def calls(self) -> int:
-        return max(1, min(MOST_CALLS, math.ceil(TURN / self.seconds)))
-
-    @property
-    def turn(self) -> float:
-        return self.calls * self.seconds
+    calls: int
 
 
 def race(
@@ -257,6 +261,7 @@ def race(
             entries[name] = _admit(device, contestant, error)
         except Exception as problem:
             failed[name] = reason(problem)
+            device.free()
     times = _turns(device, entries, failed, rounds)
     ours = None if harness.OURS in failed else _median(times.get(harness.OURS))
     for name, contestant in contestants.items():
@@ -307,7 +312,8 @@ def _admit(device: Device, contestant: Contestant, error: Callable[[Any], float]
     device.free()
     peak = device.peak(contestant.run)
     seconds, _ = device.time(contestant.run, 1, first=1)
-    return _Entry(contestant.run, wrong, peak, max(seconds, 1e-7))
+    enough = 1 if device.hasty else math.ceil(TURN / max(seconds, 1e-7))
+    return _Entry(contestant.run, wrong, peak, seconds, max(1, min(MOST_CALLS, enough)))
 
 
 def _turns(
@@ -319,8 +325,9 @@ def _turns(
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in entries}
     names = list(entries)
-    together = max(sum(entry.turn for entry in entries.values()), TURN)
-    rounds = max(FEWEST_ROUNDS, min(rounds, int(RACE / together)))
+    together = sum(entry.calls * entry.seconds for entry in entries.values())
+    enough = 0 if device.hasty else int(RACE / max(together, TURN))
+    rounds = max(FEWEST_ROUNDS, min(rounds, enough))
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             entry = entries[name]
