@@ -16,6 +16,8 @@ what it wants from what the others left. So is a barrier that counts:
 
     y = cuda.shfl_down_sync(m, x, 1)     sent = x; meet(); y = warp_down(sent, m, 1)
     n = cuda.syncthreads_count(p)        sent = p; barrier(); n = block_count(sent)
+
+Where one warp operation follows another and does not send what came of it, they share a meeting.
 """
 
 from __future__ import annotations
@@ -171,6 +173,7 @@ def canonical(
     body = _without_tuples(form, _with_own_arguments(form, body))
     body = [_Sizes(form).visit(statement) for statement in body]
     _give_definitions_their_own_name(form, body)
+    body = _with_shared_meetings(form, body)
     form.body = [ast.fix_missing_locations(statement) for statement in body]
     _check_arrays(form)
     return form
@@ -215,6 +218,49 @@ def _check_arrays(form: Canonical) -> None:
                 f"local array {node.id!r} is used as a whole",
                 "Pass its elements, or the array itself to a device function",
             )
+
+
+def _with_shared_meetings(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Let warp operations that stand in a row meet once: all send, and then all take.
+
+    None may send what came of one before, or what it reads in memory: the meeting in between may be
+    what orders that after another lane's write.
+    """
+    new: list[ast.stmt] = []
+    meeting, taken, index = 0, set[str](), 0  # where the last ones meet, and what they have taken
+    while index < len(body):
+        match body[index : index + 3]:
+            case [
+                ast.Assign(targets=[ast.Name(id=sent)], value=value) as send,
+                ast.Expr() as meet,
+                ast.Assign(targets=[ast.Name(id=target)]) as take,
+            ] if sent in form.sent and not is_barrier(meet):
+                if taken and _is_of_other_names(value, taken):
+                    new.insert(meeting, send)
+                    meeting += 1
+                else:
+                    meeting, taken = len(new) + 1, set()
+                    new += [send, meet]
+                new.append(take)
+                taken.add(target)
+                index += 3
+            case [statement, *_]:
+                for part in ("body", "orelse"):
+                    if inner := getattr(statement, part, None):
+                        setattr(statement, part, _with_shared_meetings(form, inner))
+                new.append(statement)
+                taken = set()
+                index += 1
+    return new
+
+
+def _is_of_other_names(value: ast.expr, names: set[str]) -> bool:
+    """Whether an expression reads neither memory nor any of these names."""
+    memory = ast.Subscript | ast.Attribute
+    return not any(
+        isinstance(n, memory) or (isinstance(n, ast.Name) and n.id in names)
+        for n in ast.walk(value)
+    )
 
 
 class _Sizes(ast.NodeTransformer):

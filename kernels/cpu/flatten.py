@@ -363,7 +363,8 @@ class _Scope:
                 result = self.flattener.fresh(f"{_text(node.func)}_result")
                 self.before += self.call(node, result)
                 return ast.Name(result, ast.Load())
-        self.operands(node, [field for field in node._fields if field != "func"])
+        plain = isinstance(node, ast.Call) and not self.has_effect(node.func)
+        self.operands(node, [field for field in node._fields if field != "func" or not plain])
         return self.keep(node) if self.is_effect(node) else node
 
     def operands(self, node: ast.AST, fields: Iterable[str], then: Iterable[ast.expr] = ()) -> None:

@@ -286,6 +286,36 @@ def shuffles_of_every_kind(x, out, wide, narrow, small):
     small[i] = cuda.shfl_xor_sync(FULL, int32(x[i]), 1)
 
 
+@launched(2, 50, integers(100, 100), counts(100, 6))
+@launched(1, (7, 11), integers(100, 77), counts(77, 6))
+@cuda.jit
+def several_in_a_row(x, out):
+    """Those that send what they had before can meet once; some send what another took."""
+    tile = cuda.shared.array((2, 100), int64)
+    t = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y
+    i = cuda.blockIdx.x * cuda.blockDim.x * cuda.blockDim.y + t
+    value = x[i]
+    above = cuda.shfl_down_sync(FULL, value, 1)
+    below = cuda.shfl_up_sync(FULL, 3 * value, 2)
+    both = cuda.shfl_xor_sync(FULL, above + below, 5)
+    out[i, 0], out[i, 1], out[i, 2] = above, below, both
+    value = cuda.shfl_xor_sync(FULL, value, 1)
+    out[i, 3] = cuda.shfl_xor_sync(FULL, value, 1)
+    for k in range(2):
+        tile[k, t] = value + k
+        cuda.syncwarp()
+        beside = cuda.shfl_xor_sync(FULL, value, 1)
+        written = cuda.shfl_xor_sync(FULL, tile[k, t - t % 32], 3)
+        out[i, 4 + k] = beside + 1000 * written
+
+
+@launched(1, 40, floats(40), ints(40))
+@cuda.jit
+def bits_of_what_others_sent(x, out):
+    """A method of the value of a device function with warp operations in it."""
+    out[cuda.threadIdx.x] = np.float32(warp_max(x[cuda.threadIdx.x])).view(np.int32)
+
+
 @launched(2, 64, integers(2, 128), counts(128))
 @cuda.jit
 def neighbours_through_shared_memory(x, out):
