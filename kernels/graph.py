@@ -119,9 +119,7 @@ class Edges:
     @cached_property
     def by_key(self) -> tuple[Walk, ...]:
         """How to sum over the edges to each key: the transposed matrix."""
-        xp = array_module(self.columns)
-        order = xp.argsort(self.columns, kind="stable")
-        offsets = xp.searchsorted(self.columns[order], xp.arange(self.num_keys + 1))
+        offsets, order = _by_owner(self.columns, self.num_keys)
         return _in_pieces(Walk(offsets, order, self.rows[order]))
 
 
@@ -153,16 +151,27 @@ def _rows_of(offsets: Array, count: int) -> Array:
     return xp.searchsorted(offsets[1:], xp.arange(count), side="right")
 
 
-def _in_pieces(walk: Walk) -> tuple[Walk, ...]:
-    """The walk; or one over pieces of at most SPAN edges, and one over the pieces of each row."""
+def _by_owner(owners: Array, count: int) -> tuple[Array, Array]:
+    """The places of owner 0, then of owner 1, ...; and where each one's begin among them."""
+    xp = array_module(owners)
+    order = xp.argsort(owners, kind="stable")
+    return xp.searchsorted(owners[order], xp.arange(count + 1)), order
+
+
+def _in_pieces(walk: Walk, enough: int | None = None) -> tuple[Walk, ...]:
+    """The walk; or one over pieces of at most SPAN edges, and one over the pieces of each row.
+
+    A number of pieces that is `enough` in any case saves counting them, for which the CPU waits
+    for a GPU; those too many have no edges.
+    """
     xp = array_module(walk.offsets)
     counts = -(-xp.diff(walk.offsets) // SPAN)
-    if not counts.size or int(counts.max()) <= 1:
+    if enough is None and (not counts.size or int(counts.max()) <= 1):
         return (walk,)
     first = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(counts)])  # piece of each row
-    pieces = xp.arange(int(first[-1]))
-    row = _rows_of(first, len(pieces))
-    begins = walk.offsets[row] + SPAN * (pieces - first[row])
+    pieces = xp.arange(int(first[-1]) if enough is None else enough)
+    row = xp.minimum(_rows_of(first, len(pieces)), len(counts) - 1)
+    begins = xp.minimum(walk.offsets[row] + SPAN * (pieces - first[row]), walk.offsets[-1])
     offsets = xp.concatenate([begins, walk.offsets[-1:]])
     return Walk(offsets, walk.edges, walk.others), Walk(first, pieces, pieces)
 
@@ -575,3 +584,30 @@ def _dropped(p: Array, dropout: float, seed: int) -> Array:
     numbers = dropout_arguments(dropout, seed, p.dtype.type)
     _launch(_drop_kernel(kernel_dtype(p)), p.shape, p, *numbers, w)
     return w
+
+
+def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:
+    """The sum of the rows of each owner: what `x[owners]` sends back to x.
+
+    CuPy's `add.at` adds in another order at each call, with atomic operations, and so gives other
+    last digits. Here they are added in the order of the rows.
+
+    Args:
+        rows: `(T, D)` float32 or float64.
+        owners: `(T,)` int64 in 0 .. count - 1.
+        count: V, how many owners there are.
+
+    Returns:
+        `(V, D)`.
+    """
+    xp, (length, width) = array_module(rows), rows.shape
+    if not rows.size:
+        return xp.zeros((count, width), rows.dtype)
+    offsets, order = _by_owner(owners, count)
+    walk = Walk(offsets, order, order)
+    walks = _in_pieces(walk, count + length // SPAN) if length > SPAN else (walk,)
+    ones = xp.ones((1, length), rows.dtype)
+    parts = [
+        _mixed(ones, rows[None, :, at : at + COLUMNS], walks)[0] for at in range(0, width, COLUMNS)
+    ]
+    return xp.concatenate(parts, axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 from minitransformer_kernels.arrays import constant
 from minitransformer_kernels.guards import GUARDS
 
-from ..device import Array, as_array
+from ..device import Array, as_array, device_of
 from ..tensor import Tensor
 
 Lengths = Any
@@ -224,8 +224,8 @@ def _boundaries(function: str, cu_seqlens: Any, query: Tensor, key: Tensor) -> A
 def _settled(integers: Array, sequence: Tensor) -> Array:
     """Return integers as int64 on the sequences' device, where every layer asks for the same."""
     array = as_array(integers, dtype=np.int64)
-    if isinstance(array, np.ndarray):
-        return constant(array, sequence.data)
+    if device_of(array) == "cpu":
+        array = constant(array, sequence.data)
     return as_array(array, sequence.device)
 
 

@@ -12,6 +12,7 @@ from ..function import Context, Function
 from ..tensor import Tensor
 from .arithmetic import sum_to
 from .checks import in_range
+from .selection import sum_by_owner
 
 
 def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
@@ -69,11 +70,12 @@ class _GetItem(Function):
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None]:
         shape, index = ctx.saved
         xp = array_module(gradient)
-        dx: Array = xp.zeros(shape, gradient.dtype)
         if _may_repeat(index):
-            xp.add.at(dx, index, gradient)
-        else:
-            dx[index] = gradient
+            owners = xp.arange(math.prod(shape)).reshape(shape)[index]
+            sums = sum_by_owner(gradient.reshape(-1, 1), owners.reshape(-1), math.prod(shape))
+            return sums.reshape(shape), None
+        dx: Array = xp.zeros(shape, gradient.dtype)
+        dx[index] = gradient
         return dx, None
 
 

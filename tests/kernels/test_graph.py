@@ -382,6 +382,21 @@ def test_by_key_is_the_transposed_matrix() -> None:
 # -- Dropout ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("length", "owners", "width"), [(5, 3, 4), (SPAN + 1, 1, 1), (1000, 7, 9)])
+def test_rows_are_summed_by_owner(length: int, owners: int, width: int, device: str) -> None:
+    xp, rng = array_library(device), np.random.default_rng(length)
+    rows = rng.normal(size=(length, width)).astype(np.float32)
+    owner = rng.integers(0, owners, length)
+    expected = np.zeros((owners + 2, width))
+    np.add.at(expected, owner, rows.astype(np.float64))
+    first, second = (
+        to_numpy({"sums": graph.sum_by_owner(xp.asarray(rows), xp.asarray(owner), owners + 2)})
+        for _ in range(2)
+    )
+    assert_allclose(first["sums"], expected, atol=1e-6 * length)
+    assert_array_equal(first["sums"], second["sums"])
+
+
 @pytest.mark.parametrize("seed", [0, 2**62 + 12345])
 def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, device: str) -> None:
     """What is kept is that of the plain function; the output is the mean of what is kept."""
