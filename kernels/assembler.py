@@ -54,6 +54,16 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
     return path.read_bytes()
 
 
+def architecture(digits: str) -> tuple[int, int]:
+    """Return a compute capability from how it is written: (9, 0) for "9.0", and for CuPy's "90".
+
+    Raises:
+        ValueError: It is written otherwise.
+    """
+    numbers = digits.replace(".", "")
+    return int(numbers[:-1]), int(numbers[-1])
+
+
 def entry_name(kernel: Kernel) -> str:
     """Return a kernel's name in its machine code, where a profiler shows it."""
     return f"{kernel.function.__module__.rpartition('.')[2]}_{kernel.__name__}"

@@ -86,7 +86,7 @@ class CudaKernel:
         types, digits = types_of(arguments), cuda.Device().compute_capability
         module = cuda.function.Module()
         try:
-            module.load(assembler.cubin(self.kernel, types, (int(digits[:-1]), int(digits[-1]))))
+            module.load(assembler.cubin(self.kernel, types, assembler.architecture(digits)))
         except Exception as error:
             raise KernelError(
                 f"kernel {name!r} does not compile for CUDA (sm_{digits}): {error}\n"
