@@ -113,7 +113,9 @@ def scale_on(device: Device, size: str) -> Scale:
     if device.name == "cpu":
         return scale
     task = replace(full.task, layers=scale.task.layers)
-    return scale._replace(task=task, heads=full.heads, head_dim=full.head_dim)
+    return scale._replace(
+        task=task, examples=full.examples, heads=full.heads, head_dim=full.head_dim
+    )
 
 
 def training(device: Device, task: CopyTask, examples: int) -> Iterator[harness.Row]:
@@ -156,7 +158,7 @@ def gradient_error(truth: np.ndarray, model: Any) -> float:
 
 
 def compiled_step(
-    model: peers.Transformer, tokens: copying.Tokens, backend: str
+    model: peers.Transformer, tokens: copying.Tokens, backend: Any
 ) -> Callable[[], peers.Transformer]:
     """Return a training step whose layers are compiled: one of each kind, for all of that kind."""
     for layer in model.modules():
@@ -334,6 +336,7 @@ class Pace:
 
     def __init__(self, device: Device, scale: Scale) -> None:
         self.device, self.scale = device, scale
+        self.limit = min(scale.limit, device.seconds_left())
         self.noted = {0, scale.length, *scale.marks, *(mark - scale.window for mark in scale.marks)}
         self.count = 0
         self.times: dict[int, float] = {}
@@ -343,7 +346,7 @@ class Pace:
         """Return the tokens (N,) of logits (N, V)."""
         tokens = logits.argmax(-1)
         self.count += 1
-        late = time.perf_counter() - self.times[0] > self.scale.limit
+        late = time.perf_counter() - self.times[0] > self.limit
         if late or self.count in self.noted:
             self._note()
         if late and self.count < self.scale.length:
