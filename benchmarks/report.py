@@ -23,7 +23,7 @@ _HEADLINE = re.compile(r"(?<=<!-- headline -->\n).*?(?=<!-- end -->)", re.DOTALL
 
 def write(folder: Path) -> None:
     """Write README.md for all the `.jsonl` files of a folder."""
-    sections = (_section(path) for path in sorted(folder.glob("*.jsonl")))
+    sections = (_of_module(path) for path in sorted(folder.glob("*.jsonl")))
     (folder / "README.md").write_text("\n".join([_HEADER, *sections]))
 
 
@@ -32,15 +32,16 @@ def headline(page: str, folder: Path) -> str:
 
     Of cases that differ in their length alone, the last one stands for all.
     """
-    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in _rows(path)[1:]]
+    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)[1:]]
     last = {_LENGTH.sub("", row["case"]): row["case"] for row in rows if "case" in row}
-    comparisons = _comparisons(row for row in rows if row.get("case") in last.values())
-    others = [row for row in comparisons if not row["beside"].startswith(_OURSELVES)]
-    lines = "".join(f"{line}\n" for line in _table(others))
+    compared = comparisons(row for row in rows if row.get("case") in last.values())
+    others = [row for row in compared if not row["beside"].startswith(_OURSELVES)]
+    lines = "".join(f"{line}\n" for line in table(others))
     return _HEADLINE.sub(lambda _: lines, page)
 
 
-def _comparisons(rows: Iterable[Row]) -> list[Row]:
+def comparisons(rows: Iterable[Row]) -> list[Row]:
+    """Return a row for each contestant of a case but the first, who is ours, beside that one."""
     races = groupby((row for row in rows if "ours_over_this" in row), key=lambda row: row["case"])
     return [
         {
@@ -55,32 +56,45 @@ def _comparisons(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _rows(path: Path) -> list[Row]:
+def read(path: Path) -> list[Row]:
+    """Return the rows of a record, the one that says what they are first."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _section(path: Path) -> str:
-    about, *rows = _rows(path)
+def _of_module(path: Path) -> str:
     question, _, notes = (import_module(f"benchmarks.{path.stem}").__doc__ or "").partition("\n")
+    about, *rows = read(path)
+    return section(question, notes, rows, ran(about))
+
+
+def ran(about: Row) -> str:
+    """Return which command ran where."""
     machine = ", ".join(f"{key} {value}" for key, value in about["machine"].items())
-    tables = ("\n".join(_table(list(group))) for _, group in groupby(rows, key=list))
-    parts = [f"## {question}", notes.strip(), *tables, f"`{about['command']}` on {machine}."]
+    return f"`{about['command']}` on {machine}."
+
+
+def section(title: str, notes: str, rows: Iterable[Row], end: str = "") -> str:
+    """Return a part of a page: rows with the same columns make a table."""
+    tables = ("\n".join(table(list(group))) for _, group in groupby(rows, key=list))
+    parts = [f"## {title}", notes.strip(), *tables, end]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of a table."""
     if rows:
         yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
         yield "|---" * len(rows[0]) + "|"
     for row in rows:
-        yield "| " + " | ".join(map(_cell, row.values())) + " |"
+        yield "| " + " | ".join(map(cell, row.values())) + " |"
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as it is shown."""
     if value is None:
         return ""
     if isinstance(value, list):
-        return " .. ".join(map(_cell, value))
+        return " .. ".join(map(cell, value))
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

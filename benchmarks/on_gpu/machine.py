@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from minitransformer_kernels.cuda import cuda
 
-from .clock import Device, Row, reason
+from .clock import Device, Row, Run, reason
 from .floors import Ceilings
 
 COPY, PRODUCT, NOTHING = "copy", "product of matrices", "an empty kernel, through our launch"
@@ -61,7 +60,7 @@ def products(device: Device, side: int) -> Iterator[Row]:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         a, b = (matrix.to(dtype) for matrix in matrices)
         before, settings.allow_tf32 = settings.allow_tf32, precision == "TF32"
-        yield ceiling(device, what, precision, "TFLOP/s", amount, lambda call, a=a, b=b: a @ b)
+        yield ceiling(device, what, precision, "TFLOP/s", amount, times(a, b))
         settings.allow_tf32 = before
 
 
@@ -70,13 +69,18 @@ def empty_kernel(array):  # type: ignore[no-untyped-def]
     """Do nothing."""
 
 
+def times(a: torch.Tensor, b: torch.Tensor) -> Run:
+    """Return what multiplies two matrices."""
+    return lambda call: a @ b
+
+
 def ceiling(
     device: Device,
     what: str,
     precision: str,
     unit: str,
     amount: float,
-    run: Callable[[int], Any],
+    run: Run,
     calls: int = 5,
 ) -> Row:
     """Return a row with the highest rate, in `amount` a second; one without, if it fails."""

@@ -1,0 +1,229 @@
+"""Everything on a GPU, in one command: the machine, every attention, one more token, whole models.
+
+    python -m benchmarks.gpu                       # all sections, in under 8 minutes
+    python -m benchmarks.gpu --only linear steps   # some of them
+    python -m benchmarks.gpu --rehearse            # small and quick, on a CPU too; records nothing
+
+It needs `pip install "minitransformer[cuda13,bench]"` (or cuda12), a PyTorch with CUDA, Triton, and
+to compare with flash-linear-attention `pip install fla-core`; who is missing gets a row that says
+so. Rows are written to `results/gpu` as they come, and the page there is made of them.
+
+Each section is a process of its own. All of them first compile what they need, at the same time, on
+small arrays; then one after the other is measured, alone on the GPU, the most important first. What
+a section leaves of its time is for those after it; what does not fit is recorded as not run, and
+so is what a crash or a timeout cuts off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minitransformer.device import cuda_problem
+
+from . import harness, report
+from .on_gpu import clock, machine, page
+
+START = time.monotonic()
+RESULTS = harness.ROOT / "results" / "gpu"
+SECONDS = 460.0
+COMPILING = 0.4  # of all the time at most, before the first section is measured
+PATIENCE = 30.0  # seconds that a section may take beyond its share, for the race that it is in
+
+
+class Section(NamedTuple):
+    """A part of the record.
+
+    Attributes:
+        title: Of its part of the page.
+        module: In `on_gpu`, which yields its rows.
+        share: Of the time.
+        variants: Of `attention`.
+    """
+
+    title: str
+    module: str
+    share: float
+    variants: tuple[str, ...] = ()
+
+    def rows(self, device: clock.Device, size: str) -> Iterator[harness.Row]:
+        """Yield its rows."""
+        module = import_module(f".on_gpu.{self.module}", __package__)
+        options = {"names": self.variants} if self.variants else {}
+        return module.rows(device, size, **options)
+
+
+SECTIONS = {
+    "machine": Section("The GPU at its best", "machine", 10),
+    "linear": Section("Causal linear attention", "attention", 60, ("causal linear attention",)),
+    "softmax": Section("Causal softmax attention", "attention", 60, ("causal softmax attention",)),
+    "steps": Section("One more token", "steps", 30),
+    "models": Section("Whole models", "models", 100),
+    "delta": Section("The delta rule", "attention", 25, ("delta rule",)),
+    "relative": Section("Shaw's positions", "attention", 25, ("Shaw's relative positions",)),
+    "fourier": Section("Fourier positions", "attention", 25, ("Fourier positions",)),
+    "both_ways": Section("Linear attention to all keys", "attention", 15, ("linear attention",)),
+    "local": Section("Local attention", "attention", 15, ("local attention",)),
+    "launches": Section("Launches", "launches", 10),
+    "features": Section("Maps of rows", "attention", 30, ("FAVOR+", "DPFP", "cosFormer")),
+}
+
+
+class Worker:
+    """A section's process, and the line to it.
+
+    Args:
+        name: Of the section.
+        device: "cuda" or "cpu".
+        size: "full" or "rehearsal".
+    """
+
+    def __init__(self, name: str, device: str, size: str) -> None:
+        context = get_context("spawn")
+        self.line, far = context.Pipe()
+        self.process = context.Process(target=work, args=(name, device, size, far), daemon=True)
+        self.process.start()
+        far.close()
+
+    def rows(self, seconds: float, compiling: float) -> Iterator[harness.Row]:
+        """Have it measure; yield what it is measured on, its rows, and why it ends early if so.
+
+        Args:
+            seconds: In which it may start races.
+            compiling: That it had before, if it is not ready yet.
+        """
+        try:
+            ready = self.line.poll()
+            yield self.line.recv() if ready else {}
+            if not ready:
+                yield stopped(f"not run: still compiling after {compiling:.0f} s")
+                return
+            self.line.send(seconds)
+            end = time.monotonic() + seconds + PATIENCE
+            while self.line.poll(max(0, end - time.monotonic())):
+                row = self.line.recv()
+                if row is None:
+                    return
+                yield row
+            yield stopped(f"its time was up: {seconds:.0f} s, and {PATIENCE:.0f} s of patience")
+        except EOFError:
+            self.process.join(5)
+            yield stopped(f"the process ended early, with exit code {self.process.exitcode}")
+        finally:
+            self.process.kill()
+
+
+def stopped(why: str) -> harness.Row:
+    """Return the row that ends a section before its time."""
+    return {"incomplete": why}
+
+
+def work(name: str, where: str, size: str, line: connection.Connection) -> None:
+    """Be a section's process: compile, wait for the turn, and measure."""
+    section = SECTIONS[name]
+    device = clock.on(where, hasty=True)
+    if size == "full" and section.module != "machine":
+        try:
+            for _ in section.rows(device, "rehearsal"):
+                pass
+        except Exception as problem:  # those whom it concerns will meet it again
+            print(f"{name}, compiling: {clock.reason(problem)}", file=sys.stderr)
+        device.free()
+    line.send(machine.describe(device))
+    device = clock.on(where, line.recv(), hasty=size != "full")
+    try:
+        for row in section.rows(device, size):
+            line.send(row)
+    except Exception as problem:
+        line.send(stopped(clock.reason(problem)))
+    line.send(None)
+
+
+def measure(names: Sequence[str], device: str, size: str, seconds: float, folder: Path) -> None:
+    """Run sections, and write what they yield and the page.
+
+    Args:
+        names: Of the sections.
+        device: "cuda" or "cpu".
+        size: "full" or "rehearsal".
+        seconds: For all of them, since this program started.
+        folder: Where to write.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # in each of a dozen processes
+    workers = {name: Worker(name, device, size) for name in names}
+    compile_together(list(workers.values()), START + seconds * COMPILING)
+    compiling = time.monotonic() - START
+    print(f"{compiling:5.0f} s  all that could be is compiled", flush=True)
+    for place, (name, worker) in enumerate(workers.items()):
+        share = SECTIONS[name].share / sum(SECTIONS[other].share for other in names[place:])
+        left = max(0.0, START + seconds - time.monotonic())
+        record(name, worker.rows(share * left, compiling), folder)
+        page.write(folder, SECTIONS)
+
+
+def compile_together(workers: list[Worker], deadline: float) -> None:
+    """Wait until all are ready, or have died, or time is up."""
+    waiting: list[Any] = [worker.line for worker in workers]
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for line in connection.wait(waiting, left):
+            waiting.remove(line)
+
+
+def record(name: str, rows: Iterator[harness.Row], folder: Path) -> None:
+    """Write rows as they come, below a line on what they are, and print what they say."""
+    with (folder / f"{name}.jsonl").open("w") as file:
+        about = {"command": "python -m benchmarks.gpu", "machine": next(rows)}
+        print(json.dumps(about), file=file, flush=True)
+        for row in rows:
+            print(json.dumps(row, default=float), file=file, flush=True)
+            print(f"{time.monotonic() - START:5.0f} s  {name}: {spoken(row)}", flush=True)
+
+
+def spoken(row: harness.Row) -> str:
+    """Return the numbers and words of a row that a reader looks for first, on one line."""
+    wanted = "case", "call", "what", "contestant", "precision", "median_ms", "rate", "unit"
+    shown = {key: row[key] for key in wanted if row.get(key) is not None}
+    ratio = row.get("ours_over_this")
+    if ratio is not None and row.get("contestant") != harness.OURS:
+        shown["ratio"] = f"ours takes {ratio:.3g} of it"
+    why = row.get("note") or row.get("incomplete")
+    return ", ".join([*map(report.cell, shown.values()), *([why] if why else [])])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="NAME",
+        help=f"sections, of {', '.join(SECTIONS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="time for all of it (%(default)s)"
+    )
+    parser.add_argument("--rehearse", action="store_true", help="the same, small, to try it out")
+    parser.add_argument("--out", type=Path, help="where to write; results/gpu, if not to rehearse")
+    asked = parser.parse_args(arguments)
+    names = [name for name in SECTIONS if name in asked.only]
+    device = "cpu" if asked.rehearse and cuda_problem() else "cuda"
+    try:
+        clock.on(device)
+    except RuntimeError as problem:
+        sys.exit(str(problem))
+    folder = asked.out or (Path(tempfile.mkdtemp()) if asked.rehearse else RESULTS)
+    measure(names, device, "rehearsal" if asked.rehearse else "full", asked.seconds, folder)
+    print(f"{page.headline(folder)}\nWritten to {folder}, with README.md, the page of it all.")
+
+
+if __name__ == "__main__":
+    main()
