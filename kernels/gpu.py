@@ -17,6 +17,7 @@ import ctypes
 import inspect
 import os
 import struct
+import sys
 from importlib import import_module
 from math import prod
 from threading import Lock
@@ -61,7 +62,7 @@ class CudaKernel:
         Raises:
             KernelError: The kernel does not compile for CUDA, or the GPU does not run it so.
         """
-        cuda = import_module("cupy").cuda
+        cuda = sys.modules["cupy"].cuda
         if stream is not None and not hasattr(stream, "ptr"):
             stream = cuda.ExternalStream(int(stream)) if stream else None
         if self.by_numba:
