@@ -41,9 +41,12 @@ TOOLS: dict[str, list[str]] = {
 FOUND = 99  # the sanitizer's exit status when it found something
 VERDICTS = {0: "nothing found", FOUND: "FOUND MISTAKES"}
 PORTS = 10  # that each of them may talk over
-# Left out are those that launch the same kernels as others, and compare other things.
-SAME = "bit_by_bit or hides or ignores or is_linear or preserves or finite or far_from"
-TESTS = ["tests/kernels", "-k", f"cuda and not ({SAME})"]
+# Left out is what launches the kernels of other tests, to compare other things, or none at all.
+OTHERS = (
+    "bit_by_bit or hides or ignores or is_linear or preserves or finite or far_from or "
+    "long_sequences or test_cuda"
+)
+TESTS = ["tests/kernels", "-k", f"cuda and not ({OTHERS})"]
 PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.sanitize", "-p", "no:cacheprovider", "-q"]
 ENVIRONMENT = {"HYPOTHESIS_PROFILE": "ci", "MINITRANSFORMER_LINEINFO": "1"}
 
