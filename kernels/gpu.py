@@ -103,7 +103,8 @@ class CudaKernel:
         numba_cuda = import_module("numba.cuda")
         # The launch is on the stream that the arrays are used on: there is nothing to wait for.
         numba_cuda.config.CUDA_ARRAY_INTERFACE_SYNC = False
-        ours = numba_cuda.external_stream((stream or cuda.get_current_stream()).ptr)
+        # CUDA's default stream goes by the number 1 where 0 would mean none.
+        ours = numba_cuda.external_stream((stream or cuda.get_current_stream()).ptr or 1)
         self.kernel.on_gpu[grid, block, ours, shared](*arguments)
 
     def _refused(
