@@ -112,13 +112,14 @@ class CudaKernel:
     ) -> KernelError:
         """What to say of a launch that CUDA did not make."""
         name, threads = self.kernel.__name__, prod(block)
+        most = min(255, 65_536 // threads // 8 * 8)  # registers that a thread may have
         if "OUT_OF_RESOURCES" in reason or "INVALID_VALUE" in reason:
             attribute = cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS
             registers = cuda.driver.funcGetAttribute(attribute, loaded.function.ptr)
             return KernelError(
                 f"kernel {name!r}: the GPU cannot run blocks of {threads} threads with {registers} "
                 f"registers each and {shared:,} bytes of dynamic shared memory ({reason}). Use "
-                f"fewer threads or bytes, or @cuda.jit(max_registers={65_536 // threads // 8 * 8})"
+                f"fewer threads or bytes, or @cuda.jit(max_registers={most})"
             )
         return KernelError(
             f"kernel {name!r} was not launched: {reason}. An earlier kernel may have gone wrong: "
