@@ -511,6 +511,18 @@ def test_a_checkpoint_of_another_model(
     assert f"{name}: the checkpoint of another model: model.decoder.layers.0" in line
 
 
+def test_training_on_a_device(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    options = [*SIZE, "--steps", "2", "--device", device, "--out", str(run)]
+    assert cli.main(["train", "copy", *options]) == 0
+    assert json.loads((run / "config.json").read_text())["device"] == device
+    assert (run / "attention.png").read_bytes().startswith(PNG)
+    assert cli.main(["copy", str(run), "3 1 4 1"]) == 0
+    assert "source    3 1 4 1" in capsys.readouterr().out
+
+
 def test_cuda_where_there_is_none(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitransformer import nn, training
+from minitransformer import functions as F
+from minitransformer import nn, no_grad, optim, training
 from minitransformer.checkpoint import CheckpointError, load
 from minitransformer.runs import WALL_CLOCK, Run
 from minitransformer.tasks.copy import CopyTask
@@ -138,6 +141,55 @@ def test_a_resumed_run_repeats_the_whole_one(
 
     assert without_clock(run.rows()) == without_clock(whole.rows())
     np.testing.assert_equal(found, end)
+
+
+COPY = CopyTask(length=4, layers=1, heads=2)
+
+
+def taken(steps: int, device: str, path: Path | None = None) -> Trainer:
+    """A trainer after some steps, from a checkpoint if there is one."""
+    found = Trainer(COPY, replace(RECIPE, batch_size=4), "linear", device)
+    if path:
+        found.restore(path)
+    for _ in range(steps):
+        found.advance()
+    return found
+
+
+def test_a_run_goes_on_where_it_began_and_elsewhere(device: str, tmp_path: Path) -> None:
+    path = tmp_path / "half.safetensors"
+    half = taken(2, device)
+    half.save(path)
+    for steps, expected in ((0, half), (2, taken(4, device))):
+        np.testing.assert_equal(taken(steps, device, path).tensors(), expected.tensors())
+    np.testing.assert_equal(taken(0, "cpu", path).tensors(), half.tensors())
+
+
+def test_a_step_never_waits_for_the_gpu(device: str) -> None:
+    model = COPY.build("linear").to(device)
+    optimizer = optim.Adam(model.parameters())
+    batch = COPY.draw(np.random.default_rng(0), 4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.decoder_input, batch.lengths, batch.lengths)
+        F.cross_entropy(logits.permute(0, 2, 1), batch.source).backward()
+        optimizer.step()
+        with no_grad():
+            state = model.init_state(batch.source, batch.lengths)
+            model.step(batch.source[:, :1], state)
+
+    step()
+    with waiting_forbidden(device):
+        step()
+
+
+def waiting_forbidden(device: str) -> AbstractContextManager[None]:
+    """CuPy raises within, where the CPU would wait for a GPU."""
+    if device == "cpu":
+        return nullcontext()
+    forbidden: AbstractContextManager[None] = import_module("cupyx").allow_synchronize(False)
+    return forbidden
 
 
 def test_a_kill_before_the_first_row_starts_anew(
