@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .cuda import Kernel
 
 SLOT = 8  # bytes that an argument has for itself
+REGISTERS = 65_536  # of a multiprocessor; a thread has at most 255
 NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 VARIABLE = "MINITRANSFORMER_LAUNCH"
 NUMBA = os.environ.get(VARIABLE) == "numba"
@@ -112,7 +113,7 @@ class CudaKernel:
     ) -> KernelError:
         """What to say of a launch that CUDA did not make."""
         name, threads = self.kernel.__name__, prod(block)
-        most = min(255, 65_536 // threads // 8 * 8)  # registers that a thread may have
+        most = min(255, REGISTERS // threads // 8 * 8)
         if "OUT_OF_RESOURCES" in reason or "INVALID_VALUE" in reason:
             attribute = cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS
             registers = cuda.driver.funcGetAttribute(attribute, loaded.function.ptr)
