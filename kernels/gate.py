@@ -36,7 +36,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 from unittest.mock import patch
 
 import numpy as np
@@ -52,7 +52,8 @@ COMMAND = "python -m minitransformer_kernels.gate"
 HEAD_DIMS = 16, 32, 64, 128
 DTYPES = np.float32, np.float64
 COMPILERS = "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"
-SECONDS = 3.0  # a processor takes to compile a kernel for all architectures, about
+INSTALL = "pip install 'minitransformer[gate]'"
+SECONDS = 2.5  # a processor takes to compile a kernel for all architectures, about
 MORE_IS_WORSE = "registers", "shared", "spills", "local", "loops", "innermost", "float64"
 
 
@@ -118,11 +119,20 @@ def wanted() -> dict[str, tuple[Specialisation, str]]:
     return {name: (made, " ".join(head_dims[name])) for name, made in kernels.items()}
 
 
+def available() -> bool:
+    """Return whether everything is installed that the extra `gate` installs."""
+    return cubins.available() and sass.available()
+
+
 def compiled(fingerprint: str) -> list[Row]:
     """Compile a kernel for every architecture; return its lines."""
     made, head_dims = wanted()[fingerprint]
-    with _typed_once():
-        return [_row(made, head_dims, architecture) for architecture in architectures(made)]
+    try:
+        with _typed_once():
+            return [_row(made, head_dims, architecture) for architecture in architectures(made)]
+    except Exception as error:
+        error.add_note(f"in {made.name}, head dim {head_dims}, {numbers(made.types)}")
+        raise
 
 
 def architectures(made: Specialisation) -> list[tuple[int, int]]:
@@ -193,10 +203,8 @@ def read(path: Path) -> tuple[str, list[Row]]:
 
 
 def _read(cells: list[str]) -> Row:
-    kinds = Row.__annotations__.values()
-    values: list[Any] = [
-        int(cell) if kind == "int" else cell for cell, kind in zip(cells, kinds, strict=True)
-    ]
+    kinds = get_type_hints(Row).values()
+    values: list[Any] = [kind(cell) for kind, cell in zip(kinds, cells, strict=True)]
     return Row(*values)
 
 
@@ -217,6 +225,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description="Renew the table of all kernels.")
     parser.add_argument("table", nargs="?", type=Path, default=TABLE, help=f"default: {TABLE}")
     path = parser.parse_args().table
+    if not available():
+        parser.error(f"compiling needs the extra gate: {INSTALL}")
     first, before = read(path)
     kept = [row for row in before if row.fingerprint in wanted()] if first == head() else []
     rows = [row._replace(head_dims=wanted()[row.fingerprint][1]) for row in kept]

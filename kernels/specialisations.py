@@ -33,6 +33,7 @@ from . import (
     kernelized,
     linear,
     local,
+    matmul,
     normalised,
     optimizer,
     recurrent,
@@ -43,6 +44,7 @@ from .cuda import DeviceFunction, Kernel, Launch, cuda
 from .gpu import types_of
 
 USUAL = 64  # the head dim of most models
+INSTRUCTION = "ptx", "results", "operands"  # what `tensor_cores.Instruction` is made of
 Host = Callable[[Any, Any, Any], None]
 
 
@@ -111,7 +113,8 @@ def _ingredients(made: Kernel | DeviceFunction) -> Any:
     outside = inspect.getclosurevars(made.function)
     values = {**outside.globals, **outside.nonlocals}
     used = [(name, _value(values[name])) for name in names if name in values]
-    return text, sorted(made.options.items()), used
+    instruction = [vars(made)[name] for name in INSTRUCTION if name in vars(made)]
+    return text, sorted(made.options.items()), used, *instruction
 
 
 @cache
@@ -131,7 +134,7 @@ def _parsed(made: Any) -> ast.Module:
     documented = ast.Module, ast.FunctionDef, ast.ClassDef
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node) is not None:
-            node.body[0] = ast.Pass()
+            node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
     return tree
 
 
@@ -273,6 +276,12 @@ def _optimizer(query: Any, key: Any, value: Any) -> None:
     optimizer.moment_descend(*arrays, rate=0.1, betas=(0.9, 0.99), root_weight=1.0, eps=1e-8)
 
 
+def _matmul(query: Any, key: Any, value: Any) -> None:
+    a, b = (array[0, 0].astype(np.float32) for array in (query, key))
+    for precise in (False, True):
+        matmul.matmul(a, b.T, precise=precise)
+
+
 def _first(*arrays: Any) -> list[Any]:
     """Return the first token of arrays (N, H, L, ...)."""
     return [array[:, :, 0] for array in arrays]
@@ -298,6 +307,7 @@ HOSTS: dict[str, Host] = {
     "graph": _graph,
     "softmax_dropped": partial(_softmax, relative=True, dropout=0.1),
     "optimizer": _optimizer,
+    "matmul": _matmul,
 }
 
 # The same kernels with other options, for head dim `USUAL`. Of the feature maps, softplus is the
