@@ -59,12 +59,14 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import int64
 
 from .arrays import (
     Array,
     array_module,
     ceil_div,
+    constant,
     contiguous,
     kernel_dtype,
     lengths_or_full,
@@ -708,11 +710,11 @@ def _pattern(
             raise ValueError(f"{name} counts tokens and must be at least 0, got {count}")
     if stride is not None and stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}; None is no stride")
-    xp = array_module(key)
-    j = xp.arange(key.shape[2])
+    j = np.arange(key.shape[2])
     landmark = j < num_global
     if stride is not None:
         landmark |= j % stride == stride - 1
-    below = xp.zeros(len(j) + 1, xp.int64)
-    xp.cumsum(landmark, out=below[1:])
-    return _Pattern(min(window, FAR), j[landmark], below, global_queries)
+    below = np.zeros(len(j) + 1, np.int64)
+    np.cumsum(landmark, out=below[1:])
+    landmarks, below = (constant(numbers, key) for numbers in (j[landmark], below))
+    return _Pattern(min(window, FAR), landmarks, below, global_queries)

@@ -13,6 +13,7 @@ import numpy as np
 
 from .device import Array
 
+_STREAMS = 1 << 16  # CuPy would take more on a larger GPU, and give other numbers there
 _generator = np.random.default_rng(0)
 
 
@@ -83,5 +84,6 @@ def uniform(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     if xp is np:
         return _generator.random(shape, dtype)
     cupy_random: Any = importlib.import_module("cupy.random")
-    drawn: Array = cupy_random.Generator(cupy_random.Philox4x3210(seed())).random(shape, dtype)
+    bits = cupy_random.Philox4x3210(seed(), size=_STREAMS)
+    drawn: Array = cupy_random.Generator(bits).random(shape, dtype)
     return drawn

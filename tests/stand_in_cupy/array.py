@@ -21,7 +21,7 @@ import numpy as np
 from . import names
 
 HAS = names.read()
-MODULE = ModuleType("cupy")
+MODULE: Any = ModuleType("cupy")
 COUNTS: Counter[str] = Counter()
 """Copies that the host waits for ("device to host"), and others ("host to device")."""
 _SCALARS = (int, float, bool, complex)
@@ -63,10 +63,10 @@ class ndarray:
     __slots__ = ("_host",)
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100
-    _host: np.ndarray
+    _host: Any
 
-    def __init__(self, shape: Any, dtype: Any = float, order: str = "C") -> None:
-        self._host = np.empty(shape, supported(dtype), order)  # type: ignore[call-overload]
+    def __init__(self, shape: Any, dtype: Any = float, order: Any = "C") -> None:
+        self._host = np.empty(shape, supported(dtype), order)
 
     # -- What it is --------------------------------------------------------------------------
 
@@ -120,12 +120,12 @@ class ndarray:
         )
 
     def get(
-        self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
-    ) -> np.ndarray:
+        self, stream: Any = None, order: Any = "C", out: Any = None, blocking: bool = True
+    ) -> Any:
         """A copy on the host."""
         wait()
         if out is None:
-            return np.array(self._host, order=order)  # type: ignore[call-overload]
+            return np.array(self._host, order=order)
         if out.dtype != self.dtype:
             raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
         out[...] = self._host
@@ -146,7 +146,7 @@ class ndarray:
 
     def astype(
         self, dtype: Any, order: Any = "K", casting: Any = None, subok: Any = None, copy: Any = True
-    ) -> ndarray:
+    ) -> Any:
         """The array in another dtype."""
         if casting is not None or subok is not None:
             raise TypeError("casting is not supported yet")
@@ -157,7 +157,7 @@ class ndarray:
         """Nested lists of Python numbers."""
         return self.get().tolist()
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: Any = "C") -> Any:
         """The memory of the array."""
         return self.get().tobytes(order)
 
@@ -190,10 +190,10 @@ class ndarray:
     def __reduce__(self) -> Any:
         return MODULE.array, (self.get(order="A"),)
 
-    def __copy__(self) -> ndarray:
+    def __copy__(self) -> Any:
         return wrapped(self._host.copy())
 
-    def __deepcopy__(self, memo: Any) -> ndarray:
+    def __deepcopy__(self, memo: Any) -> Any:
         return wrapped(self._host.copy())
 
     # -- Elements ----------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class ndarray:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self.shape[0]))
 
-    def __getitem__(self, index: Any) -> ndarray:
+    def __getitem__(self, index: Any) -> Any:
         return wrapped(self._host[host_index(index, self.shape)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -256,7 +256,7 @@ class ndarray:
 # --------------------------------------------------------------------------- in and out of arrays
 
 
-def supported(dtype: Any) -> np.dtype[Any]:
+def supported(dtype: Any) -> Any:
     """A dtype that CuPy has."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
@@ -496,7 +496,7 @@ for _name, _ufunc in _COMPARISONS.items():
     setattr(ndarray, f"__{_name}__", next(operators(_name, _ufunc))[1])
 for _name, _ufunc in _UNARY.items():
     setattr(ndarray, f"__{_name}__", lambda x, ufunc=_ufunc: getattr(MODULE, ufunc)(x))
-ndarray.__matmul__ = lambda x, y: MODULE.matmul(x, y)  # type: ignore[attr-defined]
+setattr(ndarray, "__matmul__", lambda x, y: MODULE.matmul(x, y))  # noqa: B010
 for _name, _signature in HAS["method"].items():
     if _name not in vars(ndarray) and hasattr(np.ndarray, _name):
         setattr(ndarray, _name, method(_name, _signature))

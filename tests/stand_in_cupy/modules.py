@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ def array(
     ndmin: int = 0,
     *,
     blocking: bool = False,
-) -> ndarray:
+) -> Any:
     """`cupy.array`."""
     if isinstance(obj, ndarray):
         host = np.array(obj._host, dtype, copy=copy, order=order, ndmin=ndmin)  # type: ignore[call-overload]
@@ -58,22 +59,22 @@ def array(
 
 def asarray(
     a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False
-) -> ndarray:
+) -> Any:
     """`cupy.asarray`."""
     return array(a, dtype, copy, order or "K")
 
 
-def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """`cupy.ascontiguousarray`."""
     same = isinstance(a, ndarray) and a.flags.c_contiguous and dtype in (None, a.dtype)
     return a if same and a.ndim else wrapped(np.ascontiguousarray(array(a, dtype, None)._host))
 
 
 def asnumpy(
-    a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
-) -> np.ndarray:
+    a: Any, stream: Any = None, order: Any = "C", out: Any = None, *, blocking: bool = True
+) -> Any:
     """`cupy.asnumpy`."""
-    return a.get(stream, order, out) if isinstance(a, ndarray) else np.asarray(a, order=order)  # type: ignore[call-overload]
+    return a.get(stream, order, out) if isinstance(a, ndarray) else np.asarray(a, order=order)
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
@@ -91,15 +92,10 @@ def get_array_module(*args: Any) -> Any:
     return MODULE if any(isinstance(x, ndarray) for x in args) else np
 
 
-def on_device(shape: Any, make: Any) -> Any:
-    """One of NumPy's functions that make an array, for CuPy's module."""
-    return wrapped(make(shape))
-
-
 class Philox4x3210:
     """`cupy.random.Philox4x3210`; its numbers are NumPy's, not those of a GPU."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | None = None, *, size: int = -1) -> None:
         self.of_numpy = np.random.Philox(seed)
 
 
@@ -111,7 +107,8 @@ class Generator:
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> ndarray:
         """Numbers from U[0, 1)."""
-        return wrapped(np.asarray(self._of_numpy.random(size, np.dtype(dtype))))  # type: ignore[arg-type]
+        drawn: ndarray = wrapped(np.asarray(self._of_numpy.random(size, np.dtype(dtype))))
+        return drawn
 
 
 class Stream:
@@ -203,33 +200,29 @@ def modules() -> dict[str, Any]:
             setattr(MODULE, name, checked(name, signature, of_numpy))
     for own in (array, asarray, ascontiguousarray, asnumpy, where, get_array_module, ndarray):
         setattr(MODULE, own.__name__, own)
-    MODULE.asanyarray = asarray  # type: ignore[attr-defined]
-    for name in (*np.typecodes["All"], "bool_", "generic"):
-        if hasattr(np, name):
-            setattr(MODULE, name, getattr(np, name))
-    for scalar in (*map(np.dtype, "?bhilqBHILQefdFD"),):
-        setattr(MODULE, scalar.type.__name__, scalar.type)
-    for name in ("inf", "nan", "pi", "e", "newaxis", "dtype", "errstate", "finfo", "iinfo"):
-        if name != "errstate":  # cupyx has it
-            setattr(MODULE, name, getattr(np, name))
-    version = f"{HAS['version'].popitem()[0]}+stand.in" if HAS["version"] else "stand.in"
-    MODULE.__version__ = version  # type: ignore[attr-defined]
+    MODULE.asanyarray = asarray
+    for character in "?bhilqBHILQefdFD":
+        scalar = np.dtype(character).type
+        setattr(MODULE, scalar.__name__, scalar)
+    for name in ("inf", "nan", "pi", "e", "newaxis", "dtype", "finfo", "iinfo"):
+        setattr(MODULE, name, getattr(np, name))
+    MODULE.__version__ = f"{next(iter(HAS['version']))}+stand.in"
     random: Any = ModuleType("cupy.random")
     random.Generator, random.Philox4x3210 = Generator, Philox4x3210
     cupyx: Any = ModuleType("cupyx")
     cupyx.allow_synchronize, cupyx.DeviceSynchronized = allow_synchronize, DeviceSynchronized
     cupyx.scatter_add = lambda a, slices, value: scatter("add", a, slices, value)
-    scipy, special = ModuleType("cupyx.scipy"), special_functions()
-    MODULE.cuda, MODULE.random, MODULE.special = cuda(), random, special  # type: ignore[attr-defined]
-    cupyx.scipy, scipy.special = scipy, special  # type: ignore[attr-defined]
-    every = (MODULE, MODULE.cuda, random, cupyx, scipy, special)  # type: ignore[attr-defined]
+    scipy: Any = ModuleType("cupyx.scipy")
+    special = special_functions()
+    MODULE.cuda, MODULE.random, MODULE.special = cuda(), random, special
+    cupyx.scipy, scipy.special = scipy, special
+    every = (MODULE, MODULE.cuda, random, cupyx, scipy, special)
     return {module.__name__: module for module in every}
 
 
 def special_functions() -> Any:
     """`cupyx.scipy.special`, as far as it is used."""
-    from scipy.special import erf
-
+    erf: Any = import_module("scipy.special").erf
     module: Any = ModuleType("cupyx.scipy.special")
     module.erf = lambda x: wrapped(np.asarray(erf(unwrapped(x))))
     return module
@@ -265,8 +258,7 @@ def read_back(example: Any, slots: Iterator[int]) -> Any:
         return tuple(read_back(each, slots) for each in example)
     if not isinstance(example, ndarray):
         dtype = np.asarray(example).dtype
-        place = (ctypes.c_char * dtype.itemsize).from_address(next(slots))
-        number = np.frombuffer(place, dtype)[0].copy()
+        number = at_address(next(slots), dtype, (), ())[()]
         return number if isinstance(example, np.generic) else number.item()
     words = [ctypes.c_int64.from_address(next(slots)).value for _ in range(5 + 2 * example.ndim)]
     zeros, (size, itemsize, address) = words[:2], words[2:5]
@@ -321,4 +313,4 @@ def install() -> None:
     for name, module in modules().items():
         module.__spec__ = ModuleSpec(name, None)
         sys.modules[name] = module
-    gpu.CudaKernel._load = load  # type: ignore[method-assign]
+    gpu.CudaKernel._load = load  # type: ignore[assignment,method-assign]
