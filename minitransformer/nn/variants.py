@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from minitransformer_kernels.arrays import constant
 from minitransformer_kernels.fourier import cosformer
 
 from .. import features, random
@@ -32,7 +33,7 @@ from ..attention import (
     relative_linear_attention_step,
     softmax_attention,
 )
-from ..device import array_module, as_array
+from ..device import array_module
 from ..function import no_grad
 from ..functions import sigmoid, tanh
 from ..tensor import Tensor
@@ -599,7 +600,7 @@ class FourierLinearAttention(TotalsAttention):
         self, query: Tensor, key: Tensor, value: Tensor, state: Any, position: int
     ) -> tuple[Tensor, Any]:
         """Turn the token to its position, add it to the sums, and read them."""
-        place = np.array([[float(position)]])  # (1, P)
+        place = constant(np.array([[float(position)]]), query.data)  # (1, P)
         return fourier_linear_attention_step(
             query, key, value, place, place, *self.wave(query), state, **self.options
         )
@@ -631,7 +632,7 @@ class CosFormerAttention(FourierLinearAttention):
     def wave(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return frequency pi / 2T, phase 0 and amplitude 1, for a query."""
         frequency, phase, amplitude = (
-            Tensor(as_array(x, query.device, query.dtype)) for x in self.fixed
+            Tensor(constant(x.astype(query.dtype), query.data)) for x in self.fixed
         )
         return frequency, phase, amplitude
 
@@ -750,7 +751,8 @@ class LocalAttention(AttentionVariant):
 
 def _places(x: Tensor, first: int) -> Array:
     """Return the positions (1, L, 1) of the tokens of (N, H, L, E)."""
-    return np.arange(first, first + x.shape[2], dtype=np.float64)[None, :, None]
+    places = np.arange(first, first + x.shape[2], dtype=np.float64)
+    return constant(places[None, :, None], x.data)
 
 
 def normal(shape: tuple[int, ...], deviation: float) -> Array:
