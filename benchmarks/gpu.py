@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -35,9 +36,11 @@ from .on_gpu import clock, machine, page
 
 START = time.monotonic()
 RESULTS = harness.ROOT / "results" / "gpu"
-SECONDS = 460.0
+SECONDS = 450.0
 COMPILING = 0.4  # of all the time at most, before the first section is measured
 PATIENCE = 30.0  # seconds that a section may take beyond its share, for the race that it is in
+OVERTIME = 15.0  # the same, of the last section
+NOT_READY = f"not run: it failed, or was still compiling after {100 * COMPILING:.0f}% of the time"
 
 
 class Section(NamedTuple):
@@ -94,28 +97,30 @@ class Worker:
         self.process.start()
         far.close()
 
-    def rows(self, seconds: float, compiling: float) -> Iterator[harness.Row]:
-        """Have it measure; yield what it is measured on, its rows, and why it ends early if so.
+    def about(self) -> harness.Row | None:
+        """Return what it measures on; None if it is not ready, or dead."""
+        with suppress(EOFError):
+            if self.line.poll():
+                return self.line.recv()
+        return None
+
+    def rows(self, seconds: float, patience: float) -> Iterator[harness.Row]:
+        """Have it measure; yield its rows, and why it ends early if it does.
 
         Args:
             seconds: In which it may start races.
-            compiling: That it had before, if it is not ready yet.
+            patience: How many seconds later it has to be done.
         """
         try:
-            ready = self.line.poll()
-            yield self.line.recv() if ready else {}
-            if not ready:
-                yield stopped(f"not run: still compiling after {compiling:.0f} s")
-                return
             self.line.send(seconds)
-            end = time.monotonic() + seconds + PATIENCE
+            end = time.monotonic() + seconds + patience
             while self.line.poll(max(0, end - time.monotonic())):
                 row = self.line.recv()
                 if row is None:
                     return
                 yield row
-            yield stopped(f"its time was up: {seconds:.0f} s, and {PATIENCE:.0f} s of patience")
-        except EOFError:
+            yield stopped(f"its time was up: {seconds:.0f} s, and {patience:.0f} s more")
+        except (EOFError, ConnectionError):
             self.process.join(5)
             yield stopped(f"the process ended early, with exit code {self.process.exitcode}")
         finally:
@@ -162,12 +167,15 @@ def measure(names: Sequence[str], device: str, size: str, seconds: float, folder
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # in each of a dozen processes
     workers = {name: Worker(name, device, size) for name in names}
     compile_together(list(workers.values()), START + seconds * COMPILING)
-    compiling = time.monotonic() - START
-    print(f"{compiling:5.0f} s  all that could be is compiled", flush=True)
+    print(f"{time.monotonic() - START:5.0f} s  all that could be is compiled", flush=True)
     for place, (name, worker) in enumerate(workers.items()):
-        share = SECTIONS[name].share / sum(SECTIONS[other].share for other in names[place:])
         left = max(0.0, START + seconds - time.monotonic())
-        record(name, worker.rows(share * left, compiling), folder)
+        of_these = sum(SECTIONS[other].share for other in names[place:])
+        mine = left * SECTIONS[name].share / of_these
+        patience = min(PATIENCE, left - mine + OVERTIME)
+        about = worker.about()
+        rows = worker.rows(mine, patience) if about else iter([stopped(NOT_READY)])
+        record(name, about or {}, rows, folder)
         page.write(folder, SECTIONS)
 
 
@@ -179,11 +187,11 @@ def compile_together(workers: list[Worker], deadline: float) -> None:
             waiting.remove(line)
 
 
-def record(name: str, rows: Iterator[harness.Row], folder: Path) -> None:
+def record(name: str, about: harness.Row, rows: Iterator[harness.Row], folder: Path) -> None:
     """Write rows as they come, below a line on what they are, and print what they say."""
     with (folder / f"{name}.jsonl").open("w") as file:
-        about = {"command": "python -m benchmarks.gpu", "machine": next(rows)}
-        print(json.dumps(about), file=file, flush=True)
+        first = {"command": "python -m benchmarks.gpu", "machine": about}
+        print(json.dumps(first), file=file, flush=True)
         for row in rows:
             print(json.dumps(row, default=float), file=file, flush=True)
             print(f"{time.monotonic() - START:5.0f} s  {name}: {spoken(row)}", flush=True)

@@ -16,6 +16,8 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +61,7 @@ class Peer(NamedTuple):
         make: Returns what it calls, with PyTorch's tensors; what it needs is imported then.
         precision: A key of `clock.ALLOWED`.
         longest: The length above which it is left out, as too slow or too large.
-        compiled: Whether PyTorch compiles it: then at `COMPILED` lengths alone.
+        compiled: Whether PyTorch compiles it, which takes long: at `COMPILED` lengths alone.
         tokens_first: Whether it takes (N, L, H, E).
     """
 
@@ -81,8 +83,8 @@ class Variant(NamedTuple):
         peers: The others.
         extras: Further inputs, for a shape.
         learned: Whether the extras get a gradient.
-        executed: What `floors.executed` is asked for; None where the planner's model does not know
-            the attention.
+        executed: What `floors.executed` is asked for, by our contestants that the planner's model
+            knows.
         causal: Whether queries see no later keys.
     """
 
@@ -92,7 +94,7 @@ class Variant(NamedTuple):
     peers: Mapping[str, Peer]
     extras: Callable[[Shape, np.random.Generator], Arrays] = lambda shape, random: []
     learned: bool = True
-    executed: Mapping[str, Any] | None = None
+    executed: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     causal: bool = True
 
 
@@ -135,6 +137,8 @@ def fla(name: str, **options: Any) -> Callable[[], Attend]:
     """Return what makes fla-core's function, of features, without a scale of the scores."""
 
     def make() -> Attend:
+        if find_spec("fla") is None:
+            raise ModuleNotFoundError("fla-core is missing; pip install fla-core")
         module = "delta_rule" if "delta" in name else "linear_attn"
         function = getattr(importlib.import_module(f"fla.ops.{module}"), name)
         fewer_configurations()
@@ -178,6 +182,7 @@ def quick_bench(run: Callable[[], Any], **options: Any) -> Any:
 @cache
 def compiled(form: Attend) -> Attend:
     """PyTorch's compiler's version of a function, for each shape that it gets."""
+    torch._dynamo.config.recompile_limit = 64
     return torch.compile(form, dynamic=False)
 
 
@@ -258,7 +263,7 @@ def of_maps(phi: Attend) -> Attend:
 
 def cosformer_weights(q: torch.Tensor, k: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
     """relu(q) . relu(k) cos(pi (i - j) / (2 L))."""
-    return q.relu() @ k.relu().mT * torch.cos(distance * (torch.pi / (2 * k.shape[2])))
+    return q.relu() @ k.relu().mT * torch.cos(distance.to(q.dtype) * (torch.pi / (2 * k.shape[2])))
 
 
 def linear_exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int) -> torch.Tensor:
@@ -341,11 +346,12 @@ def positions(length: int, device: str) -> Tensor:
     return Tensor(np.arange(length, dtype=np.float64)[None, :, None], device=device)
 
 
-def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def flex() -> Attend:
     """PyTorch's attention that compiles a kernel for a mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention(q, k, v, block_mask=blocks_in_window(q.shape[2], q.device))
+    attend = compiled(flex_attention)
+    return lambda q, k, v: attend(q, k, v, block_mask=blocks_in_window(q.shape[2], q.device))
 
 
 @cache
@@ -367,7 +373,7 @@ SOFTMAX = {
     "PyTorch, cuDNN": Peer(lambda: sdpa(SDPBackend.CUDNN_ATTENTION), "bfloat16"),
     "PyTorch, math": Peer(lambda: sdpa(SDPBackend.MATH), longest=2048),
     "PyTorch eager": Peer(lambda: softmax_causal, longest=2048),
-    "PyTorch compiled": Peer(lambda: softmax_causal, longest=2048, compiled=True),
+    "PyTorch compiled": Peer(lambda: compiled(softmax_causal), longest=2048, compiled=True),
 }
 LINEAR = {
     CHUNK: Peer(fla_linear("chunk_linear_attn"), "TF32", tokens_first=True),
@@ -379,20 +385,29 @@ LINEAR = {
         fla_linear("fused_recurrent_linear_attn", normalize=True), tokens_first=True
     ),
     "PyTorch eager, all chunks at once": Peer(lambda: peers.linear_at_once),
-    "PyTorch compiled, all chunks at once": Peer(lambda: peers.linear_at_once, compiled=True),
+    "PyTorch compiled, all chunks at once": Peer(
+        lambda: compiled(peers.linear_at_once), compiled=True
+    ),
     "PyTorch eager, chunk by chunk": Peer(lambda: peers.linear_chunkwise, longest=2048),
     "PyTorch eager, all scores": Peer(lambda: peers.linear_quadratic, longest=512),
 }
 
 
+RECURRENT = f"{harness.OURS}, recurrent"
+ALGORITHMS = {harness.OURS: "chunked", RECURRENT: "recurrent"}
+
+
 def by_algorithm(attend: Attend, **options: Any) -> dict[str, Attend]:
     """Both causal algorithms of an attention; the chunkwise one is who others are compared with."""
     return {
-        harness.OURS: partial(attend, causal=True, algorithm="chunked", **options),
-        f"{harness.OURS}, recurrent": partial(
-            attend, causal=True, algorithm="recurrent", **options
-        ),
+        name: partial(attend, causal=True, algorithm=algorithm, **options)
+        for name, algorithm in ALGORITHMS.items()
     }
+
+
+def counted(**sizes: Any) -> dict[str, dict[str, Any]]:
+    """What to count of both."""
+    return {name: {"algorithm": algorithm, **sizes} for name, algorithm in ALGORITHMS.items()}
 
 
 VARIANTS = {
@@ -401,14 +416,14 @@ VARIANTS = {
         weighted(softmax_weights),
         lambda shape: floors.pairs(shape, (shape.length + 1) / 2),
         SOFTMAX,
-        executed={"algorithm": "softmax"},
+        executed={harness.OURS: {"algorithm": "softmax"}},
     ),
     "causal linear attention": Variant(
         by_algorithm(linear_attention),
         weighted(linear_weights),
         floors.sums,
         LINEAR,
-        executed={"algorithm": "chunked"},
+        executed=counted(),
     ),
     "linear attention": Variant(
         {harness.OURS: partial(linear_attention, algorithm="linear")},
@@ -416,9 +431,9 @@ VARIANTS = {
         partial(floors.sums, causal=False),
         {
             "PyTorch eager": Peer(lambda: peers.linear_bidirectional),
-            "PyTorch compiled": Peer(lambda: peers.linear_bidirectional, compiled=True),
+            "PyTorch compiled": Peer(lambda: compiled(peers.linear_bidirectional), compiled=True),
         },
-        executed={"algorithm": "linear", "causal": False},
+        executed={harness.OURS: {"algorithm": "linear", "causal": False}},
         causal=False,
     ),
     "delta rule": Variant(
@@ -444,7 +459,7 @@ VARIANTS = {
         partial(floors.sums, distances=DISTANCE + 1),
         {"PyTorch eager, all scores": Peer(lambda: peers.relative_quadratic, longest=2048)},
         extras=embedding,
-        executed={"algorithm": "chunked", "max_distance": DISTANCE},
+        executed=counted(max_distance=DISTANCE),
     ),
     "Fourier positions": Variant(
         {harness.OURS: our_fourier},
@@ -452,7 +467,7 @@ VARIANTS = {
         partial(floors.sums, wider=3),
         {"PyTorch eager, all scores": Peer(lambda: their_fourier, longest=2048)},
         extras=waves,
-        executed={"algorithm": "chunked", "fourier": "one_plus_cos"},
+        executed=counted(fourier="one_plus_cos"),
     ),
     "local attention": Variant(
         {harness.OURS: partial(local_attention, window=WINDOW, causal=True)},
@@ -460,7 +475,7 @@ VARIANTS = {
         lambda shape: floors.pairs(shape, seen_in_window(shape.length)),
         {
             "PyTorch, a mask": Peer(lambda: softmax_masked(in_window), longest=8192),
-            "PyTorch compiled flex_attention": Peer(lambda: flex, "TF32", compiled=True),
+            "PyTorch compiled flex_attention": Peer(flex, compiled=True),
         },
     ),
     "FAVOR+": Variant(
@@ -529,9 +544,9 @@ def compare(device: Device, name: str, shape: Shape) -> Iterator[Row]:
     for which, need in variant.need(shape).items():
         case = f"{name}, {which}, L={shape.length:,}, E={shape.width}"
         for line in races(device, case, variant, shape, data, which, problem):
-            ours = line["contestant"] == harness.OURS and variant.executed is not None
-            work = floors.executed(shape, **variant.executed or {})[which] if ours else None
-            yield line | need.columns() | {"executed_GFLOP": work and work / 1e9}
+            asked = variant.executed.get(line["contestant"])
+            work = floors.executed(shape, **asked)[which] / 1e9 if asked else None
+            yield line | need.columns() | {"executed_GFLOP": work}
     del data
     device.free()
 
@@ -624,17 +639,18 @@ class Data:
             return [attend(*tensors).data]
 
         def passes(call: int) -> list[Array]:
-            for tensor in tensors:
-                tensor.grad = None
             output = attend(*tensors)
             output.backward(self.grad)
-            return [output.data, *(x.grad.data for x in tensors[:3] if x.grad is not None)]
+            gradients = [x.grad.data for x in tensors[:3] if x.grad is not None]
+            for tensor in tensors:
+                tensor.grad = None
+            return [output.data, *gradients]
 
         return forward if which == "forward" else passes
 
     def theirs(self, which: str, peer: Peer) -> Run:
         """What computes a peer's output, and the gradients."""
-        attend = compiled(peer.make()) if peer.compiled else peer.make()
+        attend = peer.make()
         tensors = [self._placed(x, peer).requires_grad_() for x in self.inputs]
         grad = self._placed(self.grad, peer)
         learned = tensors[: self.learned]
