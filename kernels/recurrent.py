@@ -356,10 +356,20 @@ def _zeros(like: Array, *shape: int) -> Array:
 
 def state_or_zeros(state: LinearState | None, count: int, key: Array, value: Array) -> LinearState:
     """The state of `count` sequences, in C order; zeros where there is none."""
-    H, E, M = key.shape[1], key.shape[-1], value.shape[-1]
     if state is None:
-        return LinearState(_zeros(key, count, H, E, M), _zeros(key, count, H, E))
+        return LinearState(*(_zeros(key, *shape) for shape in _state_shapes(count, key, value)))
     return LinearState(*contiguous(*state))
+
+
+def _empty_state(count: int, key: Array, value: Array) -> LinearState:
+    """Memory for a state of `count` sequences, every number of which a kernel writes."""
+    xp = array_module(key)
+    return LinearState(*(xp.empty(s, key.dtype) for s in _state_shapes(count, key, value)))
+
+
+def _state_shapes(count: int, key: Array, value: Array) -> tuple[tuple[int, ...], ...]:
+    H, E, M = key.shape[1], key.shape[-1], value.shape[-1]
+    return (count, H, E, M), (count, H, E)
 
 
 def _transposed(matrix: Array) -> Array:
@@ -407,7 +417,7 @@ def forward(
     xp, real = array_module(query), kernel_dtype(query)
     queries, keys = spans(query, query_lengths, cu_seqlens), spans(key, key_lengths, cu_seqlens)
     N = len(queries)
-    start, end = (state_or_zeros(state, N, key, value) for state in (initial_state, None))
+    start, end = state_or_zeros(initial_state, N, key, value), _empty_state(N, key, value)
     out = xp.empty((batch, H, Lq, M), query.dtype)
     denominator = xp.empty((batch, H, Lq), query.dtype)
     dims = round_up(E), round_up(M)
@@ -590,7 +600,7 @@ def step(
     """
     query, key, value = contiguous(query, key, value)
     N, H, M = value.shape
-    before, after = (state_or_zeros(each, N, key, value) for each in (state, None))
+    before, after = state_or_zeros(state, N, key, value), _empty_state(N, key, value)
     out = array_module(value).empty_like(value)
     columns = min(MAX_COLUMNS, round_up(M))
     kernel = _step_kernel(columns, kernel_dtype(query), feature_map, guard)
