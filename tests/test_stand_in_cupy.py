@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ def test_names_are_those_of_cupy() -> None:
     if written[0] != f"version {cupy.__version__}":
         pytest.skip(f"CuPy {cupy.__version__} is here; written down is {written[0]}")
     assert list(names.written_down(cupy)) == written
+    for name, module in modules().items():
+        real = import_module(name)
+        assert not [each for each in vars(module) if each[0] != "_" and not hasattr(real, each)]
+    runtime = vars(modules()["cupy.cuda"].runtime)
+    assert not [each for each in runtime if not hasattr(cupy.cuda.runtime, each)]
 
 
 @pytest.mark.parametrize(

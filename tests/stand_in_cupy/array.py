@@ -236,7 +236,7 @@ class ndarray:
             (keywords["out"],) = keywords["out"]
         try:
             function = getattr(MODULE, ufunc.__name__, None)
-            function = function or getattr(MODULE.special, ufunc.__name__)
+            function = function or getattr(MODULE._special, ufunc.__name__)
             function = function if method == "__call__" else getattr(function, method)
         except AttributeError:
             return NotImplemented

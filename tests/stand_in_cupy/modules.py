@@ -186,6 +186,8 @@ def cuda() -> Any:
         deviceSynchronize=wait,
         getDeviceProperties=lambda _: {"name": b"a stand-in on NumPy, not a GPU"},
         memGetInfo=lambda: (1 << 30, 1 << 30),
+        deviceGetAttribute=lambda attribute, device: attribute[device],
+        cudaDevAttrMultiProcessorCount=[132],
     )
     return module
 
@@ -214,7 +216,7 @@ def modules() -> dict[str, Any]:
     cupyx.scatter_add = lambda a, slices, value: scatter("add", a, slices, value)
     scipy: Any = ModuleType("cupyx.scipy")
     special = special_functions()
-    MODULE.cuda, MODULE.random, MODULE.special = cuda(), random, special
+    MODULE.cuda, MODULE.random, MODULE._special = cuda(), random, special
     cupyx.scipy, scipy.special = scipy, special
     every = (MODULE, MODULE.cuda, random, cupyx, scipy, special)
     return {module.__name__: module for module in every}
@@ -222,9 +224,12 @@ def modules() -> dict[str, Any]:
 
 def special_functions() -> Any:
     """`cupyx.scipy.special`, as far as it is used."""
-    erf: Any = import_module("scipy.special").erf
+
+    def erf(x: ndarray) -> Any:
+        return wrapped(np.asarray(import_module("scipy.special").erf(unwrapped(x))))
+
     module: Any = ModuleType("cupyx.scipy.special")
-    module.erf = lambda x: wrapped(np.asarray(erf(unwrapped(x))))
+    module.erf = erf
     return module
 
 
