@@ -44,7 +44,7 @@ PORTS = 10  # that each of them may talk over
 # Left out is what launches the kernels of other tests, to compare other things, or none at all.
 OTHERS = (
     "bit_by_bit or hides or ignores or is_linear or preserves or finite or far_from or "
-    "long_sequences or test_cuda"
+    "long_sequences or cannot_run or test_cuda"
 )
 TESTS = ["tests/kernels", "-k", f"cuda and not ({OTHERS})"]
 PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.sanitize", "-p", "no:cacheprovider", "-q"]

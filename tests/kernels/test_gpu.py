@@ -572,7 +572,9 @@ def write_down(x, flag, whole, pair, single, unsigned, out):
     [(layout, False) for layout in sorted(LAYOUTS.keys() - {"flat", "column", "broadcast"})]
     + [("C", True), ("sliced", True)],
 )
-def test_every_kind_of_argument_arrives(real_cupy: Any, layout: str, by_numba: bool) -> None:
+def test_every_kind_of_argument_arrives_on_cuda(
+    real_cupy: Any, layout: str, by_numba: bool
+) -> None:
     kernel = Kernel(write_down.function, {})
     kernel.on_cuda.by_numba = by_numba
     x = LAYOUTS[layout](real_cupy.arange(24.0).reshape(4, 6))
@@ -598,7 +600,7 @@ def test_a_launch_can_be_captured_in_a_cuda_graph(real_cupy: Any) -> None:
     np.testing.assert_array_equal(real_cupy.asnumpy(x), 1 + 10 * (2 + 3))
 
 
-def test_a_gpu_that_cannot_run_it_says_so(real_cupy: Any) -> None:
+def test_cuda_says_what_it_cannot_run(real_cupy: Any) -> None:
     x = real_cupy.zeros(4, np.float32)
     message = "'add': the GPU cannot run blocks of 4 threads with .* and 1,073,741,824 bytes"
     with pytest.raises(KernelError, match=message):
