@@ -20,6 +20,7 @@ from .cpu import CpuKernel, KernelError, checking
 from .cpu.canonical import Shape3
 from .gpu import CudaKernel
 
+NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
 MAX_THREADS = 1024  # per block, on every CUDA GPU
 MAX_BLOCK_Z = 64
 THREADS = 256  # of a block, where nobody says how many
@@ -185,7 +186,7 @@ class Launch:
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a NumPy array, "
                     "others are CuPy arrays; move it with cupy.asarray, or them with cupy.asnumpy"
                 )
-            if not isinstance(argument, (cupy.ndarray, int, float, tuple, np.generic)):
+            if not isinstance(argument, (cupy.ndarray, *NUMBERS, tuple)):
                 raise KernelError(
                     f"kernel {self.kernel.__name__!r}: argument {name!r} is a "
                     f"{type(argument).__name__}, others are CuPy arrays; convert it with "
