@@ -53,6 +53,8 @@ these sums, too, have one owner and a fixed order: no atomics, and results repea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from copy import copy
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -121,6 +123,19 @@ class Edges:
         """How to sum over the edges to each key: the transposed matrix."""
         offsets, order = _by_owner(self.columns, self.num_keys)
         return _in_pieces(Walk(offsets, order, self.rows[order]))
+
+    def moved(self, move: Callable[[Array], Array]) -> Edges:
+        """The same edges, each array of them moved to another device.
+
+        What was checked here is not checked there, and orders are found here, so that the CPU need
+        not wait for a GPU's answers.
+        """
+        there = copy(self)
+        for name in ("offsets", "columns", "rows"):
+            setattr(there, name, move(getattr(self, name)))
+        for name in ("by_query", "by_key"):
+            setattr(there, name, tuple(Walk(*map(move, walk)) for walk in getattr(self, name)))
+        return there
 
 
 def _check_edges(row_offsets: Array, columns: Array, num_keys: int) -> None:

@@ -1,6 +1,7 @@
 """Graph attention: every node of a graph looks at its neighbours."""
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -161,8 +162,10 @@ class Graph:
         """
         if device == self.device:
             return self
-        offsets, columns = (to_device(x, device) for x in (self.row_offsets, self.columns))
-        return type(self)(offsets, columns, self.num_keys)
+        there = copy(self)
+        there.edges = self.edges.moved(lambda array: to_device(array, device))
+        there.row_offsets, there.columns = there.edges.offsets, there.edges.columns
+        return there
 
     def __repr__(self) -> str:
         sizes = "num_queries", "num_keys", "num_edges"

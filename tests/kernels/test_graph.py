@@ -382,6 +382,16 @@ def test_by_key_is_the_transposed_matrix() -> None:
 # -- Dropout ---------------------------------------------------------------------------------------
 
 
+def test_edges_move_with_their_orders(device: str) -> None:
+    move = array_library(device).asarray
+    offsets, columns = Case("dot", "hub", num_keys=7).edges()
+    moved, made = Edges(offsets, columns, 7).moved(move), Edges(move(offsets), move(columns), 7)
+    for name in ("by_query", "by_key"):
+        for here, there in zip(getattr(moved, name), getattr(made, name), strict=True):
+            assert_all_equal(to_numpy(here._asdict()), to_numpy(there._asdict()), name)
+    assert_all_equal(to_numpy({"rows": moved.rows}), to_numpy({"rows": made.rows}), "moved")
+
+
 @pytest.mark.parametrize(("length", "owners", "width"), [(5, 3, 4), (SPAN + 1, 1, 1), (1000, 7, 9)])
 def test_rows_are_summed_by_owner(length: int, owners: int, width: int, device: str) -> None:
     xp, rng = array_library(device), np.random.default_rng(length)
