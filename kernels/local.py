@@ -115,12 +115,24 @@ def _clip(x, least, most):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def _window_of(begin, end, last_key, causal, window, global_queries):  # type: ignore[no-untyped-def]
-    """The first key, and the one behind the last, that queries at begin .. end - 1 see together."""
-    sees_all = max(begin, 0) < min(end, global_queries)
-    reach = last_key if sees_all and not causal else end + (0 if causal else window)
-    low = _clip(0 if sees_all else begin - window, 0, last_key)
-    return low, _clip(reach, low, last_key)
+def _sees_all(begin, end, global_queries):  # type: ignore[no-untyped-def]
+    """Whether one of the queries at begin .. end - 1 sees every key."""
+    return max(begin, 0) < min(end, global_queries)
+
+
+@cuda.jit(device=True)
+def _window_begin(begin, end, last_key, window, global_queries):  # type: ignore[no-untyped-def]
+    """The first key that queries at begin .. end - 1 see together."""
+    return _clip(0 if _sees_all(begin, end, global_queries) else begin - window, 0, last_key)
+
+
+@cuda.jit(device=True)
+def _window_end(begin, end, last_key, causal, window, global_queries):  # type: ignore[no-untyped-def]
+    """The key behind the last."""
+    reach = end + (0 if causal else window)
+    if _sees_all(begin, end, global_queries) and not causal:
+        reach = last_key
+    return _clip(reach, 0, last_key)
 
 
 @cuda.jit(device=True)
@@ -177,7 +189,8 @@ def _forward_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
         begin, end = first_row + offset, min(first_row + rows, last_query) + offset
-        low, high = _window_of(begin, end, last_key, causal, window, global_queries)
+        low = _window_begin(begin, end, last_key, window, global_queries)
+        high = max(low, _window_end(begin, end, last_key, causal, window, global_queries))
         before = below[low]
         walk = before + high - low
         if not causal:
@@ -308,7 +321,8 @@ def _query_gradient_kernel(head_dim: int, value_dim: int, real: Any) -> Kernel:
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
         begin, end = first_row + offset, min(first_row + rows, last_query) + offset
-        low, high = _window_of(begin, end, last_key, causal, window, global_queries)
+        low = _window_begin(begin, end, last_key, window, global_queries)
+        high = max(low, _window_end(begin, end, last_key, causal, window, global_queries))
         before = below[low]
         walk = before + high - low
         if not causal:
