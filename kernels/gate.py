@@ -57,6 +57,13 @@ SECONDS = 2.5  # a processor takes to compile a kernel for all architectures, ab
 MORE_IS_WORSE = "registers", "shared", "spills", "local", "loops", "innermost", "float64"
 
 
+# Kernels that may break a rule: kernel, numbers and column; and why.
+KNOWN = {
+    ("fourier.circle", "float64", "innermost"): (
+        "NVIDIA's cos and sin reduce angles beyond 10^5 with a table in local memory; here none is "
+        "beyond pi"
+    ),
+}
 Label = tuple[str, str, str, str, str]
 
 
@@ -86,16 +93,20 @@ class Row(NamedTuple):
         """What tells the line from others, in words."""
         return self.kernel, self.numbers, self.head_dims, self.constants, self.architecture
 
-    def wrong(self) -> list[str]:
-        """Return the rules that the kernel breaks."""
-        rules = {
-            f"{self.spills} bytes of registers are spilled": self.spills > 0,
-            f"{self.innermost} accesses to local memory in an innermost loop": self.innermost > 0,
-            f"{self.float64} float64 instructions": self.float64 and self.numbers == "float32",
-            f"{self.shared} bytes of shared memory, of {SHARED_BYTES}": self.shared > SHARED_BYTES,
-            f"{self.threads} threads of {self.registers} registers": self.blocks == 0,
-        }
-        return [rule for rule, broken in rules.items() if broken]
+    def wrong(self) -> dict[str, str]:
+        """Return the rules that the kernel breaks: the column, and what is in it."""
+        found = {}
+        if self.spills:
+            found["spills"] = f"{self.spills} bytes of registers are spilled"
+        if self.innermost:
+            found["innermost"] = f"{self.innermost} accesses to local memory in an innermost loop"
+        if self.float64 and self.numbers == "float32":
+            found["float64"] = f"{self.float64} float64 instructions"
+        if self.shared > SHARED_BYTES:
+            found["shared"] = f"{self.shared} bytes of shared memory, of {SHARED_BYTES}"
+        if self.blocks == 0:
+            found["blocks"] = f"{self.threads} threads of {self.registers} registers do not fit"
+        return found
 
     def worse(self, before: Row) -> list[str]:
         """Return what is worse than it was, with both numbers."""
@@ -265,8 +276,9 @@ def report(before: Iterable[Row], after: Iterable[Row]) -> Iterator[str]:
         name = f"{row.kernel}, head dim {row.head_dims}, {row.numbers}, {row.architecture}"
         if row.label in old and (worse := row.worse(old[row.label])):
             yield f"worse: {name}: {', '.join(worse)}"
-        if wrong := row.wrong():
-            yield f"wrong: {name}: {', '.join(wrong)}"
+        for column, what in row.wrong().items():
+            if (row.kernel, row.numbers, column) not in KNOWN:
+                yield f"wrong: {name}: {what}"
 
 
 if __name__ == "__main__":
