@@ -7,6 +7,7 @@
 | floors.py    | (the fewest bytes and operations of a pass, and the time they take at best)    |
 | attention.py | how long does each attention take, beside PyTorch and flash-linear-attention?  |
 | steps.py     | how long does one more token take, beside PyTorch's cache of keys and values?  |
+| decoding.py  | (decoders in PyTorch that go token by token, for steps.py and models.py)       |
 | models.py    | how long does a training step take, and the generation of 3,072 positions?     |
 | launches.py  | what does a launch cost before the GPU does anything?                          |
 
