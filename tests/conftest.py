@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -51,6 +52,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     if config.getoption("--stand-in-cupy"):
         return "device cuda: a stand-in for CuPy, on NumPy; nothing runs on a GPU"
     return f"device cuda: {why_no_cuda() or 'the GPU'}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says what was launched on the stand-in, where tests run in this process."""
+    if config.getoption("--stand-in-cupy"):
+        from .stand_in_cupy import report
+
+        terminalreporter.write_line(f"On the stand-in for CuPy: {report()}.")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

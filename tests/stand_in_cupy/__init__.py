@@ -10,6 +10,6 @@ shows that the Python around it does not break there.
 What CuPy has is read from `names.txt`, which `names` wrote from an installed CuPy.
 """
 
-from .modules import install
+from .modules import install, report
 
-__all__ = ["install"]
+__all__ = ["install", "report"]

@@ -31,8 +31,8 @@ from .array import (
     wrapped,
 )
 
-LAUNCHES: Counter[tuple[str, ...]] = Counter()
-"""How often each kernel was launched, by its name and what numba-cuda compiles it for."""
+LAUNCHES: Counter[tuple[Any, ...]] = Counter()
+"""How often each kernel was launched on arguments of some types: for them it would be compiled."""
 
 
 def array(
@@ -247,7 +247,7 @@ class FunctionInPlace:
         """Runs every block of the grid."""
         from minitransformer_kernels.cpu import CpuKernel, checking
 
-        LAUNCHES[self.kernel.__name__, *map(numba_type, self.examples)] += 1
+        LAUNCHES[self.kernel, *map(numba_type, self.examples)] += 1
         slots = iter([place.ptr for place in places])
         arguments = tuple(read_back(example, slots) for example in self.examples)
         run = checking.launch if checking.is_on() else CpuKernel.launch
@@ -306,6 +306,20 @@ def numba_type(argument: Any) -> str:
     if isinstance(argument, (float, np.number)):
         return str(np.asarray(argument).dtype)
     raise NotImplementedError(f"numba-cuda takes no {type(argument).__name__}: {argument!r}")
+
+
+def report() -> str:
+    """Says what would be compiled for a GPU: once more for each other type or layout."""
+    strided = {
+        kernel.__name__
+        for kernel, *types in LAUNCHES
+        if any(each.endswith((", F]", ", A]")) for each in types)
+    }
+    return (
+        f"{sum(LAUNCHES.values())} launches of {len({kernel for kernel, *_ in LAUNCHES})} kernels; "
+        f"{len(LAUNCHES)} would be compiled, counting types and layouts; "
+        f"on arrays that are not in C order: {', '.join(sorted(strided)) or 'none'}"
+    )
 
 
 def install() -> None:
