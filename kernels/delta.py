@@ -207,7 +207,7 @@ def _residuals(
     dims = round_up(E), round_up(M, "value dim")
     shape = _shape(*dims, real)
     W0 = xp.zeros((N, H, E, M), key.dtype) if state is None else state
-    r, u = xp.empty_like(value), xp.empty_like(value)
+    r, u = (xp.empty(value.shape, value.dtype) for _ in range(2))
     _residual_kernel(*dims, real)[(ceil_div(M, shape.columns), H, N), shape.threads](
         *contiguous(key, value, beta), places, way, *contiguous(W0), r, u
     )
