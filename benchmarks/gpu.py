@@ -10,8 +10,12 @@ so. Rows are written to `results/gpu` as they come, and the page there is made o
 
 Each section is a process of its own. All of them first compile what they need, at the same time, on
 small arrays; then one after the other is measured, alone on the GPU, the most important first. What
-a section leaves of its time is for those after it; what does not fit is recorded as not run, and
-so is what a crash or a timeout cuts off.
+a section leaves of its time is for those after it; what does not fit is recorded as not run, and so
+is what a crash or a timeout cuts off.
+
+Compiling is most of it: a kernel of ours takes a second, PyTorch's compiler ten for each shape, and
+fla-core tunes its kernels among some fifty versions. One section takes two minutes for that, and so
+do all of them on 16 cores.
 """
 
 from __future__ import annotations
@@ -22,11 +26,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import connection, get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from minitransformer.device import cuda_problem
@@ -37,10 +42,10 @@ from .on_gpu import clock, machine, page
 START = time.monotonic()
 RESULTS = harness.ROOT / "results" / "gpu"
 SECONDS = 450.0
-COMPILING = 0.4  # of all the time at most, before the first section is measured
+COMPILING = 0.35  # of all the time, in which sections may start to compile something
 PATIENCE = 30.0  # seconds that a section may take beyond its share, for the race that it is in
 OVERTIME = 15.0  # the same, of the last section
-NOT_READY = f"not run: it failed, or was still compiling after {100 * COMPILING:.0f}% of the time"
+NOT_READY = "not run: its process ended early, or was still compiling"
 
 
 class Section(NamedTuple):
@@ -50,35 +55,60 @@ class Section(NamedTuple):
         title: Of its part of the page.
         module: In `on_gpu`, which yields its rows.
         share: Of the time.
-        variants: Of `attention`.
+        options: Further arguments of `rows`.
     """
 
     title: str
     module: str
     share: float
-    variants: tuple[str, ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def rows(self, device: clock.Device, size: str) -> Iterator[harness.Row]:
         """Yield its rows."""
         module = import_module(f".on_gpu.{self.module}", __package__)
-        options = {"names": self.variants} if self.variants else {}
-        return module.rows(device, size, **options)
+        return module.rows(device, size, **self.options)
 
 
-SECTIONS = {
-    "machine": Section("The GPU at its best", "machine", 10),
-    "linear": Section("Causal linear attention", "attention", 60, ("causal linear attention",)),
-    "softmax": Section("Causal softmax attention", "attention", 60, ("causal softmax attention",)),
-    "steps": Section("One more token", "steps", 30),
-    "models": Section("Whole models", "models", 100),
-    "delta": Section("The delta rule", "attention", 25, ("delta rule",)),
-    "relative": Section("Shaw's positions", "attention", 25, ("Shaw's relative positions",)),
-    "fourier": Section("Fourier positions", "attention", 25, ("Fourier positions",)),
-    "both_ways": Section("Linear attention to all keys", "attention", 15, ("linear attention",)),
-    "local": Section("Local attention", "attention", 15, ("local attention",)),
-    "launches": Section("Launches", "launches", 10),
-    "features": Section("Maps of rows", "attention", 30, ("FAVOR+", "DPFP", "cosFormer")),
+# The variants of attention that are a section together, and their share of the time.
+ATTENTION: dict[str, tuple[float, tuple[str, ...]]] = {
+    "linear": (40, ("causal linear attention",)),
+    "softmax": (40, ("causal softmax attention",)),
+    "delta": (15, ("delta rule",)),
+    "relative": (15, ("Shaw's relative positions",)),
+    "fourier": (15, ("Fourier positions",)),
+    "both_ways": (8, ("linear attention",)),
+    "local": (10, ("local attention",)),
+    "features": (15, ("FAVOR+", "DPFP", "cosFormer")),
 }
+
+
+def sections() -> dict[str, Section]:
+    """Return all sections by name, the most important first."""
+    first, *rest = (
+        {
+            name if width == 64 else f"{name}_{width}": Section(
+                f"E = {width}: {', '.join(variants)}",
+                "attention",
+                share,
+                {"names": variants, "widths": (width,)},
+            )
+            for name, (share, variants) in ATTENTION.items()
+        }
+        for width in (64, 128)
+    )
+    asked_first = {name: first.pop(name) for name in ("linear", "softmax")}
+    return {
+        "machine": Section("The GPU", "machine", 8),
+        **asked_first,
+        "steps": Section("One more token", "steps", 25),
+        "models": Section("Whole models", "models", 80),
+        **first,
+        "launches": Section("Launches", "launches", 8),
+        **{name: section for others in rest for name, section in others.items()},
+    }
+
+
+SECTIONS = sections()
 
 
 class Worker:
@@ -88,20 +118,23 @@ class Worker:
         name: Of the section.
         device: "cuda" or "cpu".
         size: "full" or "rehearsal".
+        compiling: Seconds in which it may start to compile, before a full size.
     """
 
-    def __init__(self, name: str, device: str, size: str) -> None:
+    def __init__(self, name: str, device: str, size: str, compiling: float) -> None:
         context = get_context("spawn")
         self.line, far = context.Pipe()
-        self.process = context.Process(target=work, args=(name, device, size, far), daemon=True)
+        asked = name, device, size, compiling, far
+        self.process = context.Process(target=work, args=asked, daemon=True)
         self.process.start()
         far.close()
 
-    def about(self) -> harness.Row | None:
-        """Return what it measures on; None if it is not ready, or dead."""
+    def about(self, patience: float) -> harness.Row | None:
+        """Return what it measures on; None if it does not get ready in so many seconds."""
         with suppress(EOFError):
-            if self.line.poll():
+            if self.line.poll(patience):
                 return self.line.recv()
+        self.process.kill()
         return None
 
     def rows(self, seconds: float, patience: float) -> Iterator[harness.Row]:
@@ -132,10 +165,10 @@ def stopped(why: str) -> harness.Row:
     return {"incomplete": why}
 
 
-def work(name: str, where: str, size: str, line: connection.Connection) -> None:
+def work(name: str, where: str, size: str, compiling: float, line: connection.Connection) -> None:
     """Be a section's process: compile, wait for the turn, and measure."""
     section = SECTIONS[name]
-    device = clock.on(where, hasty=True)
+    device = clock.on(where, compiling, hasty=True)
     if size == "full" and section.module != "machine":
         try:
             for _ in section.rows(device, "rehearsal"):
@@ -165,21 +198,22 @@ def measure(names: Sequence[str], device: str, size: str, seconds: float, folder
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # in each of a dozen processes
-    workers = {name: Worker(name, device, size) for name in names}
-    compile_together(list(workers.values()), START + seconds * COMPILING)
+    compiling = seconds * COMPILING
+    workers = {name: Worker(name, device, size, compiling) for name in names}
+    ready(list(workers.values()), START + compiling + PATIENCE)
     print(f"{time.monotonic() - START:5.0f} s  all that could be is compiled", flush=True)
     for place, (name, worker) in enumerate(workers.items()):
         left = max(0.0, START + seconds - time.monotonic())
         of_these = sum(SECTIONS[other].share for other in names[place:])
         mine = left * SECTIONS[name].share / of_these
         patience = min(PATIENCE, left - mine + OVERTIME)
-        about = worker.about()
+        about = worker.about(mine)
         rows = worker.rows(mine, patience) if about else iter([stopped(NOT_READY)])
         record(name, about or {}, rows, folder)
         page.write(folder, SECTIONS)
 
 
-def compile_together(workers: list[Worker], deadline: float) -> None:
+def ready(workers: list[Worker], deadline: float) -> None:
     """Wait until all are ready, or have died, or time is up."""
     waiting: list[Any] = [worker.line for worker in workers]
     while waiting and (left := deadline - time.monotonic()) > 0:

@@ -4,8 +4,8 @@ N H L = 2^19 tokens in 8 heads or more, E = M, all numbers random. Our side is t
 differentiable function on float32, and so is every other's but where the precision says otherwise:
 `TF32` is float32 whose products keep 10 bits, as Triton's do unless told otherwise; `bfloat16` is
 what a kernel insists on. flash-linear-attention (fla-core) gets its own layout, (N, L, H, E), and
-features that PyTorch makes; it tunes each kernel among every fifth of its configurations. Errors
-are those of the output and the gradients of query, key and value in the last rows of the last head,
+features that PyTorch makes; it tunes each kernel among some six of its configurations. Errors are
+those of the output and the gradients of query, key and value in the last rows of the last head,
 which hang on all keys. A set of inputs is several times the L2 cache. *GB* and *GFLOP* are the
 fewest that the case needs; *executed* is what our kernels compute.
 """
@@ -15,8 +15,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -44,11 +46,11 @@ from .floors import Shape
 HEADS, DISTANCE, WINDOW, RANDOM = 8, 32, 128, 128
 CHECKED = 64  # rows
 TOKENS = {"full": 2**19, "rehearsal": 2**10}
-LENGTHS = {"full": (2048, 8192, 512, 32_768, 65_536), "rehearsal": (64, 128)}
+LENGTHS = {"full": (2048, 8192, 512, 32_768, 65_536), "rehearsal": (128,)}
 WIDTHS = 64, 128
 COMPILED = 2048, 8192  # lengths; each takes PyTorch many seconds to compile
 TOO_LONG = "left out: too slow or too large at this length"
-EVERY = 5  # of the configurations that a Triton kernel may be tuned to
+TRIED = 6  # about so many of the configurations that a Triton kernel may be tuned to
 
 Arrays = list[Array]
 Attend = Callable[..., Any]
@@ -169,7 +171,8 @@ def fewer_configurations() -> None:
             while kernel is not None and not isinstance(kernel, triton.runtime.Autotuner):
                 kernel = vars(kernel).get("fn") if hasattr(kernel, "__dict__") else None
             if kernel is not None and kernel._do_bench is not quick_bench:
-                kernel.configs, kernel._do_bench = kernel.configs[::EVERY], quick_bench
+                step = max(1, len(kernel.configs) // TRIED)
+                kernel.configs, kernel._do_bench = kernel.configs[::step], quick_bench
 
 
 def quick_bench(run: Callable[[], Any], **options: Any) -> Any:
@@ -510,22 +513,28 @@ def seen_in_window(length: int) -> float:
 # -- The races -----------------------------------------------------------------------------------
 
 
-def rows(device: Device, size: str, names: tuple[str, ...] = tuple(VARIANTS)) -> Iterator[Row]:
+def rows(
+    device: Device,
+    size: str,
+    names: tuple[str, ...] = tuple(VARIANTS),
+    widths: tuple[int, ...] = WIDTHS,
+) -> Iterator[Row]:
     """Yield a row for each length, width, variant, pass and contestant.
 
     Args:
         device: Where to run.
         size: "full" or "rehearsal"; on a GPU that one compiles whatever the full one needs.
         names: Of the variants.
+        widths: E, but 16 to rehearse on a CPU.
     """
     rehearsal = size == "rehearsal"
     for length in LENGTHS[size]:
-        for width in (16,) if rehearsal and device.name == "cpu" else WIDTHS:
+        for width in (16,) if rehearsal and device.name == "cpu" else widths:
             for name in names:
                 yield from compare(device, name, shape_of(TOKENS[size], length, width))
     if rehearsal and device.name == "cuda":
         for name in names:
-            compile_ahead(device, VARIANTS[name])
+            compile_ahead(device, VARIANTS[name], widths)
 
 
 def shape_of(tokens: int, length: int, width: int) -> Shape:
@@ -680,15 +689,13 @@ class Data:
         return tensor.transpose(1, 2) if peer.tokens_first else tensor
 
 
-def compile_ahead(device: Device, variant: Variant) -> None:
+def compile_ahead(device: Device, variant: Variant, widths: tuple[int, ...]) -> None:
     """Have PyTorch compile what it is to compile, for the shapes of the full size."""
-    for name, peer in variant.peers.items():
-        for length in COMPILED if peer.compiled else ():
-            for width in WIDTHS if length <= peer.longest else ():
-                try:
-                    data = Data(device, variant, shape_of(TOKENS["full"], length, width))
-                    for which in floors.PASSES:
-                        data.theirs(which, peer)(0)
-                except Exception as problem:  # the race will meet it too, and record it
-                    print(f"{name}, L={length:,}, E={width}: {reason(problem)}", file=sys.stderr)
-                device.free()
+    compiled = [peer for peer in variant.peers.values() if peer.compiled]
+    for peer, length, width in product(compiled, COMPILED, widths):
+        if length <= peer.longest and device.seconds_left() > 0:
+            with suppress(Exception):  # the race will meet it too, and record it
+                data = Data(device, variant, shape_of(TOKENS["full"], length, width))
+                for which in floors.PASSES:
+                    data.theirs(which, peer)(0)
+            device.free()

@@ -253,12 +253,12 @@ def race(
     Yields:
         A row for each contestant, all with the same columns.
     """
-    if device.seconds_left() <= 0:
-        yield from (row(case, name, who.precision, NOT_RUN) for name, who in contestants.items())
-        return
     entries: dict[str, _Entry] = {}
     failed: dict[str, str] = {}
     for name, contestant in contestants.items():
+        if device.seconds_left() <= 0:
+            failed[name] = NOT_RUN
+            continue
         try:
             entries[name] = _admit(device, contestant, error)
         except Exception as problem:
@@ -332,7 +332,7 @@ def _turns(
     names = list(entries)
     together = sum(entry.calls * entry.seconds for entry in entries.values())
     enough = 0 if device.hasty else int(RACE / max(together, TURN))
-    rounds = max(FEWEST_ROUNDS, min(rounds, enough))
+    rounds = max(FEWEST_ROUNDS, min(rounds, enough)) if names else 0
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             entry = entries[name]

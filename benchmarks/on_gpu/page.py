@@ -35,6 +35,7 @@ FIRST = (
     ("a token of linear attention", ""),
     ("a token of softmax attention after 3,072", ""),
     ("a training step", ""),
+    ("8 layers write", ""),
 )
 
 
