@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 Array = Any  # a NumPy or a CuPy array
 HEAD_DIMS = (8, 16, 32, 64, 128, 256)
 SHARED_BYTES = 48 * 1024  # what a block may use on every GPU without asking
+BLOCKS_OF_A_MULTIPROCESSOR = 4  # that keep it busy: while some wait for memory, others compute
 
 
 def array_module(array: Array) -> ModuleType:
@@ -105,6 +106,21 @@ def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None =
     begins = xp.asarray(cu_seqlens, dtype=xp.int64)
     counts = begins[1:] - begins[:-1]
     return xp.stack([xp.zeros_like(counts), begins[:-1], counts, counts], axis=1)
+
+
+def enough_blocks(array: Array, on_cpu: int) -> int:
+    """How many blocks keep all processors busy: `on_cpu`, or a few for each of a GPU's."""
+    xp = array_module(array)
+    if xp is np:
+        return on_cpu
+    return BLOCKS_OF_A_MULTIPROCESSOR * _multiprocessors(xp.cuda.runtime.getDevice())
+
+
+@cache
+def _multiprocessors(gpu: int) -> int:
+    """How many there are: 40 of a T4, 132 of an H100."""
+    runtime = sys.modules["cupy"].cuda.runtime
+    return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, gpu))
 
 
 def ceil_div(count: int, size: int) -> int:

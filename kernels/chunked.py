@@ -80,6 +80,7 @@ from .arrays import (
     array_module,
     ceil_div,
     contiguous,
+    enough_blocks,
     kernel_dtype,
     round_up,
     spans,
@@ -97,7 +98,7 @@ THREADS = LANES, GROUPS
 OWN = TILE // GROUPS  # rows of a tile that a thread owns
 COLUMNS = (64, 32, 16)  # of the state, per block; the first that fits in shared memory
 SLICE_BYTES = 256  # of a row of features, that a tile holds at a time
-ENOUGH_BLOCKS = {"numpy": 4, "cupy": 256}  # to keep all processors busy
+ENOUGH_BLOCKS = 4  # to keep all cores of a CPU busy
 FEWEST_TOKENS = 512  # that are worth a segment
 
 
@@ -480,8 +481,8 @@ def _walk(positions: int, blocks: int, chunk_size: int | None, like: Array) -> _
     chunk = TILE if chunk_size is None else int(chunk_size)
     if chunk < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-    enough = ENOUGH_BLOCKS[array_module(like).__name__]
-    segments = max(1, min(enough // blocks, positions // FEWEST_TOKENS))
+    enough = enough_blocks(like, ENOUGH_BLOCKS) // blocks
+    segments = max(1, min(enough, positions // FEWEST_TOKENS))
     span = max(1, ceil_div(ceil_div(positions, segments), chunk)) * chunk
     return _Walk(chunk, max(1, ceil_div(positions, span)), span)
 

@@ -93,6 +93,7 @@ from .arrays import (
     array_module,
     ceil_div,
     contiguous,
+    enough_blocks,
     kernel_dtype,
     round_up,
 )
@@ -104,7 +105,7 @@ TURNS = 4  # over a thread's columns, at most
 THREADS = 32, 8  # of the other kernels: columns, rows
 OWN = 4  # features of a projection's tile that a thread owns
 FEWEST_ROWS = 512  # that are worth a block of their own in (6)
-ENOUGH_BLOCKS = 128  # to keep a GPU busy
+ENOUGH_BLOCKS = 128  # to keep all cores of a CPU busy, with some to spare
 
 
 class _Shape(NamedTuple):
@@ -543,7 +544,8 @@ def _projection_gradient(
     xp = array_module(x)
     R, E = phi.shape[1], x.shape[1]
     tiles = ceil_div(R, THREADS[0]), ceil_div(E, THREADS[0])
-    parts = max(1, min(ENOUGH_BLOCKS // (tiles[0] * tiles[1]), x.shape[0] // FEWEST_ROWS))
+    enough = enough_blocks(x, ENOUGH_BLOCKS) // (tiles[0] * tiles[1])
+    parts = max(1, min(enough, x.shape[0] // FEWEST_ROWS))
     dw = xp.empty((parts, R, E), x.dtype)
     kernel = _projection_kernel(kernel_dtype(x))[(*tiles, parts), THREADS]
     kernel(g, x, phi, G, scale, normalised, ceil_div(x.shape[0], parts), dw)

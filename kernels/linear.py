@@ -49,8 +49,9 @@ The kernels in this file:
     _gradient_kernel         (9); a block owns a tile of rows i
 
 All but the first work on tiles of 32 x 32 numbers, with a warp to a row: threadIdx.x = x is a
-column of a tile, and threadIdx.y = y a group of OWN rows, whose sums a thread keeps in registers.
-Every sum has one owner and a fixed order: results repeat bit by bit, without atomics.
+column of a tile, and threadIdx.y = y a group of OWN rows, whose sums a thread keeps in registers,
+for all `width` tiles side by side: what it reads of a row on the left serves all of them. Every sum
+has one owner and a fixed order: results repeat bit by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ from .arrays import (
     array_module,
     ceil_div,
     contiguous,
+    enough_blocks,
     kernel_dtype,
     lengths_or_full,
     round_up,
@@ -78,8 +80,15 @@ OWN = 4  # rows of a tile that a thread owns
 GROUPS = TILE // OWN
 THREADS = TILE, GROUPS
 MAP_THREADS = 256
-ENOUGH_BLOCKS = 128  # to keep a GPU busy
+ENOUGH_BLOCKS = 128  # to keep all cores of a CPU busy, with some to spare
 FEWEST_ROWS = 512  # of a sequence, that are worth a block of their own in (8)
+WIDE = 2048  # numbers of tiles side by side that are used at a time: compilers unroll that much
+
+
+def wide_tile(width: int) -> tuple[int, int]:
+    """Rows and columns of what is used at a time of `width` tiles side by side."""
+    columns = width * TILE
+    return min(TILE, WIDE // columns), columns
 
 
 @cache
@@ -97,14 +106,15 @@ def _feature_kernel(real: Any, feature_name: str) -> Kernel:
 
 @cache
 def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
+    rows, columns = wide_tile(width)
     guard = get_guard(guard_name, real).value
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def naive_forward(q, k, v, query_lengths, key_lengths, reach, eps, output, denominator):  # type: ignore[no-untyped-def]
         """Features q (N, H, Lq, E), k (N, H, Lk, E), v (N, H, Lk, M); the last two are written."""
         q_tile = cuda.shared.array((TILE, TILE), real)
         k_tile = cuda.shared.array((TILE, PITCH), real)  # transposed
-        v_tile = cuda.shared.array((TILE, TILE), real)
+        v_tile = cuda.shared.array((rows, columns), real)
         a_tile = cuda.shared.array((TILE, TILE), real)
         a_own = cuda.local.array(OWN, real)
         d_own = cuda.local.array(OWN, real)  # of the keys that this thread has met
@@ -138,20 +148,24 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                     for r in range(OWN):
                         a_own[r] += q_tile[y * OWN + r, s] * k_tile[s, x]  # (1)
                 cuda.syncthreads()
+            hidden = start + x - (first + y * OWN + reach)  # so many rows do not see the key
             for r in range(OWN):
-                if start + x > first + y * OWN + r + reach:
+                if r < hidden:
                     a_own[r] = real(0)
                 a_tile[y * OWN + r, x] = a_own[r]
                 d_own[r] += a_own[r]  # (2)
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    v_tile[t, x] = real(0)
-                    if start + t < last_key and m * TILE + x < M:
-                        v_tile[t, x] = v[n, h, start + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        v_tile[t, m] = real(0)
+                        if start + s + t < last_key and m < M:
+                            v_tile[t, m] = v[n, h, start + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        n_own[m, r] += a_tile[y * OWN + r, t] * v_tile[t, x]  # (2)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            a = a_tile[y * OWN + r, s + t]
+                            n_own[m, r] += a * v_tile[t, m * TILE + x]  # (2)
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -180,9 +194,10 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
 
 @cache
 def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
+    rows, columns = wide_tile(width)
     slope = get_feature_map(result_map, real).derivative
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def naive_gradient(A, B, C, a, b, a_lengths, b_lengths, way, reach, raw, result):  # type: ignore[no-untyped-def]
         """Equation (7); row i sees row j where way * (j - i) <= reach. phi' of raw goes to y.
 
@@ -190,7 +205,7 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
         """
         a_tile = cuda.shared.array((TILE, TILE), real)
         b_tile = cuda.shared.array((TILE, PITCH), real)  # transposed
-        c_tile = cuda.shared.array((TILE, TILE), real)
+        c_tile = cuda.shared.array((rows, columns), real)
         w_tile = cuda.shared.array((TILE, TILE), real)
         w_own = cuda.local.array(OWN, real)
         y_own = cuda.local.array((width, OWN), real)
@@ -230,15 +245,18 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                 w_tile[y * OWN + r, x] = real(0)
                 if i < last_a and j < last_b and way * (j - i) <= reach:
                     w_tile[y * OWN + r, x] = w_own[r] + a[n, h, i] * b[n, h, j]  # (7)
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    c_tile[t, x] = real(0)
-                    if start + t < last_b and m * TILE + x < M:
-                        c_tile[t, x] = C[n, h, start + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        c_tile[t, m] = real(0)
+                        if start + s + t < last_b and m < M:
+                            c_tile[t, m] = C[n, h, start + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        y_own[m, r] += w_tile[y * OWN + r, t] * c_tile[t, x]  # (7)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            w = w_tile[y * OWN + r, s + t]
+                            y_own[m, r] += w * c_tile[t, m * TILE + x]  # (7)
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -255,13 +273,14 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
 
 @cache
 def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
+    rows, columns = wide_tile(width)
     phi = get_feature_map(feature_name, real).value
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def sums(B, C, b, lengths, span, X, X_transposed, z):  # type: ignore[no-untyped-def]
         """B (N, H, L, D) before phi, C (N, H, L, M), b (N, H, L); the rest is written to."""
         b_tile = cuda.shared.array((TILE, TILE), real)
-        c_tile = cuda.shared.array((TILE, TILE), real)
+        c_tile = cuda.shared.array((rows, columns), real)
         X_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -282,15 +301,18 @@ def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
                 b_tile[t, x] = real(0)
                 if start + t < end and first_d + x < B.shape[3]:
                     b_tile[t, x] = phi(B[n, h, start + t, first_d + x])
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    c_tile[t, x] = real(0)
-                    if start + t < end and m * TILE + x < C.shape[3]:
-                        c_tile[t, x] = C[n, h, start + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        c_tile[t, m] = real(0)
+                        if start + s + t < end and m < C.shape[3]:
+                            c_tile[t, m] = C[n, h, start + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        X_own[m, r] += b_tile[t, y * OWN + r] * c_tile[t, x]  # (8)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            B_tr = b_tile[s + t, y * OWN + r]
+                            X_own[m, r] += B_tr * c_tile[t, m * TILE + x]  # (8)
                 cuda.syncthreads()
             for r in range(OWN):
                 t = r * GROUPS + y
@@ -314,14 +336,15 @@ def _sum_kernel(width: int, real: Any, feature_name: str) -> Kernel:
 
 @cache
 def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -> Kernel:
+    rows, columns = wide_tile(width)
     phi = get_feature_map(feature_name, real).value
     guard = get_guard(guard_name, real).value
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def forward(query, S, Z, query_lengths, eps, output, denominator):  # type: ignore[no-untyped-def]
         """`query` (N, H, L, E), S and Z of whole tiles; the last two are written to."""
         q_tile = cuda.shared.array((TILE, TILE), real)
-        s_tile = cuda.shared.array((TILE, TILE), real)
+        s_tile = cuda.shared.array((rows, columns), real)
         d_tile = cuda.shared.array((TILE, TILE), real)  # in each row, the terms of d
         n_own = cuda.local.array((width, OWN), real)
 
@@ -342,13 +365,16 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
                 if first + t < end and e + x < query.shape[3]:
                     q_tile[t, x] = phi(query[n, h, first + t, e + x])
                 d_tile[t, x] += q_tile[t, x] * Z[n, h, e + x]  # (10)
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    s_tile[t, x] = S[n, h, e + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        s_tile[t, m] = S[n, h, e + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        n_own[m, r] += q_tile[y * OWN + r, t] * s_tile[t, x]  # (10)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            q = q_tile[y * OWN + r, s + t]
+                            n_own[m, r] += q * s_tile[t, m * TILE + x]  # (10)
                 cuda.syncthreads()
 
         half = TILE // 2
@@ -375,14 +401,15 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
 @cache
 def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> Kernel:
     """Equation (9): phi of `rows_map` goes to the rows A, phi' of `result_map` to the result y."""
+    rows, columns = wide_tile(width)
     phi = get_feature_map(rows_map, real).value
     slope = get_feature_map(result_map, real).derivative
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def gradient(A, X, a, z, lengths, raw, result):  # type: ignore[no-untyped-def]
         """A (N, H, L, D), X and z of whole tiles, a (N, H, L); phi' of raw goes to the result."""
         a_tile = cuda.shared.array((TILE, TILE), real)
-        x_tile = cuda.shared.array((TILE, TILE), real)
+        x_tile = cuda.shared.array((rows, columns), real)
         y_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -399,13 +426,16 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
                 a_tile[t, x] = real(0)
                 if first + t < end and d + x < A.shape[3]:
                     a_tile[t, x] = phi(A[n, h, first + t, d + x])
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    x_tile[t, x] = X[n, h, d + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        x_tile[t, m] = X[n, h, d + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        y_own[m, r] += a_tile[y * OWN + r, t] * x_tile[t, x]  # (9)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            A_rt = a_tile[y * OWN + r, s + t]
+                            y_own[m, r] += A_rt * x_tile[t, m * TILE + x]  # (9)
                 cuda.syncthreads()
 
         for m in range(width):
@@ -434,7 +464,8 @@ def _sums(B: Array, C: Array, b: Array, lengths: Array, feature_map: str) -> _Su
     N, H, L, D = B.shape
     xp = array_module(B)
     rows, width = tile_count(D), tile_count(C.shape[3])
-    parts = max(1, min(ENOUGH_BLOCKS // (N * H * rows), L // FEWEST_ROWS))
+    enough = enough_blocks(B, ENOUGH_BLOCKS) // (N * H * rows)
+    parts = max(1, min(enough, L // FEWEST_ROWS))
     span = ceil_div(ceil_div(L, parts), TILE) * TILE
     X = xp.empty((parts, N, H, rows * TILE, width * TILE), B.dtype)
     X_transposed = xp.empty((parts, N, H, width * TILE, rows * TILE), B.dtype)

@@ -86,6 +86,7 @@ from .arrays import (
     array_module,
     ceil_div,
     contiguous,
+    enough_blocks,
     kernel_dtype,
     round_up,
     spans,
@@ -105,6 +106,7 @@ from .linear import (
     block_count,
     elementwise_features,
     tile_count,
+    wide_tile,
 )
 from .recurrent import LinearState
 
@@ -213,7 +215,7 @@ def _end_tile(row, first, end):  # type: ignore[no-untyped-def]
 def _score_kernel(real: Any, map_name: str) -> Kernel:
     f = score_map(map_name, real).value
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def scores(u, embedding, queries, F):  # type: ignore[no-untyped-def]
         """Rows u (N, H, Lq, E), embedding (H, R, E); F (N, H, Lq, R) is written to."""
         u_tile = cuda.shared.array((TILE, TILE), real)
@@ -310,9 +312,10 @@ def _running_sum_kernel(real: Any) -> Kernel:
 
 @cache
 def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
+    rows, columns = wide_tile(width)
     guard = get_guard(guard_name, real).value
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def forward(  # type: ignore[no-untyped-def]
         numerator, others, F, value, recent, past, before, after, queries, keys, low, below, above,
         offset, causal, eps, output, denominator,
@@ -323,7 +326,7 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
         where tiles of keys begin. The last two are written to.
         """
         f_tile = cuda.shared.array((TILE, TILE), real)
-        v_tile = cuda.shared.array((TILE, TILE), real)
+        v_tile = cuda.shared.array((rows, columns), real)
         d_own = cuda.local.array(OWN, real)  # of the keys that this thread has met
         n_own = cuda.local.array((width, OWN), real)
 
@@ -354,18 +357,21 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                     weight = F[b, h, row + i, _between(distance - low, 0, R - 1)]  # (2)
                 f_tile[y * OWN + r, x] = weight
                 d_own[r] += weight  # (3)
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    j = start + t
-                    v_tile[t, x] = real(0)
-                    if 0 <= j < last_key and m * TILE + x < M:
-                        v_tile[t, x] = value[b_key, h, key_row + j, m * TILE + x]
-                    elif oldest <= j < 0 and m * TILE + x < M:
-                        v_tile[t, x] = recent[n, h, recent.shape[2] + j, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    j = start + s + t
+                    for m in range(x, columns, TILE):
+                        v_tile[t, m] = real(0)
+                        if 0 <= j < last_key and m < M:
+                            v_tile[t, m] = value[b_key, h, key_row + j, m]
+                        elif oldest <= j < 0 and m < M:
+                            v_tile[t, m] = recent[n, h, recent.shape[2] + j, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        n_own[m, r] += f_tile[y * OWN + r, t] * v_tile[t, x]  # (7)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            weight = f_tile[y * OWN + r, s + t]
+                            n_own[m, r] += weight * v_tile[t, m * TILE + x]  # (7)
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -402,7 +408,7 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
 def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
     slope = score_map(map_name, real).slope
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def score_gradient(  # type: ignore[no-untyped-def]
         gn, gd, F, value, recent, past, before, after, queries, keys, low, below, above, offset,
         causal, dB, low_sums, high_sums,
@@ -516,13 +522,14 @@ def _score_gradient_kernel(real: Any, map_name: str) -> Kernel:
 
 @cache
 def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
+    rows, columns = wide_tile(width)
     slope = get_feature_map(feature_name, real).derivative
 
-    @cuda.jit(fastmath=True, max_registers=128)
+    @cuda.jit(fastmath=True)
     def query_gradient(dB, embedding, query, queries, dq):  # type: ignore[no-untyped-def]
         """To dq (N, H, Lq, E) is added; dB is (N, H, Lq, R), embedding (H, R, E)."""
         b_tile = cuda.shared.array((TILE, TILE), real)
-        e_tile = cuda.shared.array((TILE, TILE), real)
+        e_tile = cuda.shared.array((rows, columns), real)
         u_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -540,15 +547,18 @@ def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
                 b_tile[t, x] = real(0)
                 if first + t < last and c + x < R:
                     b_tile[t, x] = dB[b, h, row + first + t, c + x]
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    e_tile[t, x] = real(0)
-                    if c + t < R and m * TILE + x < E:
-                        e_tile[t, x] = embedding[h, c + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        e_tile[t, m] = real(0)
+                        if c + s + t < R and m < E:
+                            e_tile[t, m] = embedding[h, c + s + t, m]
                 cuda.syncthreads()
-                for t in range(min(TILE, R - c)):
-                    for r in range(OWN):
-                        u_own[m, r] += b_tile[y * OWN + r, t] * e_tile[t, x]  # (12)
+                for m in range(width):
+                    for t in range(min(rows, R - c - s)):
+                        for r in range(OWN):
+                            B_rt = b_tile[y * OWN + r, s + t]
+                            u_own[m, r] += B_rt * e_tile[t, m * TILE + x]  # (12)
                 cuda.syncthreads()
 
         for m in range(width):
@@ -563,11 +573,13 @@ def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
 
 @cache
 def _embedding_gradient_kernel(width: int, real: Any) -> Kernel:
-    @cuda.jit(fastmath=True, max_registers=128)
+    rows, columns = wide_tile(width)
+
+    @cuda.jit(fastmath=True)
     def embedding_gradient(dB, u, queries, span, de):  # type: ignore[no-untyped-def]
         """Writes de (parts, N, H, R, E), a share for each part of each sequence."""
         b_tile = cuda.shared.array((TILE, TILE), real)
-        u_tile = cuda.shared.array((TILE, TILE), real)
+        u_tile = cuda.shared.array((rows, columns), real)
         e_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -588,15 +600,18 @@ def _embedding_gradient_kernel(width: int, real: Any) -> Kernel:
                 b_tile[t, x] = real(0)
                 if start + t < end and first_r + x < R:
                     b_tile[t, x] = dB[b, h, row + start + t, first_r + x]
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    u_tile[t, x] = real(0)
-                    if start + t < end and m * TILE + x < E:
-                        u_tile[t, x] = u[b, h, row + start + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        u_tile[t, m] = real(0)
+                        if start + s + t < end and m < E:
+                            u_tile[t, m] = u[b, h, row + start + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        e_own[m, r] += b_tile[t, y * OWN + r] * u_tile[t, x]  # (12)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            B_tr = b_tile[s + t, y * OWN + r]
+                            e_own[m, r] += B_tr * u_tile[t, m * TILE + x]  # (12)
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -610,7 +625,9 @@ def _embedding_gradient_kernel(width: int, real: Any) -> Kernel:
 
 @cache
 def _value_gradient_kernel(width: int, real: Any) -> Kernel:
-    @cuda.jit(fastmath=True, max_registers=128)
+    rows, columns = wide_tile(width)
+
+    @cuda.jit(fastmath=True)
     def value_gradient(  # type: ignore[no-untyped-def]
         F, gn, past, low_after, high_before, grad_tail, grad_recent, queries, keys, low, below,
         above, offset, causal, dv, d_recent,
@@ -621,7 +638,7 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
         queries begin.
         """
         f_tile = cuda.shared.array((TILE, TILE), real)
-        g_tile = cuda.shared.array((TILE, TILE), real)
+        g_tile = cuda.shared.array((rows, columns), real)
         v_own = cuda.local.array((width, OWN), real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -649,15 +666,18 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
                 if i < last and oldest <= j < last_key and (distance <= 0 or not causal):
                     weight = F[b, h, row + i, _between(distance - low, 0, R - 1)]  # (2)
                 f_tile[t, x] = weight
-            for m in range(width):
-                for t in range(y, TILE, GROUPS):
-                    g_tile[t, x] = real(0)
-                    if start + t < last and m * TILE + x < M:
-                        g_tile[t, x] = gn[b, h, row + start + t, m * TILE + x]
+            for s in range(0, TILE, rows):
+                for t in range(y, rows, GROUPS):
+                    for m in range(x, columns, TILE):
+                        g_tile[t, m] = real(0)
+                        if start + s + t < last and m < M:
+                            g_tile[t, m] = gn[b, h, row + start + s + t, m]
                 cuda.syncthreads()
-                for t in range(TILE):
-                    for r in range(OWN):
-                        v_own[m, r] += f_tile[t, y * OWN + r] * g_tile[t, x]  # (13)
+                for m in range(width):
+                    for t in range(rows):
+                        for r in range(OWN):
+                            weight = f_tile[s + t, y * OWN + r]
+                            v_own[m, r] += weight * g_tile[t, m * TILE + x]  # (13)
                 cuda.syncthreads()
 
         window = grad_recent.shape[2]
@@ -1170,7 +1190,8 @@ def _embedding_gradient(
     xp = array_module(dB)
     N, (H, R, E) = len(setting.queries), setting.embedding.shape
     tiles = block_count(R)
-    parts = max(1, min(ENOUGH_BLOCKS // (N * H * tiles), longest // FEWEST_ROWS))
+    enough = enough_blocks(dB, ENOUGH_BLOCKS) // (N * H * tiles)
+    parts = max(1, min(enough, longest // FEWEST_ROWS))
     span = ceil_div(ceil_div(longest, parts), TILE) * TILE
     shares = xp.empty((parts, N, H, R, E), dB.dtype)
     kernel = _embedding_gradient_kernel(tile_count(E), kernel_dtype(dB))

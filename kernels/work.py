@@ -10,7 +10,7 @@ Inputs are in C order, and count for nothing; lengths, at most 64 bytes a sequen
 
     function       stands for
     _naive         linear.naive_forward, naive_backward
-    _linear        linear.forward, backward
+    _linear        linear.forward, backward; CuPy's arrays are cut into more parts, as below
     _recurrent     recurrent.forward, backward
     _chunked       chunked.forward, backward, on NumPy arrays: CuPy's are cut into more segments
     _softmax       softmax.forward, backward, for comparison
@@ -288,7 +288,7 @@ def _chunks(s: Sizes, inner: int, outer: int) -> tuple[Load, int]:
     """One scan of `chunked`, and into how many segments the sequence is cut."""
     shape = chunked._shape(inner, outer, REALS[s.itemsize])
     blocks = s.all_heads * ceil_div(outer, shape.columns)
-    enough = chunked.ENOUGH_BLOCKS["numpy"] // blocks
+    enough = chunked.ENOUGH_BLOCKS // blocks
     parts = max(1, min(enough, s.positions // chunked.FEWEST_TOKENS))
     tiles = blocks * ceil_div(s.positions, chunked.TILE)
     update = shape.inner * shape.columns

@@ -169,8 +169,8 @@ MUTANTS = [
         "naive_causal_mask_off_by_one",
         naive,
         "linear.py",
-        "if start + x > first + y * OWN + r + reach:",
-        "if start + x >= first + y * OWN + r + reach:",
+        "if r < hidden:",
+        "if r <= hidden:",
     ),
     Mutant(
         "gradient_of_the_mask_off_by_one",
