@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,13 @@ from hypothesis import strategies as st
 from numba import float32, float64, int64
 from numpy.testing import assert_array_equal
 
-from minitransformer_kernels import KernelError, assembler, checked, cubins
+from minitransformer_kernels import DataRace, KernelError, assembler, checked, cubins
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.matmul import SLICE, TILE_COLUMNS, TILE_ROWS, _matmul_kernel, matmul
 from minitransformer_kernels.tensor_cores import OLDEST, mma, require, split, to_tf32
 
 from ..properties import array_library
+from .mutants import Mutant, without_barriers
 
 U = 2.0**-11  # the largest share that a number loses when it becomes TF32
 single = st.floats(width=32)
@@ -209,7 +212,8 @@ def test_matmul(precise: bool, device: str) -> None:
         assert c.dtype == np.float32
         truth = a.astype(np.float64) @ b.astype(np.float64)
         assert (abs(c - truth) <= bound(a, b, precise)).all()
-        assert_array_equal(found, matmul(xp.asarray(a), xp.asarray(b), precise=precise))
+        again = matmul(xp.asarray(a), xp.asarray(b), precise=precise)
+        assert bool((found == again).all())
 
     multiplies()
 
@@ -277,3 +281,66 @@ def test_matmul_on_gpus(architecture: tuple[int, int], precise: bool) -> None:
 def test_float64_is_refused_for_gpus() -> None:
     with pytest.raises(Exception, match="mma takes float32 numbers, got float64"):
         assembler.ptx(MULTIPLY, (float64[:, ::1],) * 4 + (int64,), OLDEST)
+
+
+# Planted bugs -------------------------------------------------------------------------------------
+
+
+def module_of(package: str) -> Any:
+    """The module `matmul` of the package or of a mutated copy."""
+    return import_module(f"{package}.matmul")
+
+
+def mutant(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, module_of, file, old, new)
+
+
+MUTANTS = [
+    mutant("lanes_of_another_row", "tensor_cores.py", "EVERYONE, a2, row + k", "EVERYONE, a2, k"),
+    mutant("a_right_and_below", "tensor_cores.py", "tile[g + 8, t], tile[g, t + 4]",
+           "tile[g, t + 4], tile[g + 8, t]"),
+    mutant("a_row_of_b_twice", "tensor_cores.py", "tile[t, g], tile[t + 4, g]",
+           "tile[t, g], tile[t, g]"),
+    mutant("cut_not_rounded", "matmul.py", "(mma, to_tf32)", "(mma, _as_it_is)"),
+    mutant("a_bit_too_few", "tensor_cores.py", "np.int32(~0x1FFF)", "np.int32(~0x3FFF)"),
+    mutant("only_two_products", "tensor_cores.py", "for part in range(3):",
+           "for part in range(1, 3):"),
+    mutant("sums_of_the_last_slice", "matmul.py", "            cuda.syncthreads()\n"
+           "            for place in range(thread, TILE_ROWS", "            c_own[0, 0, 0] = "
+           "float32(0)\n            for place in range(thread, TILE_ROWS"),
+]  # fmt: skip
+
+
+def is_wrong(matmul: Any) -> bool:
+    """Whether a product is off by more than it may be."""
+    rng = np.random.default_rng(0)
+    below = np.full((7, 40), np.nextafter(np.float32(1 + 2**-10), np.float32(0)))
+    drawn = rng.normal(size=(70, 40)).astype(np.float32)
+    for precise in (False, True):
+        for a in (drawn, below):
+            truth = a.astype(np.float64) @ a.T.astype(np.float64)
+            share = 2.0**-6 if a is below and not precise else 1.0
+            if (
+                abs(matmul(a, a.T, precise=precise) - truth) > share * bound(a, a.T, precise)
+            ).any():
+                return True
+    return False
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as module:
+        assert is_wrong(module.matmul)  # type: ignore[attr-defined]
+
+
+def test_without_a_bug_nothing_is_wrong() -> None:
+    assert not is_wrong(matmul)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", list(without_barriers("matmul.py", module_of)), ids=str)
+def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
+    a = np.ones((3, 2 * SLICE), np.float32)
+    with mutant.imported(tmp_path) as module, checked(), pytest.raises(DataRace):
+        module.matmul(a, a.T)  # type: ignore[attr-defined]
