@@ -32,7 +32,7 @@ from . import clock
 from .clock import Device, Row, Run
 from .models import Scale, our_decoder, scale_on
 
-ARRAYS = 4, 1, 8, 12
+ARRAYS = 1, 4, 8, 12
 TURNS = 5
 CALLS = {"full": 100, "rehearsal": 2}
 BLOCKER = 8192  # rows of the matrices whose product keeps the GPU busy while calls are queued
