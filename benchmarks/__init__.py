@@ -21,6 +21,7 @@
 | simulator.py  | what would the same kernel cost under Numba's own simulator?              |
 | numerics.py   | what does float32's rounding cost, far from zero and over long sequences? |
 | planner.py    | what are the planner's constants, and does it choose the fastest?         |
+| gpu.py        | all of it on a GPU: is each kernel near its floor, and near the best?     |
 
 `harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
 `textbook.py` holds kernels as textbooks write them. It needs the extra `bench`.
