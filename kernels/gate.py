@@ -63,6 +63,10 @@ KNOWN = {
         "NVIDIA's cos and sin reduce angles beyond 10^5 with a table in local memory; here none is "
         "beyond pi"
     ),
+    ("delta.residual", "float64", "spills"): (
+        "on sm_75 and sm_80 at head dim 64: a thread has 32 rows of the state, two registers each"
+    ),
+    ("recurrent.forward", "float64", "spills"): "on sm_100 at head dim 32, likewise",
 }
 Label = tuple[str, str, str, str, str]
 
