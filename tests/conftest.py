@@ -95,5 +95,5 @@ def device_id(name: str) -> str:
 def device(request: pytest.FixtureRequest) -> str:
     """Runs a test on the CPU, and on CUDA or with a visible skip."""
     if request.param == "cuda" and (reason := why_no_cuda()):
-        pytest.skip(reason)
+        pytest.skip(f"{reason}; --stand-in-cupy runs it without")
     return str(request.param)
