@@ -195,9 +195,11 @@ class Launch:
 
 
 def _numba_cuda() -> Any:
+    from numba import config
     from numba import cuda as numba_cuda
 
-    codegen.teach()
+    if not config.ENABLE_CUDASIM:  # Numba's simulator compiles nothing
+        codegen.teach()
     return numba_cuda
 
 
