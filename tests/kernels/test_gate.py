@@ -1,11 +1,12 @@
 """The table of what every kernel needs on GPUs: it is complete, fresh, and within the rules."""
 
 import ast
-import importlib.util
 import pkgutil
 import sys
 from collections import Counter
 from pathlib import Path
+from runpy import run_path
+from typing import Any
 
 import numba
 import pytest
@@ -26,21 +27,21 @@ SAMPLE = 4  # kernels that are compiled again by default: some seconds each
 # The kernels --------------------------------------------------------------------------------------
 
 
-def is_kernel(node):
-    """Whether a node of a syntax tree is a function under `@cuda.jit`, and no device function."""
-    if not isinstance(node, ast.FunctionDef) or not node.decorator_list:
-        return False
-    decorator = ast.unparse(node.decorator_list[0])
-    return decorator.startswith("cuda.jit") and "device=True" not in decorator
+def kernels(module):
+    """Where a module has functions under `@cuda.jit` that are no device functions."""
+    for node in ast.walk(ast.parse((ROOT / "kernels" / f"{module}.py").read_text())):
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            decorator = ast.unparse(node.decorator_list[0])
+            if decorator.startswith("cuda.jit") and "device=True" not in decorator:
+                yield f"{module}.{node.name}:{node.decorator_list[0].lineno}"
 
 
 def test_hosts_launch_every_kernel_of_the_package():
     written = {
-        f"{module.name}.{node.name}:{node.decorator_list[0].lineno}"
+        kernel
         for module in pkgutil.iter_modules(minitransformer_kernels.__path__)
         if not module.ispkg
-        for node in ast.walk(ast.parse((ROOT / "kernels" / f"{module.name}.py").read_text()))
-        if is_kernel(node)
+        for kernel in kernels(module.name)
     }
     launched = {
         f"{made.name}:{made.kernel.function.__code__.co_firstlineno}"
@@ -115,10 +116,7 @@ def fingerprint(tmp_path):
             text = text.replace(old, new)
         path = tmp_path / f"made_{count}.py"
         path.write_text(text)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return Specialisation(module.KERNEL, types, threads).fingerprint
+        return Specialisation(run_path(path)["KERNEL"], types, threads).fingerprint
 
     return of
 
@@ -241,53 +239,62 @@ def test_a_table_is_read_as_it_was_written(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def renew(tmp_path, monkeypatch, capsys):
+def table(tmp_path):
+    """Where a table will be."""
+    return tmp_path / "table.tsv"
+
+
+def registers(table):
+    """What a table says of each fingerprint's registers."""
+    return {row.fingerprint: row.registers for row in gate.read(table)[1]}
+
+
+@pytest.fixture
+def renew(table, monkeypatch, capsys):
     """What runs the command on a table of kernels "a" to "c", and gives what it prints.
 
     What "compiles" them is told their registers; each is at one head dim on one architecture.
     """
-    path = tmp_path / "table.tsv"
-    monkeypatch.setattr(sys, "argv", ["gate", str(path)])
+    monkeypatch.setattr(sys, "argv", ["gate", str(table)])
     monkeypatch.setattr(gate, "available", lambda: True)
 
-    def run(registers, head="# compilers 1", stop_at=None):
+    def run(needed, head="# compilers 1", stop_at=None):
         def compile_all(fingerprints):
             for fingerprint in fingerprints:
                 if fingerprint == stop_at:
                     raise KeyboardInterrupt
                 kernel, _, _ = fingerprint.partition("-")
-                count = registers[fingerprint]
+                count = needed[fingerprint]
                 yield [row(kernel=kernel, fingerprint=fingerprint, registers=count)]
 
         monkeypatch.setattr(gate, "head", lambda: head)
-        monkeypatch.setattr(gate, "wanted", lambda: dict.fromkeys(registers, (None, "16 32")))
+        monkeypatch.setattr(gate, "wanted", lambda: dict.fromkeys(needed, (None, "16 32")))
         monkeypatch.setattr(gate, "compile_all", compile_all)
         gate.main()
         return capsys.readouterr().out
 
-    run.rows = lambda: [(row.fingerprint, row.registers) for row in gate.read(path)[1]]
     return run
 
 
-def test_the_command_compiles_what_changed_alone(renew):
+def test_the_command_compiles_what_changed_alone(renew, table):
     assert renew({"a": 10, "b": 20}).startswith("2 of 2 kernels to compile")
     assert "0 of 2" in renew({"a": 99, "b": 99})
     printed = renew({"a": 99, "b-changed": 24, "c": 30})
     assert "2 of 3" in printed
     assert "worse: b, head dim 16 32, float32, sm_90: registers 20 -> 24\n" in printed
-    assert renew.rows() == [("a", 10), ("b-changed", 24), ("c", 30)]
+    assert registers(table) == {"a": 10, "b-changed": 24, "c": 30}
 
 
-def test_other_compilers_compile_everything_again(renew):
+def test_other_compilers_compile_everything_again(renew, table):
     renew({"a": 10, "b": 20})
     assert "2 of 2" in renew({"a": 11, "b": 19}, head="# compilers 2")
-    assert renew.rows() == [("a", 11), ("b", 19)]
+    assert registers(table) == {"a": 11, "b": 19}
 
 
-def test_an_interrupted_command_keeps_what_it_has(renew):
+def test_an_interrupted_command_keeps_what_it_has(renew, table):
     with pytest.raises(KeyboardInterrupt):
         renew({"a": 10, "b": 20, "c": 30}, stop_at="b")
-    assert renew.rows() == [("a", 10)]
+    assert registers(table) == {"a": 10}
     assert "2 of 3" in renew({"a": 99, "b": 20, "c": 30})
 
 
@@ -327,7 +334,7 @@ def test_a_jump_back_from_code_put_aside_is_no_loop():
 
 def test_what_may_follow_an_instruction():
     jump = {"other-attributes": {"control-flow": "True"}}
-    found = [
+    found: list[dict[str, Any]] = [
         {"opcode": "LDL.128", "operands": "R4,[R1+0x10]"},
         {"opcode": "BRA", "operands": "0x40", "predicate": "@P0", **jump},
         {"opcode": "BRA.U", "operands": "!UP0,0x0", **jump},
