@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..device import Array, array_module
+import numpy as np
+
+from ..device import Array, array_module, device_of
 from ..function import Context, Function
 from ..tensor import Tensor
 from .checks import floating, in_range
@@ -58,7 +60,7 @@ class _LayerNorm(Function):
     ) -> Array:
         xp = array_module(x)
         normal = x - x.mean(axis=1, keepdims=True)
-        variance = xp.einsum("rd,rd->r", normal, normal)[:, None] / x.shape[1]
+        variance = _sum_of_products(normal, normal, axis=1)[:, None] / x.shape[1]
         scale = 1 / xp.sqrt(variance + eps)
         normal *= scale
         ctx.save(normal, scale, weight)
@@ -72,18 +74,27 @@ class _LayerNorm(Function):
         ctx: Context, gradient: Array
     ) -> tuple[Array | None, Array | None, Array | None, None]:
         normal, scale, weight = ctx.saved
-        xp = array_module(gradient)
         for_x, for_weight, for_bias, _ = ctx.needs_input_grad
         dx = None
         if for_x:  # dx = r (h - mean(h) - n mean(h n)),  h = g w
             h = gradient * weight if weight is not None else gradient
-            along = xp.einsum("rd,rd->r", h, normal)[:, None] / normal.shape[1]
+            along = _sum_of_products(h, normal, axis=1)[:, None] / normal.shape[1]
             dx = h - h.mean(axis=1, keepdims=True)
             dx -= normal * along
             dx *= scale
-        dweight = xp.einsum("rd,rd->d", gradient, normal) if for_weight else None
+        dweight = _sum_of_products(gradient, normal, axis=0) if for_weight else None
         dbias = gradient.sum(axis=0) if for_bias else None
         return dx, dweight, dbias, None
+
+
+def _sum_of_products(x: Array, y: Array, axis: int) -> Array:
+    """Return the sum of ``x * y`` over an axis of matrices.
+
+    NumPy's einsum needs no array for the products; CuPy's makes a matrix product of each row.
+    """
+    if device_of(x) != "cpu":
+        return (x * y).sum(axis=axis)
+    return np.einsum("rd,rd->r" if axis else "rd,rd->d", x, y)
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
