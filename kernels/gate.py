@@ -23,13 +23,13 @@ launched with, on each architecture:
 
 A fingerprint is the same until something changes that may change the machine code. So a test
 without any compiler can tell whether the table is that of the kernels as they are, and this
-command compiles the others alone. It needs the extra `gate`, but no GPU and no driver.
+command compiles the others alone. The first line of the table says what compiled it; `pipeline` is
+a fingerprint of our own part in that. The command needs the extra `gate`, but no GPU and no driver.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -44,6 +44,7 @@ from tqdm import tqdm
 
 from . import cubins, sass
 from .arrays import SHARED_BYTES
+from .cpu import num_threads
 from .microscope.gpus import occupancy
 from .specialisations import Specialisation, pipeline, specialisations
 
@@ -55,7 +56,6 @@ COMPILERS = "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"
 INSTALL = "pip install 'minitransformer[gate]'"
 SECONDS = 2.5  # a processor takes to compile a kernel for all architectures, about
 MORE_IS_WORSE = "registers", "shared", "spills", "local", "loops", "innermost", "float64"
-
 
 # Kernels that may break a rule: kernel, numbers and column; and why.
 KNOWN = {
@@ -246,7 +246,7 @@ def main() -> None:
     kept = [row for row in before if row.fingerprint in wanted()] if first == head() else []
     rows = [row._replace(head_dims=wanted()[row.fingerprint][1]) for row in kept]
     missing = sorted(wanted().keys() - {row.fingerprint for row in rows})
-    minutes = SECONDS * len(missing) / _cores() / 60
+    minutes = SECONDS * len(missing) / num_threads() / 60
     print(f"{len(missing)} of {len(wanted())} kernels to compile: {minutes:.0f} min")
     try:
         for found in compile_all(missing):
@@ -260,17 +260,13 @@ def main() -> None:
 
 def compile_all(fingerprints: list[str]) -> Iterator[list[Row]]:
     """Compile kernels on all cores; yield the lines of each."""
-    with ProcessPoolExecutor(_cores()) as pool:
+    with ProcessPoolExecutor(num_threads()) as pool:
         futures = [pool.submit(compiled, fingerprint) for fingerprint in fingerprints]
         try:
             for future in tqdm(as_completed(futures), total=len(futures), unit="kernel"):
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def report(before: Iterable[Row], after: Iterable[Row]) -> Iterator[str]:
