@@ -450,18 +450,22 @@ def test_a_rehearsal_is_one_command(tmp_path):
     assert "## The GPU" in (tmp_path / "README.md").read_text()
 
 
-def test_tuning_tries_fewer_configurations(monkeypatch):
+def test_tuning_tries_fewer_configurations_and_starts_anew(monkeypatch):
     class Autotuner:
         def __init__(self, fn=None):
             self.fn, self.configs, self._do_bench = fn, list(range(48)), None
+            self.cache = {"few tokens": 3}
 
-    triton = SimpleNamespace(runtime=SimpleNamespace(Autotuner=Autotuner))
     tuned, inside = Autotuner(), Autotuner(fn=len)
     module = SimpleNamespace(kernel=SimpleNamespace(fn=tuned), direct=inside, number=3)
-    monkeypatch.setitem(sys.modules, "triton", triton)
+    runtime = SimpleNamespace(Autotuner=Autotuner)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
     monkeypatch.setitem(sys.modules, "fla.ops.made_up", module)
     for _ in range(2):
         attention.fewer_configurations()
-        for kernel in (tuned, inside):
-            assert kernel.configs == [0, 8, 16, 24, 32, 40]
-            assert kernel._do_bench is attention.quick_bench
+    list(attention.rows(CPU, "rehearsal", names=()))
+    for kernel in (tuned, inside):
+        assert kernel.configs == [0, 8, 16, 24, 32, 40]
+        assert kernel._do_bench is attention.quick_bench
+        assert not kernel.cache

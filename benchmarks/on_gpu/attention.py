@@ -164,15 +164,33 @@ def fewer_configurations() -> None:
 
     It has up to 48 of a kernel, and tunes some anew for each batch size: minutes in all.
     """
-    import triton
+    for kernel in tuned_kernels():
+        if kernel._do_bench is not quick_bench:
+            step = max(1, len(kernel.configs) // TRIED)
+            kernel.configs, kernel._do_bench = kernel.configs[::step], quick_bench
 
+
+def tune_again() -> None:
+    """Have fla-core choose configurations once more: it chose them for a rehearsal's few tokens."""
+    for kernel in tuned_kernels():
+        kernel.cache.clear()
+
+
+def tuned_kernels() -> Iterator[Any]:
+    """Yield fla-core's kernels that Triton tunes, as far as they are imported."""
     for module in [module for name, module in sys.modules.items() if name.startswith("fla.")]:
         for kernel in vars(module).values():
-            while kernel is not None and not isinstance(kernel, triton.runtime.Autotuner):
+            while kernel is not None and not isinstance(kernel, triton_autotuner()):
                 kernel = vars(kernel).get("fn") if hasattr(kernel, "__dict__") else None
-            if kernel is not None and kernel._do_bench is not quick_bench:
-                step = max(1, len(kernel.configs) // TRIED)
-                kernel.configs, kernel._do_bench = kernel.configs[::step], quick_bench
+            if kernel is not None:
+                yield kernel
+
+
+def triton_autotuner() -> type:
+    """Triton's class of kernels that it tunes."""
+    from triton.runtime import Autotuner
+
+    return Autotuner
 
 
 def quick_bench(run: Callable[[], Any], **options: Any) -> Any:
@@ -528,6 +546,7 @@ def rows(
         widths: E, but 16 to rehearse on a CPU.
     """
     rehearsal = size == "rehearsal"
+    tune_again()
     for length in LENGTHS[size]:
         for width in (16,) if rehearsal and device.name == "cpu" else widths:
             for name in names:

@@ -17,7 +17,8 @@ Written by `python -m benchmarks.gpu` from the rows beside this page. Contestant
 turns, after what they return was checked against float64; one that fails, or is missing, has a row
 that says so. A time is the median of its turns, between its quartiles, of a call among several, by
 the device's own clock; *host ms* is how long Python was busy with a call, and *peak MB* what it
-held at most beside its inputs. *Ours over this* below 1: ours is faster.
+held at most beside its inputs. *Ours over this* below 1: ours is faster. What each kernel takes of
+a GPU, such as registers, is in [kernels.tsv](kernels.tsv), which compilers tell.
 """
 NOTHING = "Nothing is recorded yet: no run on a GPU has been added.\n"
 FLOORS = """
