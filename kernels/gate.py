@@ -263,7 +263,10 @@ def compile_all(fingerprints: list[str]) -> Iterator[list[Row]]:
     with ProcessPoolExecutor(num_threads()) as pool:
         futures = [pool.submit(compiled, fingerprint) for fingerprint in fingerprints]
         try:
-            for future in tqdm(as_completed(futures), total=len(futures), unit="kernel"):
+            done = tqdm(
+                as_completed(futures), total=len(futures), unit="kernel", disable=not futures
+            )
+            for future in done:
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
