@@ -61,10 +61,11 @@ def quadratic(arrays: Results, dtype: Any) -> Results:
 
 def kernels(algorithm: str, arrays: Results) -> Results:
     """Return output and gradients by our kernels."""
-    grad, *inputs = arrays
+    grad, query, key, value = arrays
     options: dict[str, Any] = {"algorithm": algorithm, "causal": True}
-    output, denominator, _ = kernelized.forward(*inputs, **options)
-    return output, *kernelized.backward(grad, None, *inputs, output, denominator, **options)[:3]
+    output, denominator, _ = kernelized.forward(query, key, value, **options)
+    gradients = kernelized.backward(grad, None, query, key, value, output, denominator, **options)
+    return output, *gradients[:3]
 
 
 def errors(

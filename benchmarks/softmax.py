@@ -107,10 +107,11 @@ def our_forward(inputs: list[Array], options: Options) -> Run:
 
 def our_passes(inputs: list[Array], grad: Array, options: Options) -> Run:
     """Return what computes the output and the gradients."""
+    query, key, value = inputs
 
     def run() -> list[Array]:
-        output, log_sum_exp = softmax.forward(*inputs, **options)
-        return [output, *softmax.backward(grad, *inputs, output, log_sum_exp, **options)]
+        output, log_sum_exp = softmax.forward(query, key, value, **options)
+        return [output, *softmax.backward(grad, query, key, value, output, log_sum_exp, **options)]
 
     return run
 
