@@ -21,6 +21,7 @@ do all of them on 16 cores.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -176,6 +177,7 @@ def work(name: str, where: str, size: str, compiling: float, line: connection.Co
         except Exception as problem:  # those whom it concerns will meet it again
             print(f"{name}, compiling: {clock.reason(problem)}", file=sys.stderr)
         device.free()
+    gc.freeze()  # what is imported by now is not looked through again between two contestants
     line.send(machine.describe(device))
     device = clock.on(where, line.recv(), hasty=size != "full")
     try:

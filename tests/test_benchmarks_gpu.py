@@ -170,7 +170,7 @@ def test_turns_are_long_enough_and_races_short_enough(monkeypatch):
 
     assert takes(1e-3) == (9, (10, 80))
     assert takes(1e-6) == (9, (100, 800))
-    assert takes(0.3) == (5, (1, 4))
+    assert takes(0.2) == (4, (1, 3))
     assert takes(5.0) == (2, (1, 1))
 
 
@@ -431,6 +431,7 @@ def test_a_section_that_never_was_ready_is_recorded(tmp_path, monkeypatch):
             return None
 
     monkeypatch.setattr(gpu, "Worker", Unready)
+    monkeypatch.setattr(gpu, "PATIENCE", 0.0)
     gpu.measure(["linear", "softmax"], "cpu", "rehearsal", 0.0, tmp_path)
     for name in "linear", "softmax":
         *_, last = (tmp_path / f"{name}.jsonl").read_text().splitlines()
@@ -469,3 +470,47 @@ def test_tuning_tries_fewer_configurations_and_starts_anew(monkeypatch):
         assert kernel.configs == [0, 8, 16, 24, 32, 40]
         assert kernel._do_bench is attention.quick_bench
         assert not kernel.cache
+
+
+@pytest.mark.parametrize("fails_at", [None, "rehearsal", "full"])
+def test_a_section_compiles_and_waits_and_measures(monkeypatch, fails_at):
+    class Section:
+        module = "steps"
+
+        def rows(self, device, size):
+            asked.append((size, device.hasty, device.seconds_left() <= 30))
+            yield {"case": size}
+            if size == fails_at:
+                raise ValueError("broken\nat once")
+
+    asked: list[tuple[str, bool, bool]] = []
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr(gpu, "SECTIONS", {"one": Section()})
+    near, far = multiprocessing.Pipe()
+    near.send(30.0)
+    gpu.work("one", "cpu", "full", 60.0, far)
+    assert asked == [("rehearsal", True, False), ("full", False, True)]
+    assert near.recv()["numpy"] == np.__version__
+    rows = list(iter(near.recv, None))
+    stops = [gpu.stopped("ValueError: broken")] if fails_at == "full" else []
+    assert rows == [{"case": "full"}, *stops]
+
+
+def test_shapes_are_compiled_before_they_are_measured(monkeypatch):
+    def spy(q, k, v):
+        shapes.append((tuple(q.shape), torch.is_grad_enabled()))
+        return v
+
+    shapes: list[tuple[tuple[int, ...], bool]] = []
+    monkeypatch.setattr(attention, "COMPILED", (64, 128))
+    monkeypatch.setattr(attention, "TOKENS", {"full": 1024})
+    compiled, other = (
+        attention.Peer(lambda: spy, longest=64, compiled=True),
+        attention.Peer(lambda: fails),
+    )
+    variant = VARIANTS["linear attention"]._replace(peers={"compiled": compiled, "other": other})
+    attention.compile_ahead(CPU, variant, (8,))
+    assert shapes == [((2, 8, 64, 8), False), ((2, 8, 64, 8), True)]
+    shapes.clear()
+    attention.compile_ahead(clock.on("cpu", seconds=0), variant, (8,))
+    assert not shapes

@@ -30,7 +30,7 @@ Run = Callable[[int], Any]
 Row = harness.Row
 
 ROUNDS, FEWEST_ROUNDS = 9, 2
-TURN, RACE = 0.01, 1.5  # seconds: of a turn at least, and of a race at most if that is enough
+TURN, RACE = 0.01, 0.8  # seconds: of a turn at least, and of a race at most if that is enough
 MOST_CALLS = 100  # in a turn
 SLOW = 0.5  # seconds of a call, from which the warming up is short
 # The relative error (Frobenius) that a precision is allowed, of its products and sums.
