@@ -386,22 +386,22 @@ def blocks_in_window(length: int, device: torch.device) -> Any:
 
 
 MEMORY_EFFICIENT = "PyTorch, memory-efficient"
-FLASH = "PyTorch, flash"
+FLASH = "PyTorch, flash, bfloat16"
 CHUNK = "fla-core chunk"
 SOFTMAX = {
     MEMORY_EFFICIENT: Peer(lambda: sdpa(SDPBackend.EFFICIENT_ATTENTION)),
     FLASH: Peer(lambda: sdpa(SDPBackend.FLASH_ATTENTION), "bfloat16"),
-    "PyTorch, cuDNN": Peer(lambda: sdpa(SDPBackend.CUDNN_ATTENTION), "bfloat16"),
+    "PyTorch, cuDNN, bfloat16": Peer(lambda: sdpa(SDPBackend.CUDNN_ATTENTION), "bfloat16"),
     "PyTorch, math": Peer(lambda: sdpa(SDPBackend.MATH), longest=2048),
     "PyTorch eager": Peer(lambda: softmax_causal, longest=2048),
     "PyTorch compiled": Peer(lambda: compiled(softmax_causal), longest=2048, compiled=True),
 }
 LINEAR = {
-    CHUNK: Peer(fla_linear("chunk_linear_attn"), "TF32", tokens_first=True),
-    "fla-core chunk, bfloat16": Peer(
-        fla_linear("chunk_linear_attn"), "bfloat16", tokens_first=True
+    f"{CHUNK}, TF32": Peer(fla_linear("chunk_linear_attn"), "TF32", tokens_first=True),
+    f"{CHUNK}, bfloat16": Peer(fla_linear("chunk_linear_attn"), "bfloat16", tokens_first=True),
+    "fla-core fused chunk, TF32": Peer(
+        fla_linear("fused_chunk_linear_attn"), "TF32", tokens_first=True
     ),
-    "fla-core fused chunk": Peer(fla_linear("fused_chunk_linear_attn"), "TF32", tokens_first=True),
     "fla-core fused recurrent": Peer(
         fla_linear("fused_recurrent_linear_attn", normalize=True), tokens_first=True
     ),
@@ -462,7 +462,7 @@ VARIANTS = {
         delta_exact,
         floors.delta,
         {
-            CHUNK: Peer(
+            f"{CHUNK}, bfloat16": Peer(
                 fla("chunk_delta_rule", use_qk_l2norm_in_kernel=True), "bfloat16", tokens_first=True
             ),
             "fla-core fused recurrent": Peer(
