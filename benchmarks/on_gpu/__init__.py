@@ -10,6 +10,7 @@
 | decoding.py  | (decoders in PyTorch that go token by token, for steps.py and models.py)       |
 | models.py    | how long does a training step take, and the generation of 3,072 positions?     |
 | launches.py  | what does a launch cost before the GPU does anything?                          |
+| page.py      | (the page that is made of the record, and what it shows first)                 |
 
 A section is a module with `rows(device, size)`, which yields the lines of its record.
 """

@@ -385,12 +385,10 @@ def blocks_in_window(length: int, device: torch.device) -> Any:
     )
 
 
-MEMORY_EFFICIENT = "PyTorch, memory-efficient"
-FLASH = "PyTorch, flash, bfloat16"
 CHUNK = "fla-core chunk"
 SOFTMAX = {
-    MEMORY_EFFICIENT: Peer(lambda: sdpa(SDPBackend.EFFICIENT_ATTENTION)),
-    FLASH: Peer(lambda: sdpa(SDPBackend.FLASH_ATTENTION), "bfloat16"),
+    "PyTorch, memory-efficient": Peer(lambda: sdpa(SDPBackend.EFFICIENT_ATTENTION)),
+    "PyTorch, flash, bfloat16": Peer(lambda: sdpa(SDPBackend.FLASH_ATTENTION), "bfloat16"),
     "PyTorch, cuDNN, bfloat16": Peer(lambda: sdpa(SDPBackend.CUDNN_ATTENTION), "bfloat16"),
     "PyTorch, math": Peer(lambda: sdpa(SDPBackend.MATH), longest=2048),
     "PyTorch eager": Peer(lambda: softmax_causal, longest=2048),
