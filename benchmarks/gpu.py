@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -46,6 +47,7 @@ SECONDS = 450.0
 COMPILING = 0.35  # of all the time, in which sections may start to compile something
 PATIENCE = 30.0  # seconds that a section may take beyond its share, for the race that it is in
 OVERTIME = 15.0  # the same, of the last section
+STARTING = 60.0  # seconds that a process may take to start, in a rehearsal
 NOT_READY = "not run: its process ended early, or was still compiling"
 
 
@@ -201,15 +203,18 @@ def measure(names: Sequence[str], device: str, size: str, seconds: float, folder
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # in each of a dozen processes
     compiling = seconds * COMPILING
-    workers = {name: Worker(name, device, size, compiling) for name in names}
-    ready(list(workers.values()), START + compiling + PATIENCE)
-    print(f"{time.monotonic() - START:5.0f} s  all that could be is compiled", flush=True)
-    for place, (name, worker) in enumerate(workers.items()):
+    begin = partial(Worker, device=device, size=size, compiling=compiling)
+    workers = {name: begin(name) for name in names if size == "full"}
+    if workers:
+        ready(list(workers.values()), START + compiling + PATIENCE)
+        print(f"{time.monotonic() - START:5.0f} s  all that could be is compiled", flush=True)
+    for place, name in enumerate(names):
         left = max(0.0, START + seconds - time.monotonic())
         of_these = sum(SECTIONS[other].share for other in names[place:])
         mine = left * SECTIONS[name].share / of_these
         patience = min(PATIENCE, left - mine + OVERTIME)
-        about = worker.about(mine)
+        worker = workers.get(name) or begin(name)
+        about = worker.about(mine + (0 if name in workers else STARTING))
         rows = worker.rows(mine, patience) if about else iter([stopped(NOT_READY)])
         record(name, about or {}, rows, folder)
         page.write(folder, SECTIONS)

@@ -424,7 +424,7 @@ def test_a_worker_that_is_late_or_dead_is_said(worker):
 
 def test_a_section_that_never_was_ready_is_recorded(tmp_path, monkeypatch):
     class Unready:
-        def __init__(self, *asked):
+        def __init__(self, name, **asked):
             self.line, self.far = multiprocessing.Pipe()
 
         def about(self, patience):
@@ -432,7 +432,7 @@ def test_a_section_that_never_was_ready_is_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gpu, "Worker", Unready)
     monkeypatch.setattr(gpu, "PATIENCE", 0.0)
-    gpu.measure(["linear", "softmax"], "cpu", "rehearsal", 0.0, tmp_path)
+    gpu.measure(["linear", "softmax"], "cpu", "full", 0.0, tmp_path)
     for name in "linear", "softmax":
         *_, last = (tmp_path / f"{name}.jsonl").read_text().splitlines()
         assert json.loads(last) == gpu.stopped(gpu.NOT_READY)
