@@ -46,7 +46,7 @@ RESULTS = harness.ROOT / "results" / "gpu"
 SECONDS = 450.0
 COMPILING = 0.35  # of all the time, in which sections may start to compile something
 PATIENCE = 30.0  # seconds that a section may take beyond its share, for the race that it is in
-OVERTIME = 15.0  # the same, of the last section
+OVERTIME = 15.0  # seconds that all of them may take beyond the time
 STARTING = 60.0  # seconds that a process may take to start, in a rehearsal
 NOT_READY = "not run: its process ended early, or was still compiling"
 
@@ -209,10 +209,11 @@ def measure(names: Sequence[str], device: str, size: str, seconds: float, folder
         ready(list(workers.values()), START + compiling + PATIENCE)
         print(f"{time.monotonic() - START:5.0f} s  all that could be is compiled", flush=True)
     for place, name in enumerate(names):
-        left = max(0.0, START + seconds - time.monotonic())
+        overdue = time.monotonic() - START - seconds
+        left = max(0.0, -overdue)
         of_these = sum(SECTIONS[other].share for other in names[place:])
         mine = left * SECTIONS[name].share / of_these
-        patience = min(PATIENCE, left - mine + OVERTIME)
+        patience = max(1.0, min(PATIENCE, OVERTIME - overdue - mine))
         worker = workers.get(name) or begin(name)
         about = worker.about(mine + (0 if name in workers else STARTING))
         rows = worker.rows(mine, patience) if about else iter([stopped(NOT_READY)])
