@@ -31,6 +31,7 @@ from . import (
     graph,
     guards,
     kernelized,
+    layer_norm,
     linear,
     local,
     matmul,
@@ -276,6 +277,13 @@ def _optimizer(query: Any, key: Any, value: Any) -> None:
     optimizer.moment_descend(*arrays, rate=0.1, betas=(0.9, 0.99), root_weight=1.0, eps=1e-8)
 
 
+def _layer_norm(query: Any, key: Any, value: Any) -> None:
+    x, weight = query[0, 0], key[0, 0, 0]
+    y, mean, scale = layer_norm.forward(x, weight, weight, eps=1e-5)
+    layer_norm.backward(y, x, weight, mean, scale)
+    layer_norm.parameters_backward(y, x, mean, scale)
+
+
 def _matmul(query: Any, key: Any, value: Any) -> None:
     a, b = (array[0, 0].astype(np.float32) for array in (query, key))
     for precise in (False, True):
@@ -306,6 +314,7 @@ HOSTS: dict[str, Host] = {
     "local": _local,
     "graph": _graph,
     "softmax_dropped": partial(_softmax, relative=True, dropout=0.1),
+    "layer_norm": _layer_norm,
     "optimizer": _optimizer,
     "matmul": _matmul,
 }

@@ -436,7 +436,7 @@ def _add_inspect(commands: Any) -> None:
         "speed.",
         epilog="targets:\n"
         "  softmax, naive, linear, recurrent, chunked, fourier, relative, features, delta, local, "
-        "graph, softmax_dropped, optimizer, matmul\n"
+        "graph, softmax_dropped, layer_norm, optimizer, matmul\n"
         "                                        the kernels of an attention, on a small example\n"
         "  softmax.forward                       one of them\n"
         "  file.py, file.py:kernel               what example() in that file launches\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..device import Array, array_module, device_of
+from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
 from .checks import floating, in_range
@@ -48,53 +50,33 @@ class _LogSoftmax(Function):
 
 
 class _LayerNorm(Function):
-    """Normalises the rows of a matrix.
-
-    With ``n = (x - mean) r`` and ``r = 1 / sqrt(var + eps)`` the output is ``y = n w + b``. Saved
-    are ``n`` and ``r``: with them the backward needs neither ``x`` nor its mean.
-    """
+    """Normalises the rows of a matrix."""
 
     @staticmethod
     def forward(
         ctx: Context, x: Array, weight: Array | None, bias: Array | None, eps: float
     ) -> Array:
-        xp = array_module(x)
-        normal = x - x.mean(axis=1, keepdims=True)
-        variance = _sum_of_products(normal, normal, axis=1)[:, None] / x.shape[1]
-        scale = 1 / xp.sqrt(variance + eps)
-        normal *= scale
-        ctx.save(normal, scale, weight)
-        y = normal * weight if weight is not None else normal.copy()
-        if bias is not None:
-            y += bias
+        y, mean, scale = _kernels().forward(x, weight, bias, eps=eps)
+        ctx.save(x, weight, mean, scale)
         return y
 
     @staticmethod
     def backward(
         ctx: Context, gradient: Array
     ) -> tuple[Array | None, Array | None, Array | None, None]:
-        normal, scale, weight = ctx.saved
-        for_x, for_weight, for_bias, _ = ctx.needs_input_grad
-        dx = None
-        if for_x:  # dx = r (h - mean(h) - n mean(h n)),  h = g w
-            h = gradient * weight if weight is not None else gradient
-            along = _sum_of_products(h, normal, axis=1)[:, None] / normal.shape[1]
-            dx = h - h.mean(axis=1, keepdims=True)
-            dx -= normal * along
-            dx *= scale
-        dweight = _sum_of_products(gradient, normal, axis=0) if for_weight else None
-        dbias = gradient.sum(axis=0) if for_bias else None
+        x, weight, mean, scale = ctx.saved
+        for_x, *for_parameters, _ = ctx.needs_input_grad
+        dx = dweight = dbias = None
+        if for_x:
+            dx = _kernels().backward(gradient, x, weight, mean, scale)
+        if any(for_parameters):
+            dweight, dbias = _kernels().parameters_backward(gradient, x, mean, scale)
         return dx, dweight, dbias, None
 
 
-def _sum_of_products(x: Array, y: Array, axis: int) -> Array:
-    """Return the sum of ``x * y`` over an axis of matrices.
-
-    NumPy's einsum needs no array for the products; CuPy's makes a matrix product of each row.
-    """
-    if device_of(x) != "cpu":
-        return (x * y).sum(axis=axis)
-    return np.einsum("rd,rd->r" if axis else "rd,rd->d", x, y)
+def _kernels() -> Any:
+    """Return the module of the kernels, imported when they are first needed."""
+    return importlib.import_module("minitransformer_kernels.layer_norm")
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
@@ -135,7 +117,7 @@ def layer_norm(
     """Return ``x`` shifted and scaled to mean 0 and variance 1 over its last dimensions.
 
     Args:
-        x: ``(..., *normalized_shape)``, floating.
+        x: ``(..., *normalized_shape)``, float32 or float64.
         normalized_shape: The sizes of the dimensions to normalise over.
         weight: Multiplies the result; of ``normalized_shape``, or None for 1.
         bias: Added to the result; of ``normalized_shape``, or None for 0.
@@ -145,6 +127,7 @@ def layer_norm(
         A tensor like ``x``.
 
     Raises:
+        TypeError: ``x`` is neither float32 nor float64.
         ValueError: The shapes do not fit.
 
     Source:
@@ -160,6 +143,8 @@ def layer_norm(
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and parameter.shape != shape:
             raise ValueError(f"layer_norm: expected {name} of shape {shape}, got {parameter.shape}")
-    flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-    y = _LayerNorm.apply(floating("layer_norm", x).reshape(-1, math.prod(shape)), *flat, eps)
-    return y.reshape(x.shape)
+    rows = floating("layer_norm", x).reshape(-1, math.prod(shape))
+    given = [None if p is None else p.reshape(-1) for p in (weight, bias)]
+    dtype = np.result_type(*(p.dtype for p in (rows, *given) if p is not None))
+    rows, *given = (None if p is None else p.to(dtype=dtype) for p in (rows, *given))
+    return _LayerNorm.apply(rows, *given, eps).reshape(x.shape)
