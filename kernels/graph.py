@@ -222,23 +222,15 @@ def _additive_gradient_kernel(real: Any) -> Kernel:
 
 @cache
 def _product_kernel(real: Any) -> Kernel:
-    @cuda.jit(device=True, fastmath=True)
-    def product_of(A, B, h, i, j):  # type: ignore[no-untyped-def]
-        """A_i . B_j, by one thread: edges of a node share A_i, and of B_j it uses all it fetches.
-
-        The loop of a function stays with its thread on a CPU, too, and is SIMD code along the row.
-        """
-        total = real(0)
-        for m in range(A.shape[2]):
-            total += A[h, i, m] * B[h, j, m]
-        return total
-
     @cuda.jit(fastmath=True)
     def product(A, B, rows, columns, scale, s):  # type: ignore[no-untyped-def]
         """A (H, Tq, M), B (H, Tk, M); s (H, edges) is written to."""
         h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
         if e < rows.size:
-            s[h, e] = scale * product_of(A, B, h, rows[e], columns[e])  # (2)
+            i, j, total = rows[e], columns[e], real(0)
+            for m in range(A.shape[2]):
+                total += A[h, i, m] * B[h, j, m]
+            s[h, e] = scale * total  # (2)
 
     return product
 

@@ -256,11 +256,12 @@ class Uniformity:
         inside = _uses(loop.body, loop.target.id)
         only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
         is_its_own = only_inside and self.assignments[loop.target.id] == 1
-        in_step = not self.is_varying(start) and not self._walks_rows(loop)
+        walks_rows = not self.is_varying(start) and self._walks_rows(loop)
+        together = shared and not early and not walks_rows
         self._mark(loop.target.id, under_varying and not is_its_own)
-        if shared and not early and in_step and loop.target.id not in self.varying:
+        if together and not self.is_varying(start) and loop.target.id not in self.varying:
             self.block_loops.add(loop)
-        elif shared and not early and is_its_own and self._in_trips(loop, start, step):
+        elif together and is_its_own and self._in_trips(loop, start, step):
             self.trip_loops.add(loop)
             self._mark(loop.target.id, True)
             under_varying = True
