@@ -144,7 +144,7 @@ def layer_norm(
         if parameter is not None and parameter.shape != shape:
             raise ValueError(f"layer_norm: expected {name} of shape {shape}, got {parameter.shape}")
     rows = floating("layer_norm", x).reshape(-1, math.prod(shape))
-    given = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-    dtype = np.result_type(*(p.dtype for p in (rows, *given) if p is not None))
-    rows, *given = (None if p is None else p.to(dtype=dtype) for p in (rows, *given))
-    return _LayerNorm.apply(rows, *given, eps).reshape(x.shape)
+    given = [rows, *(None if p is None else p.reshape(-1) for p in (weight, bias))]
+    dtype = np.result_type(*(p.dtype for p in given if p is not None))
+    y = _LayerNorm.apply(*(None if p is None else p.to(dtype=dtype) for p in given), eps)
+    return y.reshape(x.shape)
