@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="needs the extra bench")
+
 import torch
 
 from benchmarks import gpu, harness

@@ -10,6 +10,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="needs the extra bench")
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 

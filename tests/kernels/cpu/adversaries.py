@@ -214,6 +214,7 @@ def written_through_a_view(out, found, other):
     chosen = other if b >= 0 else found
     chosen[b] = 6.0
     w = other[b]
+    cuda.syncthreads()
     found[b] = v + w
 
 
@@ -244,6 +245,7 @@ def memory_in_device_functions(x, y, out, z):
     q = z[b]
     tile[0] = v + w
     s = get(tile, 0)
+    cuda.syncthreads()
     x[b] = s + q
     r = get(x, b)
     out[cuda.grid(1)] = v + 10 * w + 100 * q + 1000 * s + 10000 * r
@@ -553,18 +555,19 @@ def tuples_in_tuples(out):
 
 
 @launched(1, (4, 3), counts(12), 1)
-@launched(2, (4, 3), counts(12), 0)
+@launched(2, (4, 3), counts(24), 0)
 @cuda.jit
 def rows_of_a_warp(out, skip):
     """The rows of a block are one warp: none leaves the turn before all have been counted."""
     t = cuda.threadIdx.x + 4 * cuda.threadIdx.y
+    i = t + 12 * cuda.blockIdx.x
     turns = t % 2 + 1
     while turns > 0:
         turns -= 1
-        out[t] = cuda.popc(cuda.activemask())
+        out[i] = cuda.popc(cuda.activemask())
         if skip > 0:
             continue
-        out[t] += 100 * cuda.popc(cuda.activemask())
+        out[i] += 100 * cuda.popc(cuda.activemask())
 
 
 def loops_over_items() -> Any:
