@@ -56,7 +56,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Says what was launched on the stand-in, where tests run in this process."""
-    if config.getoption("--stand-in-cupy"):
+    if config.getoption("--stand-in-cupy") and not config.getoption("numprocesses", None):
         from .stand_in_cupy import report
 
         terminalreporter.write_line(f"On the stand-in for CuPy: {report()}.")
