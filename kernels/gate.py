@@ -30,7 +30,6 @@ a fingerprint of our own part in that. The command needs the extra `gate`, but n
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -151,9 +150,8 @@ def compiled(fingerprint: str) -> list[Row]:
 
 
 def architectures(made: Specialisation) -> list[tuple[int, int]]:
-    """Return where a kernel can run: its module may have a constant `OLDEST`, such as (8, 0)."""
-    oldest = getattr(sys.modules[made.kernel.function.__module__], "OLDEST", (0, 0))
-    return [architecture for architecture in cubins.ARCHITECTURES if architecture >= oldest]
+    """Return those of the table that run a kernel."""
+    return [architecture for architecture in cubins.ARCHITECTURES if architecture >= made.oldest]
 
 
 def _row(made: Specialisation, head_dims: str, architecture: tuple[int, int]) -> Row:

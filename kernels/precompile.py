@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -19,7 +18,6 @@ from itertools import islice
 
 from . import assembler
 from .arrays import HEAD_DIMS
-from .cuda import Kernel
 from .specialisations import USUAL, specialisations
 
 
@@ -37,17 +35,12 @@ def compile_share(
 ) -> int:
     """Compile one core's share: of all kernels every so-manieth; return how many these are."""
     found = [each for dim in head_dims for dtype in dtypes for each in specialisations(dim, dtype)]
-    kinds = dict.fromkeys((each.kernel, each.types) for each in found)
-    able = (each for each in kinds if architecture >= oldest(each[0]))
-    share = list(islice(able, core, None, cores))
+    able = (each for each in found if architecture >= each.oldest)
+    kinds = dict.fromkeys((each.kernel, each.types) for each in able)
+    share = list(islice(kinds, core, None, cores))
     for kernel, types in share:
         assembler.cubin(kernel, types, architecture)
     return len(share)
-
-
-def oldest(kernel: Kernel) -> tuple[int, int]:
-    """Return the oldest architecture that a kernel's module is for."""
-    return getattr(sys.modules[kernel.function.__module__], "OLDEST", (0, 0))
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -60,6 +61,11 @@ class Specialisation(NamedTuple):
     def name(self) -> str:
         """The module and the kernel, as `softmax.forward`."""
         return f"{self.kernel.function.__module__.rpartition('.')[2]}.{self.kernel.__name__}"
+
+    @property
+    def oldest(self) -> tuple[int, int]:
+        """The oldest architecture that runs it: its module's `OLDEST`, such as (8, 0), if any."""
+        return getattr(sys.modules[self.kernel.function.__module__], "OLDEST", (0, 0))
 
     @property
     def constants(self) -> dict[str, str]:

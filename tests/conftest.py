@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -97,3 +98,13 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and (reason := why_no_cuda()):
         pytest.skip(f"{reason}; --stand-in-cupy runs it without")
     return str(request.param)
+
+
+@pytest.fixture
+def one_thread_of_torch() -> Iterator[None]:
+    """Keeps PyTorch to one thread: the tests share the cores out among themselves."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

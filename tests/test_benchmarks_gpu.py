@@ -26,15 +26,8 @@ from minitransformer_kernels import reference
 
 CPU = clock.on("cpu", hasty=True)
 SMALL = Shape(1, 8, 64, 16)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 COMPILED_ANYWAY = ("causal linear attention",)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class MadeUpCuda:

@@ -25,14 +25,7 @@ from minitransformer.attention import softmax_attention
 SMALL = models.SCALES["rehearsal"]
 CPU = clock.on("cpu")
 SHAPE = 2, 3, 16
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread_of_torch")
 
 
 @pytest.fixture
