@@ -5,6 +5,7 @@
 
 | module        | question                                                                  |
 |---------------|---------------------------------------------------------------------------|
+| ladder.py     | what do plain kernels take, and what do additions to them save?           |
 | softmax.py    | is fused softmax attention as fast as PyTorch's own?                      |
 | linear.py     | does causal linear attention beat the chunkwise form in eager PyTorch?    |
 | positions.py  | are relative positions in linear cost faster than by all scores?          |
@@ -20,14 +21,14 @@
 | checked.py    | what does the checked mode cost?                                          |
 | simulator.py  | what would the same kernel cost under Numba's own simulator?              |
 | numerics.py   | what does float32's rounding cost, far from zero and over long sequences? |
-| planner.py    | what are the planner's constants, and does it choose the fastest?         |
+| planner.py    | does the planner choose the fastest algorithm?                            |
 | gpu.py        | all of it on a GPU: is each kernel near its floor, and near the best?     |
 
 `harness.py` takes the time, `report.py` writes the tables, `peers.py` is the PyTorch side,
 `textbook.py` holds kernels as textbooks write them. It needs the extra `bench`.
 
 What kernels need of a GPU, such as registers, is not measured but compiled, on any machine:
-`python -m minitransformer_kernels.gate`.
+`python -m minitransformer_kernels.gpu.needs`.
 """
 
 import os

@@ -6,6 +6,7 @@ import sys
 BENCHMARKS = (
     "softmax", "linear", "positions", "graph", "scaling", "multi_head", "model", "memory", "start",
     "lowering", "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
+    "ladder",
 )  # fmt: skip
 
 failed = [

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from minitransformer_kernels import optimizer
 from minitransformer_kernels.cuda import Kernel, Launch
-from minitransformer_kernels.specialisations import HOSTS
+from minitransformer_kernels.examples import HOSTS
+from minitransformer_kernels.layers import optimizer
 
 from . import harness, textbook
 

@@ -1,7 +1,7 @@
 """Feature maps of whole rows, forward and backward, beside PyTorch.
 
-FAVOR+ with R=128 random features, DPFP with nu=2, cosFormer. The peers are the formulas in eager
-PyTorch, with a backward by autograd. N=8, H=8, L=2048, E=64.
+FAVOR+ with R=128 random features, and DPFP with nu=2. The peers are the formulas in eager PyTorch,
+with a backward by autograd. N=8, H=8, L=2048, E=64.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from minitransformer import Tensor
-from minitransformer.features import DPFP, CosFormer, Favor, FeatureMap
+from minitransformer.nn import DPFP, Favor, FeatureMap
 
 from . import harness
 
@@ -25,11 +25,10 @@ Array = Any
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each feature map and contestant."""
     x = np.random.default_rng(0).standard_normal((N, H, L, E), np.float32)
-    favor, dpfp, cosformer = Favor(E, 128, seed=0), DPFP(nu=2), CosFormer(longest=L)
+    favor, dpfp = Favor(E, 128, seed=0), DPFP(nu=2)
     projection = torch.from_numpy(favor.projection.numpy())
     yield from compare("FAVOR+", x, favor, lambda x: their_favor(x, projection))
     yield from compare("DPFP", x, dpfp, lambda x: their_dpfp(x, dpfp.nu))
-    yield from compare("cosFormer", x, cosformer, their_cosformer)
 
 
 def compare(

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from minitransformer import Tensor
+from minitransformer.attention.graph import AdditiveScores, DotScores, NeighbourAttention
 from minitransformer.device import keep_freed_memory
-from minitransformer.functions.graph import AdditiveScores, DotScores, NeighbourAttention
 from minitransformer_kernels.graph import Edges
 
 from . import harness

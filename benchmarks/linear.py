@@ -16,6 +16,7 @@ from minitransformer import Tensor, no_grad
 from minitransformer.attention import linear_attention
 from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import CAUSAL
 
 from . import harness, peers
 
@@ -85,10 +86,10 @@ def their_passes(inputs: list[torch.Tensor], grad: torch.Tensor) -> list[Array]:
 
 def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:
     """Return the largest error of the last head's output and gradients."""
-    arrays = [array[-1:, -1:] for array in (grad, *inputs)]
+    g, query, key, value = (array[-1:, -1:] for array in (grad, *inputs))
     truth = (
-        reference.linear_attention(*arrays[1:], causal=True),
-        *reference.linear_attention_backward(*arrays, causal=True)[:3],
+        reference.linear_attention(query, key, value, CAUSAL),
+        *reference.linear_attention_backward(g, query, key, value, CAUSAL)[:3],
     )
     return max(harness.error(a[-1:, -1:], b) for a, b in zip(got, truth, strict=True))
 

@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from minitransformer_kernels import local, reference, softmax
+from minitransformer_kernels.visible import Visible
 
 from . import THREADS, harness
 
@@ -48,20 +49,20 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
     q, k, v = tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
     grad_tensor = torch.from_numpy(grad)
 
+    visible = Visible(causal)
+
     def ours() -> object:
-        return local.forward(*arrays, window=WINDOW, causal=causal)
+        return local.forward(*arrays, visible, window=WINDOW)
 
     def our_backward() -> Any:
-        kept = local.forward(*arrays, window=WINDOW, causal=causal)
-        return local.backward(grad, *arrays, *kept, window=WINDOW, causal=causal)
+        kept = local.forward(*arrays, visible, window=WINDOW)
+        return local.backward(grad, *arrays, *kept, visible, window=WINDOW)
 
     def all_keys() -> object:
-        return softmax.forward(*arrays, causal=causal)
+        return softmax.forward(*arrays, visible)
 
     def all_keys_backward() -> object:
-        return softmax.backward(
-            grad, *arrays, *softmax.forward(*arrays, causal=causal), causal=causal
-        )
+        return softmax.backward(grad, *arrays, *softmax.forward(*arrays, visible), visible)
 
     def masked() -> Any:
         with torch.no_grad():
@@ -72,9 +73,9 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
         return torch.autograd.grad(output, tensors, grad_tensor)
 
     first = length - CHECKED
-    options: Any = {"window": WINDOW, "causal": causal, "query_offset": first}
-    truth = reference.local_attention(query[:, :, first:], key, value, **options)
-    for output in (local.forward(*arrays, window=WINDOW, causal=causal)[0], masked()):
+    last = Visible(causal, query_offset=first)
+    truth = reference.local_attention(query[:, :, first:], key, value, last, window=WINDOW)
+    for output in (local.forward(*arrays, visible, window=WINDOW)[0], masked()):
         harness.error(output[:, :, first:], truth)
     for mine, theirs in zip(our_backward(), masked_backward(), strict=True):
         harness.error(mine, theirs)

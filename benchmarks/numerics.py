@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer_kernels import kernelized, reference
+from minitransformer_kernels import algorithms, reference
+from minitransformer_kernels.visible import CAUSAL
 
 from . import harness
 
@@ -54,7 +55,7 @@ def draw(length: int) -> Results:
 
 def quadratic(arrays: Results, dtype: Any) -> Results:
     """Return output and gradients by the whole matrix of scores."""
-    options: dict[str, Any] = {"causal": True, "dtype": dtype}
+    options: dict[str, Any] = {"visible": CAUSAL, "dtype": dtype}
     output = reference.linear_attention(*arrays[1:], **options)
     return output, *reference.linear_attention_backward(*arrays, **options)[:3]
 
@@ -62,9 +63,9 @@ def quadratic(arrays: Results, dtype: Any) -> Results:
 def kernels(algorithm: str, arrays: Results) -> Results:
     """Return output and gradients by our kernels."""
     grad, query, key, value = arrays
-    options: dict[str, Any] = {"algorithm": algorithm, "causal": True}
-    output, denominator, _ = kernelized.forward(query, key, value, **options)
-    gradients = kernelized.backward(grad, None, query, key, value, output, denominator, **options)
+    options: dict[str, Any] = {"algorithm": algorithm, "visible": CAUSAL}
+    output, denominator, _ = algorithms.forward(query, key, value, **options)
+    gradients = algorithms.backward(grad, None, query, key, value, output, denominator, **options)
     return output, *gradients[:3]
 
 

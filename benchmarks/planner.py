@@ -1,17 +1,13 @@
-"""The planner's constants, and how close its choice comes to the fastest algorithm.
+"""How close the planner's choice comes to the fastest algorithm, around its crossovers.
 
-One thread's processor time, the least of several turns; float32, N=1, Lq = Lk = L, E = M. The first
-table fits equation (5) of `kernels/planner.py`, start + tiles t_tile + flops / rate + maps t_map,
-to the times of each pass; for relative and Fourier positions, to what they add to an algorithm.
-*Estimate over time*, of the pass as a whole, leaves out the tenth of the cases where it is least,
-and that where it is most. The second table has other sizes, around the crossovers: forward and
-backward by the algorithm that is chosen and by the fastest one, and the first time over the second.
+Forward and backward by each algorithm: one thread's processor time, the least of several turns;
+float32, N=1, H=4, Lq = Lk = L, E = M. *Over fastest* is the time of the algorithm that is chosen,
+as a multiple of the least.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,19 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer_kernels import fourier, kernelized, planner, relative, softmax
-from minitransformer_kernels.planner import Passes, Sizes, Speed
+from minitransformer_kernels import algorithms as linear_algorithms
+from minitransformer_kernels import fourier, planner, relative, softmax
+from minitransformer_kernels.planner import Sizes
+from minitransformer_kernels.visible import Visible
 
 from . import harness
 
-FITTED = {"L": (16, 48, 128, 512, 2048), "E": (16, 32, 64, 128), "H": (1, 8)}
-JUDGED = {"L": (24, 64, 96, 160, 256, 640), "E": (24, 64, 96), "H": (4,)}
-DISTANCES = 4, 100
-MOST_SCORES = 4 * 1024 * 1024  # of all heads, in a quadratic form
+LENGTHS, HEAD_DIMS, HEADS = (24, 64, 96, 160, 256, 640), (24, 64, 96), 4
 SECONDS, TURNS = 0.03, 5  # that a time takes, at least
 
 Array = Any
-Seconds = tuple[float, float]
 
 
 class Attention(NamedTuple):
@@ -52,14 +46,15 @@ def attention(sizes: Sizes, algorithm: str, **options: Any) -> Attention:
     N, H, E = s.batch, s.heads, s.head_dim
     inputs = [draw(N, H, s.queries, E), draw(N, H, s.keys, E), draw(N, H, s.keys, s.value_dim)]
     g = draw(N, H, s.queries, s.value_dim)
-    options |= {"causal": s.causal, "query_offset": s.query_offset}
     if algorithm == "softmax":
+        host: Any = softmax  # what `saved` is, a checker cannot follow
+        visible = Visible(s.causal, s.query_offset)
         return Attention(
-            lambda: softmax.forward(*inputs, **options),
-            lambda saved: softmax.backward(g, *inputs, *saved, **options),
+            lambda: host.forward(*inputs, visible),
+            lambda saved: host.backward(g, *inputs, *saved, visible),
         )
-    options["algorithm"] = algorithm
-    module: Any = kernelized
+    options |= {"algorithm": algorithm, "visible": Visible(s.causal, s.query_offset)}
+    module: Any = linear_algorithms
     if s.max_distance is not None:
         module = relative
         inputs.append(draw(H, 2 * s.max_distance + 1, E))
@@ -75,105 +70,25 @@ def attention(sizes: Sizes, algorithm: str, **options: Any) -> Attention:
 
 
 def rows() -> Iterator[harness.Row]:
-    """Yield the constants of each part and pass, and then each choice."""
-    cases = list(measured())
-    for part in planner.SPEEDS:
-        own = [case for case in cases if case.part == part]
-        (forward, first), (backward, second) = (fitted(own, number) for number in (0, 1))
-        yield {"part": part, "pass": "forward", **first}
-        yield {"part": part, "pass": "backward", **second}
-        planner.SPEEDS[part] = forward, backward  # by which the planner chooses from here on
-    yield from judged()
-
-
-def fitted(cases: list[Case], number: int) -> tuple[Speed, harness.Row]:
-    """Return the constants of the first or second pass, and how well they fit."""
-    loads = np.array([[1.0, *case.work[number][2:]] for case in cases])
-    whole, base = (np.array(x)[:, number] for x in zip(*(c.times for c in cases), strict=True))
-    (start, tile, flop, map_), estimates = fit(loads, whole, base)
-    speed = Speed(1e6 * start, 1e9 * tile, 1e-9 / flop if flop else math.inf, 1e9 * map_)
-    return speed, {
-        "start_us": speed.start,
-        "tile_ns": speed.tile,
-        "flops_per_ns": speed.rate if flop else None,
-        "map_ns": speed.map,
-        "cases": len(cases),
-        "estimate_over_time": list(np.quantile(estimates / whole, [0.1, 0.9])),
-    }
-
-
-class Case(NamedTuple):
-    """What a part did; the times of both passes, and those without the part."""
-
-    part: str
-    work: Passes
-    times: tuple[Seconds, Seconds]
-
-
-def measured() -> Iterator[Case]:
-    """Yield the times of every part at all sizes that do not take too long."""
-    for sizes in squares(FITTED):
-        alone = {}
-        for algorithm in [*algorithms(sizes), "softmax"]:
-            if fits(sizes, algorithm):
-                work = planner.parts(sizes, algorithm)[algorithm]
-                alone[algorithm] = seconds(attention(sizes, algorithm))
-                yield Case(algorithm, work, (alone[algorithm], (0.0, 0.0)))
-        linear = algorithms(sizes)[1]
-        for k, algorithm in itertools.product(DISTANCES, ("naive", linear)):
-            if algorithm in alone:
-                near = sizes._replace(max_distance=k)
-                yield added("relative", near, algorithm, alone[algorithm])
-        wide = attention(
-            sizes._replace(head_dim=2 * sizes.head_dim), linear, feature_map="identity"
-        )
-        yield added("fourier", sizes._replace(fourier="cos"), linear, seconds(wide))
-
-
-def added(part: str, sizes: Sizes, algorithm: str, base: Seconds) -> Case:
-    """Return the times with positions, and without."""
-    work = planner.parts(sizes, algorithm)[part]
-    return Case(part, work, (seconds(attention(sizes, algorithm)), base))
-
-
-def judged() -> Iterator[harness.Row]:
-    """Yield the planner's choices, beside the fastest algorithm."""
-    for sizes in squares(JUDGED):
-        times = {name: sum(seconds(attention(sizes, name))) for name in algorithms(sizes)}
-        chosen, fastest = planner.choose(sizes), min(times, key=lambda name: times[name])
+    """Yield the times of all algorithms, and which of them is chosen."""
+    for causal, E, L in itertools.product((True, False), HEAD_DIMS, LENGTHS):
+        sizes = Sizes(L, L, E, E, causal=causal, heads=HEADS)
+        times = {name: seconds(attention(sizes, name)) for name in planner.algorithms(sizes)}
+        chosen = planner.choose(sizes)
         yield {
-            "causal": str(sizes.causal),
-            "E": sizes.head_dim,
-            "L": sizes.queries,
+            "causal": str(causal),
+            "E": E,
+            "L": L,
+            **{f"{name} ms": 1e3 * spent for name, spent in times.items()},
             "chosen": chosen,
-            "chosen_ms": 1e3 * times[chosen],
-            "fastest": fastest,
-            "fastest_ms": 1e3 * times[fastest],
-            "chosen_over_fastest": times[chosen] / times[fastest],
+            "over fastest": times[chosen] / min(times.values()),
         }
 
 
-def squares(grid: dict[str, tuple[int, ...]]) -> Iterator[Sizes]:
-    """Yield sizes with as many queries as keys, causal and not."""
-    for causal, E, L, H in itertools.product((True, False), grid["E"], grid["L"], grid["H"]):
-        yield Sizes(L, L, E, E, causal=causal, heads=H)
-
-
-def algorithms(sizes: Sizes) -> tuple[str, ...]:
-    """Return what the planner chooses from; naive first."""
-    return planner.CAUSAL if sizes.causal else planner.BIDIRECTIONAL
-
-
-def fits(sizes: Sizes, algorithm: str) -> bool:
-    """Return whether an algorithm is done soon enough."""
-    scores = sizes.all_heads * sizes.queries * sizes.keys
-    return algorithm not in ("naive", "softmax") or scores <= MOST_SCORES
-
-
-def seconds(attention: Attention) -> Seconds:
+def seconds(attention: Attention) -> float:
     """Return the processor time of this thread in the forward and in the backward."""
     saved = attention.forward()
-    return least(attention.forward), least(lambda: attention.backward(saved))
+    return least(attention.forward) + least(lambda: attention.backward(saved))
 
 
 def least(run: Callable[[], Any]) -> float:
@@ -185,28 +100,6 @@ def least(run: Callable[[], Any]) -> float:
         run()
         times.append(time.thread_time() - start)
     return min(times)
-
-
-def fit(loads: Array, whole: Array, base: Array) -> tuple[Array, Array]:
-    """Return no negative x for which base + loads @ x is closest to the whole, by ratio; and it."""
-    used = independent(loads)
-    while True:
-        x = np.zeros(loads.shape[1])
-        ratios = loads[:, used] / whole[:, None]
-        x[used] = np.linalg.lstsq(ratios, 1 - base / whole, rcond=None)[0]
-        if (x >= 0).all():
-            return x, base + loads @ x
-        used &= x > 0
-
-
-def independent(columns: Array) -> Array:
-    """Return which columns are no multiples of others; of those that are, the last one counts."""
-    used = np.zeros(columns.shape[1], bool)
-    for i in (0, *range(columns.shape[1] - 1, 0, -1)):
-        used[i] = np.linalg.matrix_rank(columns[:, used]) < np.linalg.matrix_rank(
-            np.c_[columns[:, used], columns[:, i]]
-        )
-    return used
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from minitransformer import Tensor
 from minitransformer.attention import fourier_linear_attention, relative_linear_attention
 from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import CAUSAL
 
 from . import harness, peers
 
@@ -90,7 +91,7 @@ def our_shaw(query: Tensor, key: Tensor, value: Tensor, embedding: Tensor) -> Te
 
 def shaw(query: Array, key: Array, value: Array, embedding: Array) -> Array:
     """Return the output in float64."""
-    return reference.relative_linear_attention(query, key, value, embedding, causal=True)
+    return reference.relative_linear_attention(query, key, value, embedding, CAUSAL)
 
 
 POSITIONS = np.arange(L, dtype=np.float64)[None, :, None]  # (1, L, P)
@@ -112,7 +113,7 @@ def fourier(query: Array, key: Array, value: Array, *wave: Array) -> Array:
     """Return the output in float64."""
     positions = POSITIONS[:, :SHOWN]
     fourier = reference.Fourier(positions, positions, *wave)
-    return reference.fourier_linear_attention(query, key, value, fourier, causal=True)
+    return reference.fourier_linear_attention(query, key, value, fourier, CAUSAL)
 
 
 if __name__ == "__main__":

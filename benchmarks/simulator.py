@@ -39,9 +39,9 @@ def rows() -> Iterator[harness.Row]:
 def measure(turns: int) -> list[float]:
     """Return the seconds of some forwards, after one that is checked."""
     generator = np.random.default_rng(0)
-    inputs = [generator.standard_normal((N, H, L, E), np.float32) for _ in range(3)]
-    harness.error(softmax.forward(*inputs)[0], reference.softmax_attention(*inputs))
-    return [harness.elapsed(lambda: softmax.forward(*inputs)) for _ in range(turns)]
+    q, k, v = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(3))
+    harness.error(softmax.forward(q, k, v)[0], reference.softmax_attention(q, k, v))
+    return [harness.elapsed(lambda: softmax.forward(q, k, v)) for _ in range(turns)]
 
 
 def simulate(launch: Launch, *arguments: object) -> None:

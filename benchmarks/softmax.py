@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from minitransformer_kernels import reference, softmax
+from minitransformer_kernels.visible import Visible
 
 from . import harness, peers
 
@@ -36,7 +37,10 @@ def rows() -> Iterator[harness.Row]:
     *inputs, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
     scores = generator.standard_normal((N, H, L, 2 * DISTANCE + 1), np.float32)
     for causal in (False, True):
-        ours, fused = {"causal": causal}, partial(scaled_dot_product_attention, is_causal=causal)
+        ours, fused = (
+            {"visible": Visible(causal)},
+            partial(scaled_dot_product_attention, is_causal=causal),
+        )
         case = f"{'causal ' if causal else ''}softmax attention, {{}}, L={L}"
         forward = {harness.OURS: our_forward(inputs, ours), FUSED: their_forward(inputs, fused)}
         if not causal:
@@ -110,8 +114,8 @@ def our_passes(inputs: list[Array], grad: Array, options: Options) -> Run:
     query, key, value = inputs
 
     def run() -> list[Array]:
-        output, log_sum_exp = softmax.forward(query, key, value, **options)
-        return [output, *softmax.backward(grad, query, key, value, output, log_sum_exp, **options)]
+        output, *sums = softmax.forward(query, key, value, **options)
+        return [output, *softmax.backward(grad, query, key, value, output, *sums, **options)]
 
     return run
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import float32, int32
 
 from minitransformer_kernels.cuda import Launch, cuda
+from minitransformer_kernels.layers.matmul.tiled import TILE, matmul_kernel
 
-TILE = 16
 THREADS = 256
 WARP = 32
 WARPS = THREADS // WARP
@@ -24,28 +24,7 @@ EVERYONE = 0xFFFFFFFF
 BINS = 256
 BLOCKS = 64  # of a launch whose threads loop over the grid
 
-
-@cuda.jit(fastmath=True)
-def matmul(a, b, c):  # type: ignore[no-untyped-def]
-    """Multiply: c (n, m) = a (n, k) times b (k, m), all float32."""
-    a_tile = cuda.shared.array((TILE, TILE), float32)
-    b_tile = cuda.shared.array((TILE, TILE), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    column, row = cuda.grid(2)
-    total = float32(0)
-    for start in range(0, a.shape[1], TILE):
-        a_tile[y, x] = float32(0)
-        b_tile[y, x] = float32(0)
-        if row < a.shape[0] and start + x < a.shape[1]:
-            a_tile[y, x] = a[row, start + x]
-        if start + y < b.shape[0] and column < b.shape[1]:
-            b_tile[y, x] = b[start + y, column]
-        cuda.syncthreads()
-        for k in range(TILE):
-            total += a_tile[y, k] * b_tile[k, x]
-        cuda.syncthreads()
-    if row < c.shape[0] and column < c.shape[1]:
-        c[row, column] = total
+matmul = matmul_kernel(float32)
 
 
 @cuda.jit(device=True)

@@ -1,7 +1,8 @@
 """Hand-written CUDA kernels for attention, each also running on NumPy arrays.
 
-Arrays in, arrays out: nothing here knows of automatic differentiation. One module per kind of
-attention; `reference` holds the plain NumPy truth of each; `cuda` is the one door to CUDA; `cpu` is
+Arrays in, arrays out: nothing here knows of automatic differentiation. Each kind of attention is a
+folder: the derivation and its host functions, the NumPy truth (`reference`), the kernels that a
+learner writes first (`plain`) and those that run (`fast`). `cuda` is the one door to CUDA; `cpu` is
 the compiler that runs the same kernels without a GPU.
 
 The folder is called `kernels` and installs as `minitransformer_kernels`, because the import name

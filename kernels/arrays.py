@@ -13,6 +13,7 @@ import numpy as np
 Array = Any  # a NumPy or a CuPy array
 HEAD_DIMS = (8, 16, 32, 64, 128, 256)
 SHARED_BYTES = 48 * 1024  # what a block may use on every GPU without asking
+PLAIN_THREADS = 64  # of a block of a plain kernel
 BLOCKS_OF_A_MULTIPROCESSOR = 4  # that keep it busy: while some wait for memory, others compute
 
 
@@ -56,6 +57,17 @@ def kernel_dtype(array: Array) -> Any:
     return numba.from_dtype(array.dtype)
 
 
+def outputs_of(query: Array, value: Array) -> tuple[Array, Array]:
+    """Memory for an output `(N, H, Lq, M)`, and for one number of each of its rows."""
+    xp, rows = array_module(query), query.shape[:3]
+    return xp.empty((*rows, value.shape[3]), query.dtype), xp.empty(rows, query.dtype)
+
+
+def per_row(array: Array, number: float) -> Array:
+    """The same number for each row of an array `(N, H, L, E)`."""
+    return array_module(array).full(array.shape[:3], number, array.dtype)
+
+
 def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -> Array:
     """Lengths as int64 `(N,)` on the device of `like`; all of them `full` where none are given."""
     if lengths is None:
@@ -96,7 +108,7 @@ def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None =
     xp = array_module(array)
     batch, _, length, _ = array.shape
     if cu_seqlens is None:
-        full = np.array([(n, 0, length, length) for n in range(batch)])
+        full = np.array([(n, 0, length, length) for n in range(batch)], np.int64).reshape(-1, 4)
         every = constant(full, array)
         if lengths is None:
             return every
@@ -110,10 +122,15 @@ def spans(array: Array, lengths: Array | None = None, cu_seqlens: Array | None =
 
 def enough_blocks(array: Array, on_cpu: int) -> int:
     """How many blocks keep all processors busy: `on_cpu`, or a few for each of a GPU's."""
-    xp = array_module(array)
-    if xp is np:
+    if array_module(array) is np:
         return on_cpu
-    return BLOCKS_OF_A_MULTIPROCESSOR * _multiprocessors(xp.cuda.runtime.getDevice())
+    return BLOCKS_OF_A_MULTIPROCESSOR * processors(array)
+
+
+def processors(array: Array) -> int:
+    """The multiprocessors of an array's GPU; 1 on a CPU, where nothing depends on its cores."""
+    xp = array_module(array)
+    return 1 if xp is np else _multiprocessors(xp.cuda.runtime.getDevice())
 
 
 @cache
@@ -121,6 +138,22 @@ def _multiprocessors(gpu: int) -> int:
     """How many there are: 40 of a T4, 132 of an H100."""
     runtime = sys.modules["cupy"].cuda.runtime
     return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, gpu))
+
+
+def version_of(version: str, **kernels: Any) -> Any:
+    """The kernels of a version: `version_of(version, fast=fast, plain=plain)`.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    if version not in kernels:
+        raise ValueError(f"version must be one of {sorted(kernels)}, got {version!r}")
+    return kernels[version]
+
+
+def a_thread_each(kernel: Any, answers: int, *blocks: int) -> Any:
+    """The launch of a plain kernel: a thread for each of so many answers, in each of `blocks`."""
+    return kernel[(max(1, ceil_div(answers, PLAIN_THREADS)), *blocks), PLAIN_THREADS]
 
 
 def ceil_div(count: int, size: int) -> int:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from . import codegen
-from .cpu import CpuKernel, KernelError, checking
+from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
-from .gpu import CudaKernel
+from .cpu.watchers import checked_mode
+from .gpu import codegen
+from .gpu.launch import CudaKernel
 
 NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
 MAX_THREADS = 1024  # per block, on every CUDA GPU
@@ -33,10 +34,10 @@ def is_cupy(value: Any) -> bool:
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
-def _shape3(value: int | tuple[int, ...], kernel: str, what: str) -> Shape3:
+def _shape3(value: int | tuple[int, ...], kernel: str, what: str, least: int = 1) -> Shape3:
     sizes = value if isinstance(value, tuple) else (value,)
     if not 1 <= len(sizes) <= 3 or not all(
-        isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s > 0 for s in sizes
+        isinstance(s, (int, np.integer)) and not isinstance(s, bool) and s >= least for s in sizes
     ):
         way_out = "; divide with `//`: (n + 255) // 256" * any(isinstance(s, float) for s in sizes)
         raise KernelError(
@@ -115,7 +116,7 @@ class Kernel:
                 f"{name}[blocks, threads](...)"
             )
         blocks, threads, stream, shared = (*configuration, 0, 0)[:4]
-        grid, block = _shape3(blocks, name, "blocks"), _shape3(threads, name, "threads")
+        grid, block = _shape3(blocks, name, "blocks", 0), _shape3(threads, name, "threads")
         if math.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
             raise KernelError(
                 f"kernel {name!r}: {threads!r} threads a block; a GPU allows "
@@ -156,7 +157,10 @@ class Kernel:
 
 
 class Launch:
-    """A kernel with its launch configuration, ready to be called."""
+    """A kernel with its launch configuration, ready to be called.
+
+    A grid without blocks, which CUDA refuses, is right where an array is empty: then nothing runs.
+    """
 
     def __init__(
         self, kernel: Kernel, grid: Shape3, block: Shape3, stream: Any, shared: int
@@ -171,9 +175,12 @@ class Launch:
                 f"kernel {self.kernel.__name__!r} gets its arguments by position; leave out "
                 f"{', '.join(f'`{name}=`' for name in keywords)}"
             )
+        if 0 in self.grid and any(getattr(a, "size", 1) == 0 for a in arguments):
+            return  # nothing to compute
+        _shape3(self.grid, self.kernel.__name__, "blocks")
         cupy = sys.modules.get("cupy")
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
-            launch = checking.launch if checking.is_on() else CpuKernel.launch
+            launch = checked_mode.launch if checked_mode.is_on() else CpuKernel.launch
             return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(cupy, arguments)
         self.kernel.on_cuda.launch(self.grid, self.block, arguments, self.shared, self.stream)

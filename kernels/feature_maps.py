@@ -46,7 +46,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from .cuda import DeviceFunction, cuda
+from .arrays import Array, array_module, ceil_div, kernel_dtype
+from .cuda import DeviceFunction, Kernel, cuda
+
+THREADS = 256
 
 
 class FeatureMap(NamedTuple):
@@ -132,3 +135,24 @@ def feature_map(name: str, real: Any) -> FeatureMap:
     if name not in FEATURE_MAPS:
         raise ValueError(f"feature_map must be one of {sorted(FEATURE_MAPS)}, got {name!r}")
     return FEATURE_MAPS[name](real)
+
+
+@cache
+def _features_kernel(real: Any, name: str) -> Kernel:
+    phi = feature_map(name, real).value
+
+    @cuda.jit(fastmath=True)
+    def features(x, result):  # type: ignore[no-untyped-def]
+        i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        if i < x.size:
+            result[i] = phi(x[i])
+
+    return features
+
+
+def elementwise_features(x: Array, name: str) -> Array:
+    """Phi of every number of a contiguous array; a thread makes one."""
+    result = array_module(x).empty_like(x)
+    kernel = _features_kernel(kernel_dtype(x), name)
+    kernel[max(1, ceil_div(x.size, THREADS)), THREADS](x.reshape(-1), result.reshape(-1))
+    return result

@@ -38,9 +38,9 @@ from .arrays import (
     ceil_div,
     contiguous,
     kernel_dtype,
-    lengths_or_full,
 )
 from .cuda import DeviceFunction, Kernel, cuda
+from .visible import EVERYTHING, Visible
 
 THREADS = (32, 16)  # columns, rows
 
@@ -179,13 +179,9 @@ def normaliser_gradients(
     grad_output: Array,
     output: Array,
     denominator: Array,
-    key_length: int,
+    key: Array,
+    visible: Visible = EVERYTHING,
     *,
-    causal: bool = False,
-    query_offset: int = 0,
-    query_lengths: Array | None = None,
-    key_lengths: Array | None = None,
-    cu_seqlens: Array | None = None,
     initial_state: Any = None,
     guard: str = "clamp",
     eps: float | None = None,
@@ -196,12 +192,8 @@ def normaliser_gradients(
         grad_output: (N, H, L, M), dLoss/do.
         output: (N, H, L, M), o.
         denominator: (N, H, L), d before the guard.
-        key_length: Lk, the keys of a full sequence.
-        causal: whether query i sees only the keys j <= i + query_offset.
-        query_offset: the position of the first query among the keys.
-        query_lengths: (N,) integers; later rows give zeros. None: all count.
-        key_lengths: (N,) integers; where there are none, only an initial state is seen.
-        cu_seqlens: given where sequences are packed: every row then sees its own key, at least.
+        key: (N, H, Lk, E); only its shape counts.
+        visible: who sees whom; of packed sequences every row sees its own key, at least.
         initial_state: given where every query sees a state from before the first key.
         guard: "clamp", "add" or "signed".
         eps: the guard's constant; None for `default_eps`.
@@ -214,13 +206,12 @@ def normaliser_gradients(
     xp = array_module(g)
     gn, gd = xp.empty_like(g), xp.empty_like(d)
     only_keys = initial_state is None
-    first_row = -query_offset if causal and only_keys else 0
+    first_row = -visible.query_offset if visible.causal and only_keys else 0
     blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     kernel[blocks, THREADS](
         g, o, d,
-        lengths_or_full(query_lengths, batch, length, g),
-        lengths_or_full(key_lengths, batch, key_length, g),
+        *visible._replace(cu_seqlens=None).lengths(g, key),
         first_row, int(only_keys), eps_or_default(guard, eps, g), gn, gd,
     )  # fmt: skip
     return gn, gd

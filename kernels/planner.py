@@ -1,6 +1,6 @@
 r"""Naive or linear: what each algorithm of linear attention costs, and which one to take.
 
-Two models of the cost answer that. The seed's (S0) counts numbers in memory, of one head:
+The seed's model (S0) counts numbers in memory, of one head:
 
                                     naive      linear
     kernelized, causal              Lq Lk      E M max(Lq, Lk)                                 (1)
@@ -15,38 +15,99 @@ dim of d = E = M, the linear form wins above the crossovers
 These are the costs of programs made of array operations: naive keeps the matrix of scores, and (1)
 is a cumulative sum that keeps a state of E x M for every token. The kernels of this package keep
 neither. Scores live for as long as their tile, a state until the next one, and every algorithm
-needs memory in proportion to its inputs. The model "kernel" takes that memory, the most at a time,
-and the arithmetic from `work`, which counts what the host functions and their kernels do. Memory
-hardly tells the algorithms apart then; time does:
+needs memory in proportion to its inputs: `memory` counts it, and a test holds it against the
+measured peak. Memory hardly tells the algorithms apart then; time does, and time is operations
 
-    seconds = start + tiles t_tile + flops / rate + maps t_map                                 (5)
+    naive: 2 p (E + M)     linear, recurrent: 2 (Lq + Lk) E M     chunked: 3 (Lq + Lk) E M     (5)
 
-The start is what arrays of any size cost; a tile is loaded, between two barriers; then there is
-arithmetic; and numbers of positions go through log and exp, or sine and cosine. The constants
-belong to an algorithm, or a kind of positions, and a pass. `SPEEDS` holds what was measured
-once, on one core, so that a choice depends on shapes alone: it is the same in every run of a
-program, in training, where the time of both passes decides, and in evaluation. There the choice
-took at most 1.12 of the fastest algorithm's time, in 36 cases around the crossovers. Whether there
-are heads enough for all cores, the model does not ask; and on a GPU nothing has been measured.
+for p pairs of a query and a key that it sees, shared by the blocks that run at once:
+
+    effort = weight x operations / min(blocks, processors)                                     (6)
+
+Blocks of "naive" and "linear" own 32 queries. Those of "recurrent" walk the whole sequence and own
+64 columns of a state. "chunked" cuts the sequence into segments, so long as there are processors
+for them and each is worth it; the states between the segments take a walk of their own, so that
+each token is worked on three times instead of twice.
+
+The algorithm of least effort is taken. On a CPU, processors = 1: whether there are heads enough for
+all cores counts for nothing, and a choice depends on shapes alone. There an operation of "naive"
+takes as long as 1.5 of the others', as measured (results/cpu), so that E = M and Lq = Lk = L give
+
+    naive if L < 4 E / 3, else recurrent   (causal)
+    naive if L < 2 E / 3, else linear      (bidirectional)                                    (7)
+
+A GPU has many multiprocessors. "recurrent" gives 8 of them work for 8 heads, however long these
+are, and "chunked" overtakes it. Nothing has been measured there: the weight is the CPU's.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from .work import Passes, Sizes, Work, parts
-
-__all__ = [
-    "Cost", "Passes", "Plan", "Sizes", "Speed", "Work", "choose", "costs", "crossovers", "parts",
-    "plan", "seed_numbers",
-]  # fmt: skip
+from .arrays import BLOCKS_OF_A_MULTIPROCESSOR, HEAD_DIMS, ceil_div, round_up
 
 LONGEST = 2**24  # of the sequences among which crossovers are looked for
 COST_MODELS = "seed", "kernel"
-CAUSAL, BIDIRECTIONAL = ("naive", "recurrent", "chunked"), ("naive", "linear")
+PARTS = {None: 1, "cos": 2, "one_plus_cos": 3}  # of E features each, by the form of positions
+TILE = 32  # queries or keys
+COLUMNS = 64  # of a state, in a block
+FEWEST_TOKENS = 512  # that are worth a segment
+NAIVE = 1.5  # the weight of its operations in (6)
+
+
+class Sizes(NamedTuple):
+    """The attention that is asked for.
+
+    Attributes:
+        queries: Lq.
+        keys: Lk.
+        head_dim: E.
+        value_dim: M.
+        causal: whether query i sees only the keys j <= i + query_offset.
+        query_offset: the position of the first query among the keys.
+        max_distance: k of Shaw's relative positions; None without them.
+        fourier: the form of Fourier relative positions, of one number each; None without them. An
+            attention has one kind of positions, if any.
+        batch: N.
+        heads: H.
+        itemsize: bytes of a number.
+    """
+
+    queries: int
+    keys: int
+    head_dim: int
+    value_dim: int
+    causal: bool = False
+    query_offset: int = 0
+    max_distance: int | None = None
+    fourier: str | None = None
+    batch: int = 1
+    heads: int = 1
+    itemsize: int = 4
+
+    @property
+    def all_heads(self) -> int:
+        """N H."""
+        return self.batch * self.heads
+
+    @property
+    def features(self) -> int:
+        """Columns of the features of a query or a key: E, or more of Fourier positions."""
+        return PARTS[self.fourier] * self.head_dim
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a query and a key it sees a head has: p of (5)."""
+        if not self.causal:
+            return self.queries * self.keys
+        return self._seen(self.queries + self.query_offset) - self._seen(self.query_offset)
+
+    def _seen(self, queries: int) -> int:
+        """Of pairs with that many queries from position 0 on: 1 + 2 + 3 + ..., then all keys."""
+        rising = max(0, min(queries, self.keys))
+        return rising * (rising + 1) // 2 + self.keys * max(0, queries - self.keys)
 
 
 # -- The seed's model ------------------------------------------------------------------------------
@@ -70,206 +131,208 @@ def seed_numbers(sizes: Sizes) -> dict[str, dict[str, int]]:
     return costs
 
 
-# -- What that costs -------------------------------------------------------------------------------
+# -- What the kernels keep in memory ---------------------------------------------------------------
 
 
-class Speed(NamedTuple):
-    """The constants of equation (5), for float32."""
+class _Peak(NamedTuple):
+    """Numbers in the arrays of a head, inputs left out."""
 
-    start: float  # microseconds
-    tile: float  # nanoseconds
-    rate: float  # floating point operations per nanosecond
-    map: float = 0.0  # nanoseconds
-
-    def seconds(self, work: Work, itemsize: int) -> float:
-        """Equation (5)."""
-        nanoseconds = work.tiles * self.tile + work.flops / self.rate + work.maps * self.map
-        return 1e-6 * self.start + 1e-9 * nanoseconds * (1.0 if itemsize == 4 else DOUBLE)
+    kept: float  # that forward returns
+    forward: float  # the most at a time
+    backward: float  # the most at a time, beside what forward kept
 
 
-# As `python -m benchmarks.planner` fits them; results/cpu has the machine, and how well they fit.
-SPEEDS = {
-    "naive": (Speed(57, 262, 86.2), Speed(139, 448, 80.9)),
-    "linear": (Speed(48, 666, 150.6), Speed(141, 560, 119.2)),
-    "recurrent": (Speed(52, 376, 102.4), Speed(161, 648, 106.8)),
-    "chunked": (Speed(64, 608, 120.7), Speed(209, 920, 102.6)),
-    "relative": (Speed(149, 576, 103.6, 13.2), Speed(214, 780, 55.6, 6.8)),
-    "fourier": (Speed(104, 0, math.inf, 9.0), Speed(170, 0, 2.9)),
-    "softmax": (Speed(33, 141, 118.2), Speed(66, 178, 95.5)),
-}
-DOUBLE = 2.2  # as long takes float64: 1.9 to 2.6, by algorithm and pass
-
-
-class Cost(NamedTuple):
-    """What one algorithm costs.
-
-    Attributes:
-        bytes: of arrays: what the seed counts, or the most at a time, beyond the inputs.
-        flops: floating point operations, as executed; 0 in the seed's model, which counts none.
-        seconds: estimated, on one core; 0 in the seed's model.
-    """
-
-    bytes: int
-    flops: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
-        """The costs of two terms together."""
-        bytes, flops = self.bytes + other.bytes, self.flops + other.flops
-        return Cost(bytes, flops, self.seconds + other.seconds)
-
-
-class Plan(NamedTuple):
-    """The costs of every algorithm, and the choice.
-
-    Attributes:
-        terms: by term and algorithm, the costs of a term; they add up to those of the whole.
-        choice: by term, the algorithm to take.
-        comparison: the costs of softmax attention of the same sizes, in the kernels' model.
-    """
-
-    terms: dict[str, dict[str, Cost]]
-    choice: dict[str, str]
-    comparison: dict[str, Cost]
-
-    @property
-    def total(self) -> dict[str, Cost]:
-        """By algorithm, the costs of all terms together."""
-        return _total(self.terms)
-
-
-def _total(terms: dict[str, dict[str, Cost]]) -> dict[str, Cost]:
-    first, *others = terms.values()
-    return {
-        algorithm: sum((costs[algorithm] for costs in others), start=cost)
-        for algorithm, cost in first.items()
-    }
-
-
-def _cost(passes: Passes, speeds: tuple[Speed, Speed], itemsize: int, backward: bool) -> Cost:
-    """What the forward costs, or forward and backward together."""
-    forward, gradients = passes
-    numbers, flops = forward.peak, forward.flops
-    seconds = speeds[0].seconds(forward, itemsize)
-    if backward:
-        numbers = max(numbers, forward.kept + gradients.peak)
-        flops += gradients.flops
-        seconds += speeds[1].seconds(gradients, itemsize)
-    return Cost(numbers * itemsize, flops, seconds)
-
-
-def costs(sizes: Sizes, algorithm: str, backward: bool) -> dict[str, Cost]:
-    """What an algorithm costs, term by term: those of positions are what they add.
+def memory(sizes: Sizes, algorithm: str, backward: bool = False) -> int:
+    """Bytes of the arrays that an algorithm has at a time, at most, inputs left out.
 
     Args:
         sizes: of the attention.
-        algorithm: as in `parts`.
-        backward: whether to count the backward too.
+        algorithm: "naive", "linear", "recurrent" or "chunked", on a CPU; or "softmax", which has
+            no positions here, for comparison.
+        backward: whether forward and backward run, or the forward alone.
+
+    >>> memory(Sizes(1000, 1000, 64, 64), "softmax")  # an output, and a number for each row
+    260000
     """
-    found = {
-        part: _cost(work, SPEEDS[part], sizes.itemsize, backward)
-        for part, work in parts(sizes, algorithm).items()
-    }
-    base = found.pop(algorithm)
-    added = {term: cost._replace(bytes=cost.bytes - base.bytes) for term, cost in found.items()}
-    return {"kernelized": base, **added}
+    peak = _kernelized(sizes, algorithm)
+    if sizes.max_distance is not None:
+        peak = _with_distances(sizes, sizes.max_distance, peak)
+    if sizes.fourier is not None:
+        peak = _with_waves(sizes, peak)
+    numbers = max(peak.forward, peak.kept + peak.backward) if backward else peak.forward
+    return round(sizes.all_heads * sizes.itemsize * numbers)
+
+
+def _answer(s: Sizes) -> int:
+    """Numbers in the outputs and denominators, as many as in their gradients gn and gd."""
+    return s.queries * (s.value_dim + 1)
+
+
+def _gradients(s: Sizes) -> int:
+    """Numbers in dq, dk and dv."""
+    return s.queries * s.features + s.keys * (s.features + s.value_dim)
+
+
+def _kernelized(s: Sizes, algorithm: str) -> _Peak:
+    """Linear attention: answers and gradients, beside features, sums or states."""
+    answer, gradients = _answer(s), _gradients(s)
+    if algorithm == "softmax":
+        return _Peak(answer, answer, s.queries + gradients)
+    groups = ceil_div(s.features, HEAD_DIMS[-1])  # of features that a kernel holds
+    features = (s.queries + s.keys) * s.features // groups
+    rows, columns = (max(TILE, round_up(x)) for x in (s.features // groups, s.value_dim))
+    sums = rows * (2 * columns + 1)  # S and Z in whole tiles, and another S
+    state, parts = s.features * (s.value_dim + 1), _segments(s, processors=1)
+    last, forward, backward = {
+        "naive": (0, features, features),
+        "linear": (0, sums, 2 * sums),
+        "recurrent": (state, 2 * state, 4 * state),
+        "chunked": (state, (1 + 2 * parts) * state, (2 + 3 * parts) * state),
+    }[algorithm]
+    if groups == 1:
+        ones = s.queries + 2 * s.keys  # where a sum of weights is one of values
+        return _Peak(answer + last, answer + forward, answer + gradients + ones + backward)
+    joined = (groups - 1) * s.keys * s.value_dim
+    return _Peak(
+        answer + last,
+        groups * answer + max(2 * answer + last, features + forward),
+        answer + 2 * gradients + joined + last,
+    )
+
+
+def _with_distances(s: Sizes, k: int, base: _Peak) -> _Peak:
+    """Shaw's relative positions (`relative`): a weight F for each query and distance."""
+    E, M, answer = s.head_dim, s.value_dim, _answer(s)
+    past, future = s.query_offset + s.queries - 1, 0 if s.causal else s.keys - 1 - s.query_offset
+    distances = max(1, min(k, past) + min(k, future) + 1)  # that occur
+    F, u = s.queries * distances, s.queries * E
+    table, occurring = (rows * E / s.batch for rows in (2 * k + 1, distances))
+    state, window = E * (M + 1), E * (M + 1) + (k + 1) * M  # before and after a sequence
+    far = (1 if s.causal else 2) * (s.keys / TILE + 1) * M  # A and C, where tiles begin
+    last = window if base.kept > answer else 0
+    setting = state + M + (occurring if occurring < table else 0)
+    sums = answer + _gradients(s) + (base.kept - answer) + F + 3 * far + table
+    return _Peak(
+        answer + F + last,
+        setting + max(base.forward, base.kept + answer + F + u + far + last),
+        setting + max(base.backward, sums + max(u + 2 * occurring, window + M)),
+    )
+
+
+def _with_waves(s: Sizes, base: _Peak) -> _Peak:
+    """Fourier positions (`fourier`): features, and the sine and cosine of each angle."""
+    rows, answer = (s.queries + s.keys) * s.head_dim, _answer(s)
+    own = (PARTS[s.fourier] + 2) * rows
+    held = answer + s.queries + _gradients(s) + (base.kept - answer) + 4 * s.head_dim
+    return _Peak(
+        own + base.kept,
+        own + max(base.forward, base.kept + answer),
+        max(base.backward + s.queries, held + rows + 2 * max(s.queries, s.keys) * s.head_dim),
+    )
 
 
 # -- The choice ------------------------------------------------------------------------------------
 
 
-def plan(sizes: Sizes, *, cost_model: str = "kernel", backward: bool = False) -> Plan:
-    """What each algorithm costs, term by term, and which to take.
+def algorithms(sizes: Sizes) -> tuple[str, ...]:
+    """Those that there are for a direction, naive first."""
+    return ("naive", "recurrent", "chunked") if sizes.causal else ("naive", "linear")
+
+
+def blocks(sizes: Sizes, algorithm: str, processors: int = 1) -> int:
+    """How many blocks of an algorithm's main kernels can run at once."""
+    if algorithm in ("naive", "linear"):
+        return sizes.all_heads * ceil_div(sizes.queries, TILE)
+    segments = _segments(sizes, processors) if algorithm == "chunked" else 1
+    return sizes.all_heads * ceil_div(sizes.value_dim, COLUMNS) * segments
+
+
+def _segments(s: Sizes, processors: int) -> int:
+    """Into how many segments "chunked" cuts a sequence."""
+    whole = max(1, s.all_heads * ceil_div(s.value_dim, COLUMNS))
+    tokens = max(s.keys, s.queries + s.query_offset)
+    return max(1, min(BLOCKS_OF_A_MULTIPROCESSOR * processors // whole, tokens // FEWEST_TOKENS))
+
+
+def effort(sizes: Sizes, algorithm: str, processors: int = 1) -> float:
+    """What an algorithm costs in time, up to a constant: equations (5) and (6).
 
     Args:
-        sizes: the attention that is asked for.
-        cost_model: "seed", equations (1) to (3), or "kernel", what our kernels take.
-        backward: whether to count the backward too; the seed's model knows no passes.
-
-    Returns:
-        The costs and the choice: by memory and for each term in the seed's model, by time and for
-        the terms together in the kernels'.
-
-    Raises:
-        ValueError: there is no such cost model, or a dim is above 256.
-
-    >>> plan(Sizes(64, 64, 64, 64), cost_model="seed").choice
-    {'kernelized': 'naive'}
-    >>> plan(Sizes(65, 65, 64, 64), cost_model="seed").choice
-    {'kernelized': 'linear'}
+        sizes: of the attention.
+        algorithm: "naive", "linear", "recurrent" or "chunked".
+        processors: that run a block each at a time: a GPU's multiprocessors; on a CPU 1.
     """
-    if cost_model not in COST_MODELS:
-        raise ValueError(f"plan: cost_model must be one of {COST_MODELS}, got {cost_model!r}")
-    return _seed_plan(sizes) if cost_model == "seed" else _kernel_plan(sizes, backward)
-
-
-def _seed_plan(sizes: Sizes) -> Plan:
-    bytes_each = sizes.all_heads * sizes.itemsize
-    terms = {
-        term: {form: Cost(numbers * bytes_each) for form, numbers in forms.items()}
-        for term, forms in seed_numbers(sizes).items()
-    }
-    choice = {
-        term: "naive" if forms["naive"].bytes <= forms["linear"].bytes else "linear"
-        for term, forms in terms.items()
-    }
-    return Plan(terms, choice, {})
-
-
-def _kernel_plan(sizes: Sizes, backward: bool) -> Plan:
-    terms = _kernel_terms(sizes, backward)
-    comparison = {"softmax": costs(sizes, "softmax", backward)["kernelized"]}
-    return Plan(terms, dict.fromkeys(terms, _best(_total(terms))), comparison)
-
-
-def _kernel_terms(sizes: Sizes, backward: bool) -> dict[str, dict[str, Cost]]:
-    algorithms = CAUSAL if sizes.causal else BIDIRECTIONAL
-    found = {algorithm: costs(sizes, algorithm, backward) for algorithm in algorithms}
-    return {
-        term: {algorithm: found[algorithm][term] for algorithm in algorithms}
-        for term in found["naive"]
-    }
-
-
-def _best(costs: dict[str, Cost]) -> str:
-    """The fastest algorithm; of two as fast, that which needs less memory."""
-    return min(costs, key=lambda algorithm: (costs[algorithm].seconds, costs[algorithm].bytes))
+    E, M = sizes.features, sizes.value_dim
+    if algorithm == "naive":
+        operations = NAIVE * 2 * sizes.pairs * (E + M)
+    else:
+        times = 3 if algorithm == "chunked" else 2
+        operations = times * (sizes.queries + sizes.keys) * E * M
+    busy = max(1, min(processors, blocks(sizes, algorithm, processors)))
+    return sizes.all_heads * operations / busy
 
 
 @lru_cache(maxsize=4096)
-def choose(sizes: Sizes, stateful: bool = False) -> str:
-    """The algorithm that `algorithm="auto"` stands for: the best for forward and backward.
+def choose(sizes: Sizes, processors: int = 1, stateful: bool = False) -> str:
+    """The algorithm that `algorithm="auto"` stands for: that of the least effort.
 
     Args:
         sizes: of the arrays; of packed sequences, their mean.
+        processors: as in `effort`.
         stateful: whether a state goes in or out; the naive form has none.
 
     Returns:
         "naive", "recurrent", "chunked" or "linear".
 
-    >>> choose(Sizes(4096, 4096, 64, 64, heads=8))
-    'linear'
+    >>> few = Sizes(4096, 4096, 64, 64, causal=True, heads=8)
+    >>> choose(few), choose(few, processors=132)
+    ('recurrent', 'chunked')
     """
-    totals = _total(_kernel_terms(sizes, backward=True))
-    return _best(
-        {name: cost for name, cost in totals.items() if not (stateful and name == "naive")}
-    )
+    able = algorithms(sizes)[stateful:]  # naive is the first
+    return min(able, key=lambda algorithm: effort(sizes, algorithm, processors))
+
+
+def plan(sizes: Sizes, *, cost_model: str = "kernel", processors: int = 1) -> dict[str, str]:
+    """Which algorithm to take for each term, as the attention functions take it: `algorithm=`.
+
+    Args:
+        sizes: the attention that is asked for.
+        cost_model: "seed", equations (1) to (3), or "kernel", equation (6).
+        processors: as in `effort`; the seed's model knows none.
+
+    Raises:
+        ValueError: there is no such cost model.
+
+    >>> plan(Sizes(64, 64, 64, 64), cost_model="seed")
+    {'kernelized': 'naive'}
+    >>> plan(Sizes(65, 65, 64, 64, max_distance=32), cost_model="seed")
+    {'kernelized': 'linear', 'relative': 'naive'}
+    """
+    if cost_model not in COST_MODELS:
+        raise ValueError(f"plan: cost_model must be one of {COST_MODELS}, got {cost_model!r}")
+    if cost_model == "seed":
+        return {
+            term: "naive" if forms["naive"] <= forms["linear"] else "linear"
+            for term, forms in seed_numbers(sizes).items()
+        }
+    chosen = {"kernelized": choose(sizes, processors)}
+    if sizes.max_distance is not None:
+        chosen["relative"] = "naive" if chosen["kernelized"] == "naive" else "linear"
+    return chosen
 
 
 def crossovers(
-    sizes: Sizes, *, cost_model: str = "kernel", backward: bool = False
+    sizes: Sizes, *, cost_model: str = "kernel", processors: int = 1
 ) -> dict[str, list[tuple[int, str]]]:
     """From which length on which algorithm is taken, where Lq = Lk = L and the rest stays.
 
     Args:
         sizes: all but the lengths counts.
         cost_model: as in `plan`.
-        backward: as in `plan`.
+        processors: as in `plan`.
 
     Returns:
         By term, the first length and the algorithm of each stretch, from L = 1 up to `LONGEST`.
-        A stretch that ends before it is half as long again is left out: it is a matter of how
-        tiles fall.
 
     >>> crossovers(Sizes(1, 1, 8, 8, max_distance=16), cost_model="seed")
     {'kernelized': [(1, 'naive'), (9, 'linear')], 'relative': [(1, 'naive'), (38, 'linear')]}
@@ -277,12 +340,12 @@ def crossovers(
 
     def choice(length: int) -> dict[str, str]:
         square = sizes._replace(queries=length, keys=length)
-        return plan(square, cost_model=cost_model, backward=backward).choice
+        return plan(square, cost_model=cost_model, processors=processors)
 
     def of(term: str) -> Callable[[int], str]:
         return lambda length: choice(length)[term]
 
-    return {term: _lasting(list(_stretches(of(term)))) for term in choice(1)}
+    return {term: list(_stretches(of(term))) for term in choice(1)}
 
 
 def _stretches(choice: Callable[[int], str]) -> Iterator[tuple[int, str]]:
@@ -300,13 +363,3 @@ def _stretches(choice: Callable[[int], str]) -> Iterator[tuple[int, str]]:
             low, high = (middle, high) if choice(middle) == current else (low, middle)
         length, current = high, choice(high)
         yield length, current
-
-
-def _lasting(stretches: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The first stretch, and those that last: each until the next one of another choice."""
-    found = stretches[:1]
-    ends = [start for start, _ in stretches[2:]] + [math.inf]
-    for (start, choice), end in zip(stretches[1:], ends, strict=False):
-        if 2 * end >= 3 * start and choice != found[-1][1]:
-            found.append((start, choice))
-    return found

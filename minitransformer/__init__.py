@@ -22,7 +22,8 @@ from .random import manual_seed
 if TYPE_CHECKING:
     import minitransformer_kernels as kernels
 
-    from . import attention, multi_head, nn, optim
+    from . import attention, generation, nn, optim
+    from .attention import multi_head
 
 try:
     __version__ = metadata.version("minitransformer")
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "attention",
     "functions",
+    "generation",
     "gradcheck",
     "is_grad_enabled",
     "kernels",
@@ -50,9 +52,10 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Import a submodule on first use; ``kernels`` is the package ``minitransformer_kernels``."""
-    if name not in ("attention", "kernels", "multi_head", "nn", "optim"):
+    paths = {"kernels": "minitransformer_kernels", "multi_head": f"{__name__}.attention.multi_head"}
+    if name not in ("attention", "generation", "nn", "optim", *paths):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    path = "minitransformer_kernels" if name == "kernels" else f"{__name__}.{name}"
+    path = paths.get(name, f"{__name__}.{name}")
     module = globals()[name] = importlib.import_module(path)
     return module
 

@@ -23,25 +23,14 @@ _INSTALL = 'pip install "minitransformer[cuda12]" (or "minitransformer[cuda13]")
 def array_module(array: object) -> Any:
     """Return the module, ``numpy`` or ``cupy``, whose functions take ``array``.
 
-    Args:
-        array: An array of either kind; anything that is not a CuPy array counts as NumPy's.
-
-    Returns:
-        The module ``numpy`` or ``cupy``.
-
-    Example:
-        >>> array_module(np.zeros(3)).__name__
-        'numpy'
+    >>> array_module(np.zeros(3)).__name__
+    'numpy'
     """
     return np if device_of(array) == "cpu" else importlib.import_module("cupy")
 
 
 def cuda_problem() -> str | None:
-    """Return why CUDA cannot be used here, with the way to mend it, or None where it can.
-
-    Returns:
-        One line without a full stop, or None.
-    """
+    """Return in a line why CUDA cannot be used here, and the way to mend it; None where it can."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
@@ -54,21 +43,17 @@ def cuda_problem() -> str | None:
 
 
 def resolve_device(device: str) -> str:
-    """Return the device that a name means on this machine.
+    """Return the device that a name means on this machine: ``"cpu"`` or ``"cuda"``.
 
     Args:
         device: ``"auto"`` (CUDA where it works, else the CPU), ``"cpu"`` or ``"cuda"``.
-
-    Returns:
-        ``"cpu"`` or ``"cuda"``.
 
     Raises:
         ValueError: The name is none of the three.
         RuntimeError: CUDA is asked for and cannot be used; the message says what to install.
 
-    Example:
-        >>> resolve_device("cpu")
-        'cpu'
+    >>> resolve_device("cpu")
+    'cpu'
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
@@ -88,13 +73,6 @@ def device_of(array: object) -> str:
 
 def to_device(array: Array, device: str) -> Array:
     """Return ``array`` on ``device``: itself where it lives there already, else a copy.
-
-    Args:
-        array: A NumPy or a CuPy array.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-
-    Returns:
-        The array on that device.
 
     Raises:
         ValueError: Unknown device.
@@ -122,15 +100,11 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
         device: Where the array shall live; None leaves an array where it is.
         dtype: The dtype to convert to; None keeps it.
 
-    Returns:
-        The array.
-
     Raises:
         TypeError: ``data`` is not numeric.
 
-    Example:
-        >>> as_array([1.0, 2.0]).dtype, as_array(np.ones(2)).dtype
-        (dtype('float32'), dtype('float64'))
+    >>> as_array([1.0, 2.0]).dtype, as_array(np.ones(2)).dtype
+    (dtype('float32'), dtype('float64'))
     """
     array = data
     if not hasattr(data, "dtype"):
@@ -147,14 +121,11 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed, for the next array, instead of giving it back.
+    """Have the C library keep what is freed, for the next array; return whether it can (glibc).
 
     A training step makes and drops the same arrays over and over. By default glibc hands large ones
-    back to the system, which clears each page before it lends it again. The setting holds for the
-    whole process.
-
-    Returns:
-        Whether there was such a setting: it is glibc's (mallopt(3)), so on Linux as a rule.
+    back to the system, which clears each page before it lends it again. The setting, of mallopt(3),
+    holds for the whole process.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

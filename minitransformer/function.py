@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-from .device import Array, device_of
+from .device import Array, array_module, device_of
 from .tensor import Tensor
 
 Edge: TypeAlias = "tuple[Context, int] | Tensor"
@@ -82,6 +82,14 @@ class Context:
         """
         self.saved = values
 
+    def filled(self, *gradients: Array | None) -> list[Array]:
+        """Return the gradients that a backward got, with zeros for outputs that nothing used."""
+        xp = array_module(next(gradient for gradient in gradients if gradient is not None))
+        return [
+            xp.zeros(*output) if gradient is None else gradient
+            for gradient, output in zip(gradients, self.outputs, strict=True)
+        ]
+
     def record(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> list[Tensor]:
         """Join the tape and return the outputs as tensors that lead back here."""
         self.order = next(_order)
@@ -138,10 +146,6 @@ class Function:
     @classmethod
     def apply(cls, *inputs: Any, **options: Any) -> Any:
         """Run ``forward`` and record it for backward where a tensor needs a gradient.
-
-        Args:
-            *inputs: Tensors, arrays and whatever else ``forward`` takes.
-            **options: Keywords of ``forward``.
 
         Returns:
             A Tensor, or a tuple of Tensors where ``forward`` returns a tuple.

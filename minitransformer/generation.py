@@ -30,13 +30,7 @@ Choice = Callable[[NDArray[np.floating[Any]]], Tokens]
 
 
 def greedy(logits: NDArray[np.floating[Any]]) -> Tokens:
-    """Choose the likeliest token.
-
-    Args:
-        logits: (N, V).
-
-    Returns:
-        (N,) integers.
+    """Choose the likeliest token of each row of logits (N, V): (N,) integers.
 
     >>> greedy(np.array([[0.5, 2.0, 1.0]])).tolist()
     [1]

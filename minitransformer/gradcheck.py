@@ -40,8 +40,7 @@ def gradcheck(
     Args:
         function: Takes tensors and returns a tensor or nested tuples of tensors. It must be smooth
             within ``step`` of the point, and give the same result each time.
-        inputs: Its positional arguments. Floating arrays and tensors are checked, in float64; the
-            rest is passed on.
+        inputs: Its positional arguments. Floating ones are checked, in float64.
         step: h, in units of the inputs.
         rtol: Tolerance relative to each derivative.
         atol: Tolerance for derivatives near zero.
@@ -56,13 +55,10 @@ def gradcheck(
         GradientError: A gradient is wrong; the message names the worst element. Also when the
             function changes its inputs, is random, or does not compute in float64.
 
-    Source:
-        The cotangent as in JAX's ``check_grads``; the element-wise form as in PyTorch's
-        ``gradcheck``.
+    Source: the cotangent as in JAX's ``check_grads``, the element-wise form as in PyTorch.
 
-    Example:
-        >>> gradcheck(lambda x, y: x * y, [np.array([1.0, 2.0]), np.array([3.0, 4.0])])
-        True
+    >>> gradcheck(lambda x, y: x * y, [np.array([1.0, 2.0]), np.array([3.0, 4.0])])
+    True
     """
     check = _Check(function, inputs, step, np.random.default_rng(seed))
     gradients = check.gradients()

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minitransformer_kernels import optimizer as updates
+from minitransformer_kernels.layers import optimizer as updates
 
 from .device import array_module, to_numpy
 from .tensor import Tensor
@@ -144,7 +144,7 @@ class SGD(Optimizer):
         weight_decay: λ.
         nesterov: look ahead along the momentum.
 
-    Source: Sutskever et al. 2013; the equations are in `minitransformer_kernels.optimizer`.
+    Source: Sutskever et al. 2013; the equations are in `minitransformer_kernels.layers.optimizer`.
     """
 
     def __init__(
@@ -236,14 +236,7 @@ class RAdam(Adam):
     """Rectified Adam: warms up by itself, as far as the variance of the step size calls for.
 
     While too few gradients have been seen for that variance to exist, it is gradient descent with
-    momentum.
-
-    Args:
-        parameters: the tensors to optimize.
-        lr: the learning rate, or a function of the step.
-        betas: β₁ and β₂, what the means keep at each step, in [0, 1).
-        eps: added to the root, so that no step divides by zero.
-        weight_decay: λ.
+    momentum. The arguments are those of `Adam`.
 
     Source: Liu et al. 2020, "On the variance of the adaptive learning rate", algorithm 2.
     """
@@ -262,12 +255,9 @@ class RAdam(Adam):
 def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale all gradients together, in place, so that their joint norm is at most `max_norm`.
 
-    Args:
-        parameters: the tensors whose gradients to clip; those without one are skipped.
-        max_norm: the largest Euclidean norm of all gradients, seen as one vector, above 0.
-
     Returns:
-        The norm before clipping. A NaN is returned, and not hidden: nothing is scaled then.
+        The Euclidean norm before clipping, of all gradients as one vector. A NaN is returned, and
+        not hidden: nothing is scaled then.
 
     Raises:
         ValueError: `max_norm` is not above 0.
@@ -296,31 +286,17 @@ def _numbers(scalars: list[Array]) -> list[float]:
 
 
 def constant(lr: float) -> Schedule:
-    """Return the same rate at every step.
-
-    Args:
-        lr: the learning rate.
-    """
+    """Return the same rate at every step."""
     return lambda step: lr
 
 
 def warmup(steps: int, then: Schedule) -> Schedule:
-    """Rise linearly to another schedule, which counts from step 0 too.
-
-    Args:
-        steps: how many steps run below the full rate.
-        then: the full rate.
-    """
+    """Rise linearly, over so many steps, to another schedule, which counts from step 0 too."""
     return lambda step: then(step) * min(1.0, (step + 1) / max(1, steps))
 
 
 def cosine(lr: float, steps: int, final: float = 0.0) -> Schedule:
-    """Fall from `lr` to `final` along half a cosine, and stay there.
-
-    Args:
-        lr: the rate at step 0.
-        steps: the step that reaches the final rate, at least 1.
-        final: the rate from then on.
+    """Fall along half a cosine from `lr` at step 0 to `final` at step `steps`, and stay there.
 
     Source: Loshchilov and Hutter 2017, "SGDR", equation (5).
     """
@@ -329,23 +305,13 @@ def cosine(lr: float, steps: int, final: float = 0.0) -> Schedule:
 
 
 def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
-    """Multiply the rate by a factor every so many steps.
-
-    Args:
-        lr: the rate at step 0.
-        every: how many steps keep one rate, at least 1.
-        factor: what the next rate is of the last.
-    """
+    """Multiply the rate by a factor every so many steps."""
     _at_least_one("step_decay", "every", every)
     return lambda step: lr * factor ** (step // every)
 
 
 def inverse_sqrt(lr: float, warmup_steps: int = 4000) -> Schedule:
-    """Rise linearly to `lr`, then fall with the root of the step.
-
-    Args:
-        lr: the highest rate.
-        warmup_steps: the step that reaches it, at least 1.
+    """Rise linearly to `lr` at step `warmup_steps`, then fall with the root of the step.
 
     Source: Vaswani et al. 2017, equation (3).
     """
@@ -355,11 +321,6 @@ def inverse_sqrt(lr: float, warmup_steps: int = 4000) -> Schedule:
 
 def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedule:
     """The rate of the first transformer: `inverse_sqrt`, highest for narrow models.
-
-    Args:
-        d_model: the model's width.
-        warmup_steps: the step of the highest rate, at least 1.
-        factor: multiplies every rate.
 
     Source: Vaswani et al. 2017, equation (3).
     """

@@ -18,15 +18,11 @@ _generator = np.random.default_rng(0)
 
 
 def manual_seed(seed: int) -> None:
-    """Restart the engine's randomness.
+    """Restart the engine's randomness: the same seed, from 0 up, gives the same numbers.
 
-    Args:
-        seed: Any non-negative integer; the same seed gives the same numbers.
-
-    Example:
-        >>> manual_seed(3); first = generator().random()
-        >>> manual_seed(3); first == generator().random()
-        True
+    >>> manual_seed(3); first = generator().random()
+    >>> manual_seed(3); first == generator().random()
+    True
     """
     _generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
@@ -44,9 +40,6 @@ def get_state() -> dict[str, Any]:
 def set_state(state: dict[str, Any]) -> None:
     """Continue from what :func:`get_state` returned.
 
-    Args:
-        state: The state; it is not kept.
-
     Raises:
         ValueError: The state is not one of this generator's.
     """
@@ -59,27 +52,18 @@ def set_state(state: dict[str, Any]) -> None:
 def seed() -> int:
     """Draw a seed for a counter-based generator, so that the state above stays the whole state.
 
-    Example:
-        >>> manual_seed(3); first = seed()
-        >>> manual_seed(3); first == seed()
-        True
+    >>> manual_seed(3); first = seed()
+    >>> manual_seed(3); first == seed()
+    True
     """
     return int(_generator.integers(2**63))
 
 
 def uniform(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
-    """Draw from U[0, 1) on the device of ``xp``.
+    """Draw from U[0, 1) an array of this shape and dtype, of ``numpy`` or ``cupy``.
 
     On CUDA the numbers come from a counter-based generator whose key is drawn from the engine's,
     so that the state above is the whole state there too.
-
-    Args:
-        shape: The shape to draw.
-        dtype: float32 or float64.
-        xp: ``numpy`` or ``cupy``.
-
-    Returns:
-        The array of that shape and dtype.
     """
     if xp is np:
         return _generator.random(shape, dtype)

@@ -70,12 +70,7 @@ class Tensor:
 
     @classmethod
     def wrap(cls, array: Any, edge: tuple[Context, int] | None = None) -> Tensor:
-        """Return a function's output as a tensor, skipping the checks of the constructor.
-
-        Args:
-            array: What ``forward`` returned.
-            edge: The node that made it and its place among the node's outputs.
-        """
+        """Return a function's output as a tensor, skipping the checks of the constructor."""
         tensor = cls.__new__(cls)
         tensor.data = np.asarray(array) if isinstance(array, np.generic) else array
         tensor.requires_grad = edge is not None and array.dtype.kind == "f"
@@ -134,14 +129,13 @@ class Tensor:
         return Tensor.wrap(self.data)
 
     def to(self, device: str | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
-        """Return the tensor on another device or in another dtype; gradients flow back.
+        """Return the tensor on another device or in another dtype, itself where nothing changes.
+
+        Gradients flow back.
 
         Args:
             device: ``"cpu"``, ``"cuda"`` or ``"auto"``; None stays here.
             dtype: The dtype to convert to; None keeps it.
-
-        Returns:
-            The tensor; itself where nothing changes.
 
         Raises:
             RuntimeError: CUDA is not available; the message says what to install.

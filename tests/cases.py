@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible, inside
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -37,6 +38,16 @@ class Problem:
     def dtype(self) -> np.dtype[Any]:
         """The dtype of every floating array."""
         return self.inputs["query"].dtype
+
+    @property
+    def visible(self) -> Visible:
+        """Who sees whom, of the keywords."""
+        return Visible(**{x: self.keywords[x] for x in Visible._fields if x in self.keywords})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All other keywords."""
+        return {name: x for name, x in self.keywords.items() if name not in Visible._fields}
 
     @property
     def initial_state(self) -> tuple[Array, ...] | None:
@@ -75,6 +86,7 @@ class Case:
     seed: int = 0
     spread: float = 1.0
     shift: float = 0.0
+    grad: float = 1.0
     layout: str = "contiguous"
     extras: Extras | None = None
     states: Extras | None = None
@@ -96,6 +108,7 @@ class Case:
             inputs |= draw_state(self, rng)
         if self.grad_state:
             cotangents |= without_whole_numbers(draw_state(self, rng))
+        cotangents = {name: self.grad * x for name, x in cotangents.items()}
         keywords = self._keywords()
         if self.guard_bites:
             keywords["eps"] = biting_eps(inputs, keywords)
@@ -127,7 +140,7 @@ class Case:
             keywords["query_offset"] = self.query_offset  # distances depend on it all the same
         for name in ("query_lengths", "key_lengths"):
             if (lengths := getattr(self, name)) is not None:
-                keywords[name] = np.array(lengths)
+                keywords[name] = np.array(lengths, np.int64)
         return keywords
 
 
@@ -217,11 +230,8 @@ def without_whole_numbers(arrays: Arrays) -> Arrays:
 def biting_eps(inputs: Arrays, keywords: dict[str, Any]) -> float:
     """Returns an eps that about half of the denominators are below, and none is near."""
     q, k, v = (inputs[name] for name in ("query", "key", "value"))
-    lengths = keywords.get("query_lengths"), keywords.get("key_lengths")
-    seen = reference.visible(
-        q, k, keywords.get("causal", False), keywords.get("query_offset", 0), *lengths
-    )
-    alive = reference.inside(q, lengths[0])
+    visible = Visible(**{x: keywords[x] for x in Visible._fields if x in keywords})
+    seen, alive = visible.mask(q, k), inside(q, visible.query_lengths)
     state = (inputs["S"], inputs["Z"]) if "S" in inputs else None
     _, d = reference.linear_sums(q, k, v, keywords["feature_map"], seen, alive, state)
     sizes = np.unique(np.abs(d[d != 0]))
@@ -303,6 +313,7 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         shift=draw(st.sampled_from([0.0, 1.0, -6.0])),
+        grad=draw(st.sampled_from([1.0, 1e-6, 1e9])),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
         extras=domain.extras,
         states=domain.states,

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from .parts import PARTS, killed, part_of, room_of
+
 pytest.register_assert_rewrite("tests.properties")
 
 # Compiling a kernel takes seconds, so no example has a deadline.
@@ -32,12 +34,13 @@ settings.load_profile(PROFILE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the choice of what CUDA's tests run on."""
+    """Adds the choice of what CUDA's tests run on, and of a part of all tests."""
     parser.addoption(
         "--stand-in-cupy",
         action="store_true",
         help="run the tests that want CUDA on a stand-in for CuPy; nothing runs on a GPU",
     )
+    parser.addoption("--part", choices=PARTS, help="run one of the parts of a nightly run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,12 +58,26 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"device cuda: {why_no_cuda() or 'the GPU'}"
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says what was launched on the stand-in, where tests run in this process."""
-    if config.getoption("--stand-in-cupy") and not config.getoption("numprocesses", None):
-        from .stand_in_cupy import report
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the chosen part, and notes whose mutants are hunted."""
+    part = config.getoption("--part")
+    if part:
+        config.hook.pytest_deselected(items=[x for x in items if part_of(x.nodeid) != part])
+        items[:] = [x for x in items if part_of(x.nodeid) == part]
+    for item in items:
+        if room := room_of(item):
+            item.user_properties.append(("room", room))
 
-        terminalreporter.write_line(f"On the stand-in for CuPy: {report()}.")
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says which mutants were killed, and, where tests run in this process, what was launched."""
+    stats = terminalreporter.stats
+    if report := killed(x for outcome in ("passed", "failed") for x in stats.get(outcome, ())):
+        terminalreporter.write_line(report)
+    if config.getoption("--stand-in-cupy") and not config.getoption("numprocesses", None):
+        from .stand_in_cupy import report as launched
+
+        terminalreporter.write_line(f"On the stand-in for CuPy: {launched()}.")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

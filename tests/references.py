@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import inside
 
 from .cases import Array, Arrays, Problem
 
@@ -22,6 +24,21 @@ class Result:
         return {**self.outputs, **{f"grad_{name}": x for name, x in self.gradients.items()}}
 
 
+Reference = Callable[[Problem, Any], Result]
+KEPT = "denominator", "log_sum_exp", "residual"  # by a forward for its backward
+
+
+def public(reference: Reference) -> Reference:
+    """The reference of a public function, which returns its output and its state only."""
+
+    def shown(problem: Problem, dtype: Any) -> Result:
+        result = reference(problem, dtype)
+        outputs = {name: x for name, x in result.outputs.items() if name not in KEPT}
+        return replace(result, outputs=outputs)
+
+    return shown
+
+
 def qkv(problem: Problem) -> tuple[Array, Array, Array]:
     """The three inputs that every attention has."""
     return problem.inputs["query"], problem.inputs["key"], problem.inputs["value"]
@@ -34,24 +51,20 @@ def seen_and_alive(problem: Problem) -> tuple[Array, Array]:
     """Which query sees which key (N, 1, Lq, Lk), and which query is no padding (N, 1, Lq)."""
     query, key, _ = qkv(problem)
     keywords = problem.keywords
-    seen = reference.visible(
-        query,
-        key,
-        keywords.get("causal", False),
-        keywords.get("query_offset", 0),
-        keywords.get("query_lengths"),
-        keywords.get("key_lengths"),
-    )
+    seen = problem.visible.mask(query, key)
     if "window" in keywords:
         pattern = {name: keywords[name] for name in LOCAL if name in keywords}
         seen = seen & reference.near(query, key, keywords.get("query_offset", 0), **pattern)
-    return seen, reference.inside(query, keywords.get("query_lengths"))
+    return seen, inside(query, problem.visible.query_lengths)
 
 
 def softmax(problem: Problem, dtype: Any) -> Result:
-    """Softmax attention and the logarithm of its denominators."""
+    """Softmax attention, local or not, and the logarithm of its denominators."""
     query, key, value = (x.astype(dtype) for x in qkv(problem))
-    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype}
+    visible, keywords = problem.visible, {**problem.options, "dtype": dtype}
+    pattern = {name: keywords.pop(name) for name in LOCAL if name in keywords}
+    if pattern:
+        keywords["near"] = reference.near(query, key, visible.query_offset, **pattern)
     relative_scores = problem.inputs.get("relative_scores")
     if relative_scores is not None:
         keywords["relative_scores"] = relative_scores
@@ -59,43 +72,29 @@ def softmax(problem: Problem, dtype: Any) -> Result:
         shape = *query.shape[:3], key.shape[2]
         dropout = keywords.pop("dropout"), keywords.pop("seed")
         keywords["kept"] = reference.dropout_factors(shape, *dropout)
-    output = reference.softmax_attention(query, key, value, **keywords)
-    b = reference.bias(relative_scores, key, keywords.get("query_offset", 0))
+    output = reference.softmax_attention(query, key, value, visible, **keywords)
+    b = reference.bias(relative_scores, key, visible.query_offset)
     seen, scale = seen_and_alive(problem)[0], keywords.get("scale")
     _, log_sum_exp = reference.softmax_weights(query, key, seen, scale, b)
     gradients = reference.softmax_attention_backward(
-        problem.cotangents["output"], query, key, value, **keywords
+        problem.cotangents["output"], query, key, value, visible, **keywords
     )
     names = ("query", "key", "value", "relative_scores")
     outputs = {"output": output, "log_sum_exp": log_sum_exp}
     return Result(outputs, dict(zip(names, gradients, strict=False)))
 
 
-def local(problem: Problem, dtype: Any) -> Result:
-    """Local attention and the logarithm of its denominators."""
-    query, key, value = (x.astype(dtype) for x in qkv(problem))
-    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype}
-    output = reference.local_attention(query, key, value, **keywords)
-    seen, scale = seen_and_alive(problem)[0], keywords.get("scale")
-    _, log_sum_exp = reference.softmax_weights(query, key, seen, scale)
-    dq, dk, dv = reference.local_attention_backward(
-        problem.cotangents["output"], query, key, value, **keywords
-    )
-    outputs = {"output": output, "log_sum_exp": log_sum_exp}
-    return Result(outputs, {"query": dq, "key": dk, "value": dv})
-
-
 def linear(problem: Problem, dtype: Any) -> Result:
     """Linear attention and its denominators."""
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     state = problem.initial_state
-    keywords: dict[str, Any] = {**problem.keywords, "initial_state": state, "dtype": dtype}
-    output = reference.linear_attention(query, key, value, **keywords)
+    keywords: dict[str, Any] = {**problem.options, "initial_state": state, "dtype": dtype}
+    output = reference.linear_attention(query, key, value, problem.visible, **keywords)
     _, denominator = reference.linear_sums(
         query, key, value, keywords["feature_map"], *seen_and_alive(problem), state
     )
     dq, dk, dv, (dS, dZ) = reference.linear_attention_backward(
-        problem.cotangents["output"], query, key, value, **keywords
+        problem.cotangents["output"], query, key, value, problem.visible, **keywords
     )
     gradients = {"query": dq, "key": dk, "value": dv}
     if state is not None:
@@ -107,26 +106,16 @@ def recurrent(problem: Problem, dtype: Any) -> Result:
     """Linear attention with its final state."""
     _, key, value = qkv(problem)
     attention = linear(problem, dtype)
-    feature_map, key_lengths = problem.keywords["feature_map"], problem.keywords.get("key_lengths")
-    S, Z = reference.final_state(
-        key,
-        value,
-        feature_map=feature_map,
-        key_lengths=key_lengths,
-        initial_state=problem.initial_state,
-        dtype=dtype,
-    )
+    keys: dict[str, Any] = {
+        "feature_map": problem.options["feature_map"],
+        "key_lengths": problem.visible.key_lengths,
+        "dtype": dtype,
+    }
+    S, Z = reference.final_state(key, value, initial_state=problem.initial_state, **keys)
     outputs = {**attention.outputs, "S": S, "Z": Z}
     if problem.grad_state is None:
         return Result(outputs, attention.gradients)
-    dk, dv, (dS, dZ) = reference.final_state_backward(
-        problem.grad_state,
-        key,
-        value,
-        feature_map=feature_map,
-        key_lengths=key_lengths,
-        dtype=dtype,
-    )
+    dk, dv, (dS, dZ) = reference.final_state_backward(problem.grad_state, key, value, **keys)
     more = {"key": dk, "value": dv, "S": dS, "Z": dZ}
     added = {name: x + more[name] for name, x in attention.gradients.items() if name in more}
     return Result(outputs, {**attention.gradients, **added})
@@ -150,21 +139,20 @@ def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
     positions = reference.Fourier(*(problem.inputs[name] for name in FOURIER))
     inputs = query, key, value, positions
     state: Any = problem.initial_state
-    keywords: dict[str, Any] = {**problem.keywords, "dtype": dtype, "initial_state": state}
-    chosen: dict[str, Any] = {x: keywords[x] for x in ("form", "denominator", "feature_map")}
-    seen, alive = seen_and_alive(problem)
-    _, denominator = reference.fourier_sums(
-        *inputs, **chosen, seen=seen, alive=alive, initial_state=state
-    )
-    outputs = {"output": reference.fourier_linear_attention(*inputs, **keywords)}
+    visible = problem.visible
+    keywords: dict[str, Any] = {**problem.options, "dtype": dtype, "initial_state": state}
+    names = "form", "denominator", "feature_map", "initial_state"
+    chosen: dict[str, Any] = {name: keywords[name] for name in names}
+    _, denominator = reference.fourier_sums(*inputs, visible, **chosen)
+    outputs = {"output": reference.fourier_linear_attention(*inputs, visible, **keywords)}
     outputs["denominator"] = denominator
     if stateful:
-        chosen |= {"key_lengths": keywords.get("key_lengths"), "initial_state": state}
+        chosen["key_lengths"] = visible.key_lengths
         final = reference.fourier_final_state(key, value, positions, **chosen, dtype=dtype)
         outputs |= dict(zip("SZ", final, strict=True))
     keywords["grad_state"] = problem.grad_state
     (dq, dk, dv), dfourier, dstate = reference.fourier_linear_attention_backward(
-        problem.cotangents["output"], *inputs, **keywords
+        problem.cotangents["output"], *inputs, visible, **keywords
     )
     gradients = {"query": dq, "key": dk, "value": dv, **dfourier._asdict()}
     if state is not None:
@@ -188,24 +176,23 @@ def relative_causal(problem: Problem, dtype: Any) -> Result:
 def _relative(problem: Problem, dtype: Any, stateful: bool) -> Result:
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     embedding = problem.inputs["relative_embedding"].astype(dtype)
-    inputs, keywords = (query, key, value, embedding), {**problem.keywords, "dtype": dtype}
+    inputs, visible = (query, key, value, embedding), problem.visible
+    keywords: dict[str, Any] = {**problem.options, "dtype": dtype}
     state = problem.initial_state and reference.RelativeState(*problem.initial_state)
     keywords["initial_state"] = state
     chosen = {name: keywords[name] for name in ("score_map", "relative_query", "feature_map")}
-    offset = keywords.get("query_offset", 0)
-    _, denominator = reference.relative_sums(
-        *inputs, *chosen.values(), offset, *seen_and_alive(problem), state
-    )
-    outputs = {"output": reference.relative_linear_attention(*inputs, **keywords)}
+    _, denominator = reference.relative_sums(*inputs, visible, *chosen.values(), state)
+    outputs = {"output": reference.relative_linear_attention(*inputs, visible, **keywords)}
     outputs["denominator"] = denominator
     gradients, of_state = reference.relative_linear_attention_backward(
-        problem.cotangents["output"], *inputs, **keywords
+        problem.cotangents["output"], *inputs, visible, **keywords
     )
     names = "query", "key", "value", "relative_embedding", *RELATIVE_STATE
     found = dict(zip(names, (*gradients, *(of_state or ())), strict=False))
     if not stateful:
         return Result(outputs, found)
-    ends = {name: keywords.get(name) for name in ("feature_map", "key_lengths", "initial_state")}
+    ends: dict[str, Any] = {name: keywords[name] for name in ("feature_map", "initial_state")}
+    ends["key_lengths"] = visible.key_lengths
     final = reference.relative_final_state(key, value, embedding.shape[1] // 2, **ends, dtype=dtype)
     outputs |= final._asdict()
     if problem.grad_state is None:
@@ -221,12 +208,11 @@ def delta(problem: Problem, dtype: Any) -> Result:
     """The delta rule, its residuals and its final state."""
     names = "query", "key", "value", "beta"
     inputs = [problem.inputs[name].astype(dtype) for name in names]
-    keywords: dict[str, Any] = {name: x for name, x in problem.keywords.items() if name != "causal"}
-    (keywords["initial_state"],) = problem.initial_state or (None,)
-    (grad_state,) = problem.grad_state or (None,)
-    output, residual, W = reference.delta_attention(*inputs, **keywords, dtype=dtype)
+    (initial_state,), (grad_state,) = problem.initial_state or [None], problem.grad_state or [None]
+    start: dict[str, Any] = {"initial_state": initial_state, "dtype": dtype}
+    output, residual, W = reference.delta_attention(*inputs, problem.visible, **start)
     *gradients, dW = reference.delta_attention_backward(
-        problem.cotangents["output"], *inputs, grad_state=grad_state, **keywords, dtype=dtype
+        problem.cotangents["output"], *inputs, problem.visible, grad_state=grad_state, **start
     )
     found = dict(zip(names, gradients, strict=True))
     if problem.initial_state is not None:

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import compiling, harness, lowering, report, scaling, textbook
+from benchmarks import compiling, harness, ladder, lowering, report, scaling, textbook
+from minitransformer_kernels.cuda import cuda
 
 
 def test_contestants_take_turns(monkeypatch):
@@ -74,6 +75,22 @@ def test_report_shows_every_row(tmp_path):
         "`python -m benchmarks.softmax` on cores 2.",
     ):
         assert line in page.splitlines()
+
+
+def test_the_ladders_page_shows_what_was_recorded():
+    page = (ladder.FOLDER / "README.md").read_text()
+    assert ladder.page(report.read(ladder.FOLDER / "ladder.jsonl")) == page
+
+
+def test_the_ladder_counts_what_all_launches_ask_for():
+    @cuda.jit
+    def copy(x, out):
+        out[cuda.grid(1)] = x[cuda.grid(1)]
+
+    x = np.ones(64, np.float32)
+    asked = ladder.requests(lambda: [copy[2, 32](x, np.empty_like(x)) for _ in range(3)])
+    # A warp reads and writes 128 bytes, 4 sectors each; there are two warps, three times.
+    assert asked == {"sectors": 48, "wavefronts": 0, "conflicts": 0}
 
 
 @pytest.mark.parametrize("size", [1, 37])

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from . import references
-from .cases import LAYOUTS, Arrays, Domain, Problem, Variant, cases
-from .properties import CHECKS, Check, Operation, derive, examine, largest_error
+from .cases import LAYOUTS, Array, Arrays, Domain, Problem, Variant, cases
+from .properties import CHECKS, Check, Operation, assert_within, derive, examine
 from .references import Result
+from .rounding import Shaken, allowed_rows, difference, natural_sizes
 
 DTYPES = ("float32", "float64")
 PLAIN = tuple(Variant(dtype, 3, 2, {"scale": scale}) for dtype in DTYPES for scale in (None, 0.3))
@@ -94,6 +95,48 @@ def scaled_gradient(problem: Problem) -> Result:
     """A gradient that is wrong by a thousandth."""
     result = references.softmax(problem, problem.dtype)
     return replace(result, gradients={**result.gradients, "key": result.gradients["key"] * 1.001})
+
+
+def without_gradients(problem: Problem) -> Result:
+    """Outputs only."""
+    return replace(references.softmax(problem, problem.dtype), gradients={})
+
+
+def scaled_small_rows(problem: Problem) -> Result:
+    """Rows that are a thousandth of the largest are wrong by a thousandth."""
+    result = references.softmax(problem, problem.dtype)
+
+    def scaled(x: Array) -> Array:
+        rows = np.max(np.abs(x), axis=-1, keepdims=True, initial=0.0)
+        return np.where(rows < 1e-3 * np.max(rows, initial=0.0), x * x.dtype.type(1.001), x)
+
+    return replace(result, gradients={name: scaled(x) for name, x in result.gradients.items()})
+
+
+def small_cotangents_lost(problem: Problem) -> Result:
+    """Beside what is added to them and taken away again."""
+    grad = problem.cotangents["output"]
+    rounded = (grad + grad.dtype.type(10)) - grad.dtype.type(10)
+    return references.softmax(replace(problem, cotangents={"output": rounded}), problem.dtype)
+
+
+def large_cotangents_overflow(problem: Problem) -> Result:
+    """Rows that see no key divide by next to nothing before they multiply by zero."""
+    result = references.softmax(problem, problem.dtype)
+    blind = ~np.any(result.outputs["output"], axis=-1, keepdims=True)
+    least = np.where(blind, np.finfo(problem.dtype).tiny, 1).astype(problem.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = 0 * (problem.cotangents["output"] / least).sum(axis=-1, keepdims=True)
+    gradients = {**result.gradients, "query": result.gradients["query"] + lost}
+    return replace(result, gradients=gradients)
+
+
+def ones_without_keys(problem: Problem) -> Result:
+    """Where there is no key the output is not zero."""
+    result = references.softmax(problem, problem.dtype)
+    if problem.inputs["key"].shape[2]:
+        return result
+    return replace(result, outputs={**result.outputs, "output": 1 + result.outputs["output"]})
 
 
 def wider_dtype(problem: Problem) -> Result:
@@ -207,6 +250,11 @@ def wrong(operation: Operation, apply: Callable[[Problem], Result]) -> Operation
     ("operation", "name"),
     [
         (wrong(SOFTMAX, scaled_gradient), "equals_the_reference"),
+        (wrong(SOFTMAX, scaled_small_rows), "equals_the_reference"),
+        (wrong(SOFTMAX, without_gradients), "equals_the_reference"),
+        (wrong(SOFTMAX, small_cotangents_lost), "equals_the_reference"),
+        (wrong(SOFTMAX, large_cotangents_overflow), "equals_the_reference"),
+        (wrong(SOFTMAX, ones_without_keys), "takes_empty_arrays"),
         (wrong(SOFTMAX, wider_dtype), "equals_the_reference"),
         (wrong(SOFTMAX, overwrites_its_input), "equals_the_reference"),
         (wrong(SOFTMAX, never_the_same(count())), "repeats_bit_by_bit"),
@@ -252,6 +300,61 @@ def test_a_layout_keeps_the_values(layout: str, shape: tuple[int, ...]) -> None:
 
 def test_errors_are_infinite_where_something_is_not_a_number() -> None:
     nan, inf = np.nan, np.inf
-    assert largest_error(np.array([1.0, nan]), np.array([1.0, 2.0])) == inf
-    assert largest_error(np.array([-inf, inf]), np.array([-inf, 0.0])) == inf
-    assert largest_error(np.array([-inf, 1.0]), np.array([-inf, 1.5])) == 0.5
+    np.testing.assert_array_equal(
+        difference(np.array([1, nan, -inf, inf, -inf, 1]), np.array([1, 2, -inf, 0, -inf, 1.5])),
+        [0, inf, 0, inf, 0, 0.5],
+    )
+
+
+@pytest.mark.parametrize("actual", [{}, {"x": np.zeros(2), "y": np.zeros(2)}], ids=len)
+def test_other_arrays_than_expected_are_refused(actual: Arrays) -> None:
+    with pytest.raises(AssertionError, match=r"\{'x'\} expected"):
+        assert_within(actual, {"x": np.zeros(2)}, {"x": np.ones(2)})
+
+
+def test_a_row_may_be_off_by_its_own_size_only() -> None:
+    truth = {"x": np.array([[1e3, 2.0], [1.0, 2e-3]])}
+    allowed = allowed_rows(lambda make: {"x": make(truth["x"]) * 1.0}, np.float32)
+    assert_within({"x": truth["x"] + [[1e-3], [1e-6]]}, truth, allowed)
+    with pytest.raises(AssertionError, match=r"x\[1, 1\]: 0.002 expected, got 0.0021, off by"):
+        assert_within({"x": truth["x"] + [[0, 0], [0, 1e-4]]}, truth, allowed)
+
+
+SUMS: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
+    "product": lambda x: x @ np.ones((2, 1)),
+    "einsum": lambda x: np.einsum("ij,j->i", np.asarray(x, np.float64), np.ones(2))[:, None],
+}
+
+
+@pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
+def test_the_natural_size_of_a_sum_is_that_of_its_terms(total: Callable[[Array], Array]) -> None:
+    x = np.array([[1e6, -1e6], [1.0, 0.0]])
+    large, small = natural_sizes(lambda make: {"x": total(make(x))}, {"x": total(x)})["x"]
+    assert 5e5 < large < 1e7
+    assert 0.5 < small < 10
+
+
+def test_the_natural_size_of_an_exponential_grows_with_its_argument() -> None:
+    x = np.array([[1.0], [300.0]])
+    sizes = natural_sizes(lambda make: {"x": np.exp(np.where(x > 0, make(x), 0))}, {"x": np.exp(x)})
+    small, large = sizes["x"] / np.exp(x)
+    assert 1 <= small < 10
+    assert 150 < large < 3000
+
+
+def test_what_is_shaken_computes_the_same() -> None:
+    x = np.random.default_rng(0).normal(size=(5, 7))
+    shaken = x.view(Shaken)
+    total = np.zeros(7).view(Shaken)
+    for row in shaken:
+        total += row
+    for found, wanted in [
+        (total, x.sum(axis=0)),
+        (np.concatenate([shaken, x])[5:] * 2, 2 * x),
+        (np.max(shaken, axis=-1), x.max(axis=-1)),
+        (np.add.reduce(shaken, axis=0, where=x > 0), np.add.reduce(x, axis=0, where=x > 0)),
+        (shaken > 0, x > 0),
+    ]:
+        assert isinstance(found, Shaken) == (wanted.dtype != bool)
+        np.testing.assert_allclose(found.view(np.ndarray), wanted, rtol=1e-7, atol=1e-7)

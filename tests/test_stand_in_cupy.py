@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).parents[1]
 SHORT = (
-    "tests/minitransformer/test_cli.py",
+    "tests/minitransformer/commands/test_cli.py",
     "tests/minitransformer/test_device.py",
     "tests/minitransformer/test_optim.py",
     "tests/minitransformer/test_random.py",
     "tests/minitransformer/test_tensor.py",
-    "tests/minitransformer/test_training.py",
+    "tests/minitransformer/training/test_loop.py",
 )
 
 

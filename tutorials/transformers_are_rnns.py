@@ -56,6 +56,7 @@ from minitransformer import functions as F
 from minitransformer.attention import linear_attention, linear_attention_step, softmax_attention
 from minitransformer_kernels import recurrent, reference
 from minitransformer_kernels.cuda import cuda
+from minitransformer_kernels.visible import Visible
 
 Array = Any
 random = np.random.default_rng(2020)
@@ -634,7 +635,7 @@ print("gradcheck:", gradcheck(lambda q, k, v: linear_attention(q, k, v, causal=T
 # This is no drawing of an idea. We launch the kernel, note the launch, and draw what was noted:
 
 # %%
-ragged = [random.standard_normal((2, 3, 70, E), np.float32) for _ in range(3)]
+ragged = random.standard_normal((3, 2, 3, 70, E), np.float32)
 with classroom.watch() as seen:
     recurrent.forward(*ragged)
 (launch,) = seen
@@ -651,7 +652,7 @@ classroom.show(tiling(launch), "tiling")
 # loaded" and "everybody reads". The last tile is ragged; missing rows are zeros, and adding zeros
 # changes no state.
 #
-# Here is the source, as it stands in `kernels/recurrent.py`. Look for the numbers of the equations.
+# Here is the source, as it stands in `kernels/recurrent/fast.py`. Look for the numbers of the equations.
 
 # %%
 print(classroom.source(launch.kernel))
@@ -694,7 +695,7 @@ def errors(
 ) -> tuple[float, float, float, float]:
     """The errors of the kernel and of the naive float32 computation, forward, then backward."""
     shapes = (2, 2, queries, E), (2, 2, keys, E), (2, 2, keys, M)
-    inputs = [random.standard_normal(shape, np.float32) for shape in shapes]
+    inputs: list[Any] = [random.standard_normal(shape, np.float32) for shape in shapes]
     c = random.standard_normal((2, 2, queries, M), np.float32)
     tensors = [Tensor(x, requires_grad=True) for x in inputs]
     output = linear_attention(*tensors, causal=True, **options)
@@ -702,7 +703,7 @@ def errors(
     got = output.numpy(), in_a_row(np.asarray(x.grad) for x in tensors)
 
     def naive(dtype: Any) -> tuple[Array, Array]:
-        how = {"causal": True, "dtype": dtype, **options}
+        how = {"visible": Visible(causal=True, **options), "dtype": dtype}
         out = reference.linear_attention(*inputs, **how)
         return out, in_a_row(reference.linear_attention_backward(c, *inputs, **how)[:3])
 
@@ -760,7 +761,7 @@ def predicted_flops(L: int) -> int:
 
 LITTLE = tile  # tokens: this is Python
 with classroom.watch() as seen:
-    recurrent.forward(*(random.standard_normal((1, 1, LITTLE, E), np.float32) for _ in range(3)))
+    recurrent.forward(*random.standard_normal((3, 1, 1, LITTLE, E), np.float32))
 counts = count(seen[0])
 moved = counts["global load"] + counts["global store"]
 classroom.table(

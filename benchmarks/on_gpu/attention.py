@@ -7,7 +7,7 @@ what a kernel insists on. flash-linear-attention (fla-core) gets its own layout,
 features that PyTorch makes; it tunes each kernel among some six of its configurations. Errors are
 those of the output and the gradients of query, key and value in the last rows of the last head,
 which hang on all keys. A set of inputs is several times the L2 cache. *GB* and *GFLOP* are the
-fewest that the case needs; *executed* is what our kernels compute.
+fewest that the case needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +35,7 @@ from minitransformer.attention import (
     relative_linear_attention,
     softmax_attention,
 )
-from minitransformer.features import DPFP, CosFormer, Favor
+from minitransformer.nn import DPFP, CosFormerAttention, Favor
 
 from .. import features, harness, peers
 from . import floors
@@ -85,8 +84,6 @@ class Variant(NamedTuple):
         peers: The others.
         extras: Further inputs, for a shape.
         learned: Whether the extras get a gradient.
-        executed: What `floors.executed` is asked for, by our contestants that the planner's model
-            knows.
         causal: Whether queries see no later keys.
     """
 
@@ -96,7 +93,6 @@ class Variant(NamedTuple):
     peers: Mapping[str, Peer]
     extras: Callable[[Shape, np.random.Generator], Arrays] = lambda shape, random: []
     learned: bool = True
-    executed: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     causal: bool = True
 
 
@@ -340,9 +336,10 @@ def random_features(width: int, device: str) -> Favor:
 
 def our_cosformer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal linear attention whose features fade over the whole length."""
-    phi = CosFormer(longest=query.shape[2])
-    output: Tensor = linear_attention(query, key, value, feature_map=phi, causal=True)
-    return output
+    _, heads, length, width = query.shape
+    variant = CosFormerAttention(longest=length, algorithm="chunked")
+    variant.prepare(heads, width)
+    return variant(query, key, value, causal=True)
 
 
 def our_fourier(query: Tensor, key: Tensor, value: Tensor, *wave: Tensor) -> Tensor:
@@ -424,25 +421,18 @@ def by_algorithm(attend: Attend, **options: Any) -> dict[str, Attend]:
     }
 
 
-def counted(**sizes: Any) -> dict[str, dict[str, Any]]:
-    """What to count of both."""
-    return {name: {"algorithm": algorithm, **sizes} for name, algorithm in ALGORITHMS.items()}
-
-
 VARIANTS = {
     "causal softmax attention": Variant(
         {harness.OURS: partial(softmax_attention, causal=True)},
         weighted(softmax_weights),
         lambda shape: floors.pairs(shape, (shape.length + 1) / 2),
         SOFTMAX,
-        executed={harness.OURS: {"algorithm": "softmax"}},
     ),
     "causal linear attention": Variant(
         by_algorithm(linear_attention),
         weighted(linear_weights),
         floors.sums,
         LINEAR,
-        executed=counted(),
     ),
     "linear attention": Variant(
         {harness.OURS: partial(linear_attention, algorithm="linear")},
@@ -452,7 +442,6 @@ VARIANTS = {
             "PyTorch eager": Peer(lambda: peers.linear_bidirectional),
             "PyTorch compiled": Peer(lambda: compiled(peers.linear_bidirectional), compiled=True),
         },
-        executed={harness.OURS: {"algorithm": "linear", "causal": False}},
         causal=False,
     ),
     "delta rule": Variant(
@@ -478,7 +467,6 @@ VARIANTS = {
         partial(floors.sums, distances=DISTANCE + 1),
         {"PyTorch eager, all scores": Peer(lambda: peers.relative_quadratic, longest=2048)},
         extras=embedding,
-        executed=counted(max_distance=DISTANCE),
     ),
     "Fourier positions": Variant(
         {harness.OURS: our_fourier},
@@ -486,7 +474,6 @@ VARIANTS = {
         partial(floors.sums, wider=3),
         {"PyTorch eager, all scores": Peer(lambda: their_fourier, longest=2048)},
         extras=waves,
-        executed=counted(fourier="one_plus_cos"),
     ),
     "local attention": Variant(
         {harness.OURS: partial(local_attention, window=WINDOW, causal=True)},
@@ -570,9 +557,7 @@ def compare(device: Device, name: str, shape: Shape) -> Iterator[Row]:
     for which, need in variant.need(shape).items():
         case = f"{name}, {which}, L={shape.length:,}, E={shape.width}"
         for line in races(device, case, variant, shape, data, which, problem):
-            asked = variant.executed.get(line["contestant"])
-            work = floors.executed(shape, **asked)[which] / 1e9 if asked else None
-            yield line | need.columns() | {"executed_GFLOP": work}
+            yield line | need.columns()
     del data
     device.free()
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from minitransformer_kernels import work
-
 ITEMSIZE = 4
 PASSES = "forward", "forward and backward"
 Row = dict[str, Any]
@@ -124,21 +122,3 @@ def delta(shape: Shape) -> dict[str, Need]:
     """Return what the delta rule needs; each token has a rate besides."""
     square = shape.width**2
     return need(shape, 6 * square, 16 * square, extra=1)
-
-
-def executed(shape: Shape, algorithm: str, **sizes: Any) -> dict[str, float]:
-    """Return the operations that our kernels execute, by pass, as the planner's model counts them.
-
-    Args:
-        shape: The sizes.
-        algorithm: A name that `work.parts` takes.
-        sizes: Further attributes of `work.Sizes`.
-    """
-    N, H, L, E = shape
-    sizes = {"head_dim": E, "causal": True, **sizes}
-    asked = work.Sizes(queries=L, keys=L, value_dim=E, batch=N, heads=H, **sizes)
-    parts = work.parts(asked, algorithm).values()
-    forward, backward = (
-        float(sum(getattr(p, way).flops for p in parts)) for way in work.Passes._fields
-    )
-    return {"forward": forward, "forward and backward": forward + backward}

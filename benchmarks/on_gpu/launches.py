@@ -25,6 +25,7 @@ from minitransformer import Tensor, no_grad
 from minitransformer.attention import linear_attention, linear_attention_step, softmax_attention
 from minitransformer_kernels import recurrent, softmax
 from minitransformer_kernels.cuda import Launch, cuda
+from minitransformer_kernels.visible import CAUSAL
 
 from .. import harness
 from .. import model as copying
@@ -184,7 +185,8 @@ def small_calls(device: Device, scale: Scale) -> dict[str, Callable[[], Any]]:
     data = [device.random(1, 1, TOKENS, TOKENS, seed=seed) for seed in range(4)]
     query, key, value = (Tensor(x, requires_grad=True) for x in data[:3])
     q, k, v = (Tensor(x[:, :, 0]) for x in data[:3])
-    _, _, state = recurrent.forward(*data[:3])
+    arrays = data[0], data[1], data[2]
+    _, _, state = recurrent.forward(*arrays)
     past = recurrent.LinearState(*map(Tensor, state))
 
     def attend(attention: Any) -> Any:
@@ -195,9 +197,7 @@ def small_calls(device: Device, scale: Scale) -> dict[str, Callable[[], Any]]:
 
     sizes = f"L={TOKENS}, one head of {TOKENS}"
     return {
-        f"softmax attention's host function, {sizes}": lambda: softmax.forward(
-            *data[:3], causal=True
-        ),
+        f"softmax attention's host function, {sizes}": lambda: softmax.forward(*arrays, CAUSAL),
         f"softmax_attention, {sizes}": attend(softmax_attention),
         f"softmax_attention and backward, {sizes}": passes(softmax_attention),
         f"linear attention's host function, {sizes}": lambda: recurrent.forward(*data[:3]),

@@ -24,8 +24,7 @@ NOTHING = "Nothing is recorded yet: no run on a GPU has been added.\n"
 FLOORS = """
 The floor is the larger of two times: the fewest bytes over the bandwidth of a copy, and the
 operations of the formulas over the rate of a float32 product, both as measured above. *Distance* is
-the measured time over it. *Executed* is what the kernels compute over what the formulas need: tiles
-are computed whole.
+the measured time over it.
 """
 FARTHEST = 20  # that a terminal shows
 # What is asked first: the start of a case, and whom ours is beside.
@@ -135,7 +134,6 @@ def distance(row: Row, ceilings: floors.Ceilings) -> Row:
     need = floors.Need(1e9 * row["GB"], 1e9 * row["GFLOP"])
     floor = need.seconds(ceilings)
     by_bytes = need.nbytes / ceilings.bandwidth == floor
-    executed = row["executed_GFLOP"]
     return {
         "case": row["case"],
         "contestant": row["contestant"],
@@ -144,5 +142,4 @@ def distance(row: Row, ceilings: floors.Ceilings) -> Row:
         "distance": row["median_ms"] / (1e3 * floor),
         "bound by": "bytes" if by_bytes else "operations",
         "TFLOP/s": row["GFLOP"] / row["median_ms"],
-        "executed": executed and executed / row["GFLOP"],
     }

@@ -21,12 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minitransformer import Tensor
 from minitransformer.attention import delta_attention_step, linear_attention_step
-from minitransformer.nn.variants import (
-    AttentionVariant,
-    KeyValueCache,
-    LocalAttention,
-    SoftmaxAttention,
-)
+from minitransformer.nn import AttentionVariant, LocalAttention, SoftmaxAttention
+from minitransformer.nn.variant import KeyValueCache
 from minitransformer_kernels import reference
 from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.recurrent import LinearState

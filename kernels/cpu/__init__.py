@@ -3,23 +3,24 @@
 The method is that of MCUDA (Stratton et al. 2008) and of pocl's work-group functions (Jaaskelainen
 et al. 2015), on Python source. Its steps, one module each:
 
-    source      read the kernel's text and the constants that it refers to
-    flatten     make one function of it, with one effect a statement
-    canonical   bring it into a canonical form
-    uniformity  find what is the same for all threads of a block
-    regions     cut where threads wait, and at loops that all share; find what lives across
-    ahead       ask for memory before it is needed
-    emit        write it down as Python, each region a loop over the threads
-    pipeline    compile that with Numba, the loops over the threads marked as parallel
-    pool        share the blocks out among CPU threads
+    source        read the kernel's text and the constants that it refers to
+    flatten       make one function of it, with one effect a statement
+    canonical     bring it into a canonical form
+    typed         find the types of its variables
+    uniformity    find what is the same for all threads of a block
+    regions       cut where threads wait, and at loops that all share; find what lives across
+    ahead         ask for memory before it is needed
+    emit          write it down as Python, each region a loop over the threads
+    compiler      compile that with Numba, the loops over the threads marked as parallel
+    runtime.pool  share the blocks out among CPU threads
 
-Two more ways to write it down watch each access (`instrument`): one looks for mistakes (`checks`),
-one writes everything down (`tracing`). README.md is a lesson about all this.
+`runtime` is what emitted code imports. `watchers` has two more ways to write it down, with a call
+at each access: one looks for mistakes, one writes everything down. README.md is a lesson about all
+this.
 
 Nothing here knows of attention: the package could be lifted out as it is.
 """
 
-from .checking import checked
 from .errors import (
     DataRace,
     DivergentBarrier,
@@ -29,7 +30,8 @@ from .errors import (
     UnsupportedKernel,
 )
 from .launch import CpuKernel
-from .pool import num_threads
+from .runtime.pool import num_threads
+from .watchers.checked_mode import checked
 
 __all__ = [
     "CpuKernel", "DataRace", "DivergentBarrier", "KernelError", "OutOfBounds", "UninitializedRead",

@@ -1,4 +1,4 @@
-"""Step 6, reading ahead: ask for the memory that the next turn of a loop will need.
+"""Step 7, reading ahead: ask for the memory that the next turn of a loop will need.
 
 A GPU hides the time that memory takes by running other warps meanwhile. A CPU thread that runs a
 block has nothing else to do: it would wait at the beginning of each tile. So where a region copies
@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
-from .canonical import Canonical
 from .regions import Regions
-from .uniformity import THREADS, Uniformity, base_name, range_arguments, reads
+from .uniformity import THREADS, base_name, range_arguments, reads
 
 LINE = 16  # elements: a cache line holds 16 of float32
 
 
-def next_turn(
-    body: Iterable[ast.stmt],
-    loops: list[ast.For],
-    form: Canonical,
-    uniformity: Uniformity,
-    regions: Regions,
-) -> list[str]:
+def next_turn(body: Iterable[ast.stmt], loops: list[ast.For], regions: Regions) -> list[str]:
     """The `prefetch(...)` calls for a region's body inside `loops`, outermost first."""
+    form, uniformity = regions.form, regions.uniformity
     shared = {array.name for array in form.arrays.values() if array.space == "shared"}
     only_read = set(form.parameters) - uniformity.written
     found = []
@@ -61,7 +55,7 @@ def expanded(index: ast.expr, definitions: Mapping[str, ast.expr]) -> ast.expr:
     return result
 
 
-def _along_a_row(indices: list[ast.expr], varying: set[str]) -> bool:
+def _along_a_row(indices: list[ast.expr], varying: Set[str]) -> bool:
     """Whether neighbouring threads read neighbouring elements, at indices that only add up."""
     *outer, last = map(reads, indices)
     nodes = [node for index in indices for node in ast.walk(index)]

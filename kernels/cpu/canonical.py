@@ -23,17 +23,19 @@ Where one warp operation follows another and does not send what came of it, they
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NoReturn
 
 import numba
 import numpy as np
+from numba.core import types
 
 from . import hints
 from .flatten import cuda_path, flatten
-from .source import Source, dtype_text
+from .source import Names, Source, dtype_text
 
 AXES = "xyz"
 WARP = 32
@@ -54,10 +56,14 @@ BLOCK_VOTES = {
     "syncthreads_or": "block_or",
 }  # fmt: skip
 FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
+# The calls that stand for these: of atomics, of what looks at all threads, of what looks at a warp.
+ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in ATOMICS)
+VOTES = frozenset(BLOCK_VOTES.values())
+TAKES = frozenset({*WARP_OPERATIONS.values(), "warp_active"})
 Shape3 = tuple[int, int, int]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Array:
     """A shared array (one per block) or a local array (one per thread).
 
@@ -75,44 +81,53 @@ class Array:
         return self.shape == (0,)
 
 
-@dataclass
+class Whole(ast.Name):
+    """What all threads keep under a name, handed to those who look at other threads."""
+
+
+@dataclass(frozen=True)
 class Canonical:
     """A kernel in canonical form."""
 
     source: Source
     parameters: list[str]
     body: list[ast.stmt]
-    arrays: dict[str, Array]
+    arrays: Mapping[str, Array]
     block: Shape3
-    names: set[str]  # all that are taken
-    shared_bytes: int = 0  # of dynamic shared memory
-    ndims: dict[str, int] = field(default_factory=dict)  # of arrays; of a record 0
-    records: set[str] = field(default_factory=set)  # arrays of records
-    instrumented: bool = False  # will somebody watch each access?
-    masks: set[str] = field(default_factory=set)  # names of conditions that guard regions
-    counters: set[str] = field(default_factory=set)  # integers that we made
-    sent: set[str] = field(default_factory=set)  # variables that other threads look at
+    names: frozenset[str]  # all that are taken
+    sent: frozenset[str]  # variables that other threads look at
+    shared_bytes: int  # of dynamic shared memory
+    instrumented: bool  # will somebody watch each access?
+    kinds: Mapping[str, types.Type] = field(default_factory=dict)  # of all variables, once known
+    marked: Sequence[ast.stmt] = ()  # the statements that a trace tells of
+
+    @cached_property
+    def ndims(self) -> dict[str, int]:
+        """How many indices lead to an element of each array; of a record 0."""
+        arrays = {n: int(k.ndim) for n, k in self.kinds.items() if isinstance(k, types.Array)}
+        records = (n for n, k in self.kinds.items() if isinstance(k, types.Record))
+        return arrays | dict.fromkeys(records, 0)
+
+    @cached_property
+    def records(self) -> set[str]:
+        """The arrays of records."""
+        arrays = {n: k.dtype for n, k in self.kinds.items() if isinstance(k, types.Array)}
+        return {n for n, dtype in arrays.items() if isinstance(dtype, types.Record)}
 
     @property
     def linear(self) -> ast.expr:
         """The number of a thread in its block."""
-        terms, size = [], ""
-        for axis, count in zip(AXES, self.block, strict=True):
-            if count > 1:
-                terms.append(f"{size}thread_{axis}")
-            size += f"BLOCK_{axis.upper()} * "
-        return parse(" + ".join(terms) or "0")
+        return linear(self.block)
 
-    def fresh(self, identifier: str) -> str:
-        """A name that the kernel does not use yet."""
-        while identifier in self.names:
-            identifier += "_"
-        self.names.add(identifier)
-        return identifier
 
-    def refuse(self, node: ast.AST, what: str, way_out: str) -> NoReturn:
-        """Raise the error for a construct that cannot be compiled."""
-        raise self.source.refuse(node, what, way_out)
+def linear(block: Shape3) -> ast.expr:
+    """The number of a thread in a block of some shape."""
+    terms, size = [], ""
+    for axis, count in zip(AXES, block, strict=True):
+        if count > 1:
+            terms.append(f"{size}thread_{axis}")
+        size += f"BLOCK_{axis.upper()} * "
+    return parse(" + ".join(terms) or "0")
 
 
 def name(identifier: str) -> ast.Name:
@@ -120,16 +135,9 @@ def name(identifier: str) -> ast.Name:
     return ast.Name(identifier, ast.Load())
 
 
-def whole(identifier: str) -> ast.Name:
-    """What all threads keep under a name, handed to those who look at other threads."""
-    node = name(identifier)
-    node.whole = True  # type: ignore[attr-defined]
-    return node
-
-
-def is_whole(node: ast.AST) -> bool:
-    """Whether a name stands for what all threads keep under it."""
-    return getattr(node, "whole", False)
+def whole(identifier: str) -> Whole:
+    """A name being read, of all threads at once."""
+    return Whole(identifier, ast.Load())
 
 
 def parse(text: str) -> ast.expr:
@@ -147,6 +155,21 @@ def is_meeting(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and _called(node.value) in ("barrier", "meet")
 
 
+def is_vote(node: ast.AST) -> bool:
+    """Whether a node is `block_count(...)` or the like: one result for all threads."""
+    return _called(node) in VOTES
+
+
+def is_atomic(node: ast.AST) -> bool:
+    """Whether a node is the call of an atomic operation."""
+    return _called(node) in ATOMIC_CALLS
+
+
+def looks_at_others(node: ast.AST) -> bool:
+    """Whether a node takes what other threads left, or asks who is here."""
+    return _called(node) in TAKES | VOTES
+
+
 def _called(node: ast.AST) -> str | None:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
 
@@ -161,66 +184,79 @@ def canonical(
     Raises:
         UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
     """
-    source = flatten(source, every_call=instrumented)
-    tree = source.tree
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
-    parameters = [*source.parameters, *sorted(source.arrays)]
-    form = Canonical(
-        source, parameters, [], {}, block, names, shared_bytes, instrumented=instrumented
-    )
-    rewriter = _Rewriter(form)
-    body = [new for statement in tree.body for new in rewriter.statements(statement)]
-    body = _without_tuples(form, _with_own_arguments(form, body))
-    body = [_Sizes(form).visit(statement) for statement in body]
-    _give_definitions_their_own_name(form, body)
-    body = _with_shared_meetings(form, body)
-    form.body = [ast.fix_missing_locations(statement) for statement in body]
-    _check_arrays(form)
-    return form
+    draft = _Draft(flatten(source, every_call=instrumented), block, shared_bytes)
+    rewriter = _Rewriter(draft)
+    body = [new for statement in draft.source.tree.body for new in rewriter.statements(statement)]
+    parameters, copies = _with_own_arguments(draft, body)
+    body = _without_tuples(draft, [*copies, *body])
+    body = [_Sizes(draft.arrays).visit(statement) for statement in body]
+    _give_definitions_their_own_name(draft.names, body)
+    body = _with_shared_meetings(draft.sent, body)
+    body = [ast.fix_missing_locations(statement) for statement in body]
+    _check_arrays(draft, body)
+    return Canonical(
+        draft.source, parameters, body, draft.arrays, block, frozenset(draft.names),
+        frozenset(draft.sent), shared_bytes, instrumented,
+    )  # fmt: skip
 
 
-def _with_own_arguments(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+class _Draft:
+    """What the parts of this step gather."""
+
+    def __init__(self, source: Source, block: Shape3, shared_bytes: int) -> None:
+        self.source, self.block, self.shared_bytes = source, block, shared_bytes
+        self.parameters = [*source.parameters, *sorted(source.arrays)]
+        used = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name)}
+        self.names = Names(used | set(source.parameters))
+        self.arrays: dict[str, Array] = {}
+        self.sent: set[str] = set()
+
+    def refuse(self, node: ast.AST, what: str, way_out: str) -> NoReturn:
+        """Raise the error for a construct that cannot be compiled."""
+        raise self.source.refuse(node, what, way_out)
+
+
+def _with_own_arguments(draft: _Draft, body: list[ast.stmt]) -> tuple[list[str], list[ast.stmt]]:
     """Copy each argument that the kernel assigns to, so that every block starts from its value."""
-    copies: list[ast.stmt] = []
-    for index, parameter in enumerate(form.parameters):
+    parameters, copies = list(draft.parameters), list[ast.stmt]()
+    for index, parameter in enumerate(parameters):
         if any(isinstance(n.ctx, ast.Store) for s in body for n in _names(s, parameter)):
-            form.parameters[index] = form.fresh(f"{parameter}_argument")
-            value = name(form.parameters[index])
-            copies.append(ast.Assign([ast.Name(parameter, ast.Store())], value))
-    return [*copies, *body]
+            parameters[index] = draft.names.fresh(f"{parameter}_argument")
+            copies.append(ast.Assign([ast.Name(parameter, ast.Store())], name(parameters[index])))
+    return parameters, copies
 
 
-def _check_arrays(form: Canonical) -> None:
+def _check_arrays(draft: _Draft, body: list[ast.stmt]) -> None:
     """Local arrays have the threads as more dimensions: use them element by element only."""
-    whole = [node for statement in form.body for node in ast.walk(statement)]
-    local = {array.name for array in form.arrays.values() if array.space == "local"}
+    whole = [node for statement in body for node in ast.walk(statement)]
+    local = {array.name for array in draft.arrays.values() if array.space == "local"}
     elements = {id(node.value) for node in whole if isinstance(node, ast.Subscript)}
     for node in whole:
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            array = form.arrays.get(node.value.id)
+            array = draft.arrays.get(node.value.id)
             indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if array is None or array.space != "local":
                 continue
             if any(isinstance(index, ast.Slice) for index in indices):
-                form.refuse(node, f"`{ast.unparse(node)}` is a slice of a local array",
+                draft.refuse(node, f"`{ast.unparse(node)}` is a slice of a local array",
                             "Write a loop over its elements")  # fmt: skip
             if len(indices) != len(array.shape):
-                form.refuse(
+                draft.refuse(
                     node, f"local array {array.name!r} has {len(array.shape)} dimensions, "
                     f"`{ast.unparse(node)}` gives {len(indices)}", "Give one index for each",
                 )  # fmt: skip
         elif isinstance(node, ast.Name) and node.id in local and isinstance(node.ctx, ast.Store):
-            form.refuse(node, f"the name of local array {node.id!r} is used for something else",
+            draft.refuse(node, f"the name of local array {node.id!r} is used for something else",
                         "Use two names, or write to its elements")  # fmt: skip
         elif isinstance(node, ast.Name) and node.id in local and id(node) not in elements:
-            form.refuse(
+            draft.refuse(
                 node,
                 f"local array {node.id!r} is used as a whole",
                 "Pass its elements, or the array itself to a device function",
             )
 
 
-def _with_shared_meetings(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+def _with_shared_meetings(sent: set[str], body: list[ast.stmt]) -> list[ast.stmt]:
     """Let warp operations that stand in a row meet once: all send, and then all take.
 
     None may send what came of one before, or what it reads in memory: the meeting in between may be
@@ -231,10 +267,10 @@ def _with_shared_meetings(form: Canonical, body: list[ast.stmt]) -> list[ast.stm
     while index < len(body):
         match body[index : index + 3]:
             case [
-                ast.Assign(targets=[ast.Name(id=sent)], value=value) as send,
+                ast.Assign(targets=[ast.Name(id=variable)], value=value) as send,
                 ast.Expr() as meet,
                 ast.Assign(targets=[ast.Name(id=target)]) as take,
-            ] if sent in form.sent and not is_barrier(meet):
+            ] if variable in sent and not is_barrier(meet):
                 if taken and _is_of_other_names(value, taken):
                     new.insert(meeting, send)
                     meeting += 1
@@ -247,7 +283,7 @@ def _with_shared_meetings(form: Canonical, body: list[ast.stmt]) -> list[ast.stm
             case [statement, *_]:
                 for part in ("body", "orelse"):
                     if inner := getattr(statement, part, None):
-                        setattr(statement, part, _with_shared_meetings(form, inner))
+                        setattr(statement, part, _with_shared_meetings(sent, inner))
                 new.append(statement)
                 taken = set()
                 index += 1
@@ -266,8 +302,8 @@ def _is_of_other_names(value: ast.expr, names: set[str]) -> bool:
 class _Sizes(ast.NodeTransformer):
     """The sizes of declared arrays are constants."""
 
-    def __init__(self, form: Canonical) -> None:
-        self.arrays = {n: a for n, a in form.arrays.items() if not a.is_dynamic}
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self.arrays = {n: a for n, a in arrays.items() if not a.is_dynamic}
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         array = self.arrays.get(node.value.id) if isinstance(node.value, ast.Name) else None
@@ -276,15 +312,24 @@ class _Sizes(ast.NodeTransformer):
         sizes = {"shape": array.shape, "size": prod(array.shape), "ndim": len(array.shape)}
         return ast.copy_location(parse(repr(sizes[node.attr])), node)
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        of_a_shape = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(ast.Tuple(sizes), ast.Constant(int(axis))) if of_a_shape:
+                return sizes[axis] if axis < len(sizes) else node
+            case ast.Subscript(ast.Tuple(sizes), ast.UnaryOp(ast.USub(), ast.Constant(int(back)))):
+                return sizes[-back] if of_a_shape and back <= len(sizes) else node
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """An atomic, or any other call."""
         match node:
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]) if name in self.arrays:
                 return ast.copy_location(ast.Constant(self.arrays[name].shape[0]), node)
         return self.generic_visit(node)
 
 
-def _without_tuples(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
+def _without_tuples(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
     """Keep each item of a variable that is always a tuple in a variable of its own."""
     nodes = [node for statement in body for node in ast.walk(statement)]
     assigned: dict[str, list[ast.expr | None]] = {}
@@ -297,10 +342,10 @@ def _without_tuples(form: Canonical, body: list[ast.stmt]) -> list[ast.stmt]:
     for variable, values in assigned.items():
         counts = {len(v.elts) if isinstance(v, ast.Tuple) else -1 for v in values}
         if len(counts) == 1 and counts != {-1}:
-            items[variable] = [form.fresh(f"{variable}_{i}") for i in range(counts.pop())]
+            items[variable] = [draft.names.fresh(f"{variable}_{i}") for i in range(counts.pop())]
     if not items:
         return body
-    return [new for statement in body for new in _Items(form, items).statements(statement)]
+    return [new for statement in body for new in _Items(draft.names, items).statements(statement)]
 
 
 class _Transformer(ast.NodeTransformer):
@@ -323,23 +368,21 @@ class _Transformer(ast.NodeTransformer):
 class _Items(_Transformer):
     """Variables that hold tuples, item by item."""
 
-    def __init__(self, form: Canonical, items: dict[str, list[str]]) -> None:
-        self.form = form
+    def __init__(self, names: Names, items: dict[str, list[str]]) -> None:
+        self.names = names
         self.items = items
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """An element, a field or a view that is assigned."""
         match node:
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.Tuple(elts=values)) if (
                 target in self.items
             ):
                 values = [self.visit(value) for value in values]
                 targets = [ast.Name(item, ast.Store()) for item in self.items[target]]
-                return at_once(self.form, targets, values)
+                return at_once(self.names, targets, values)
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        """An element that is read."""
         match node:
             case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=int(i))) if (
                 variable in self.items
@@ -355,14 +398,14 @@ class _Items(_Transformer):
 
 
 def at_once(
-    form: Canonical, targets: Sequence[ast.expr], values: Sequence[ast.expr]
+    names: Names, targets: Sequence[ast.expr], values: Sequence[ast.expr]
 ) -> list[ast.Assign]:
     """Several assignments of which none sees what another did: `a, b = b, a`."""
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    assigned = [target.id for target in targets if isinstance(target, ast.Name)]
     read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
     before: list[ast.Assign] = []
-    if len(names) != len(targets) or read & set(names):
-        kept = [form.fresh("item") for _ in values]
+    if len(assigned) != len(targets) or read & set(assigned):
+        kept = [names.fresh("item") for _ in values]
         before = [
             ast.Assign([ast.Name(k, ast.Store())], v) for k, v in zip(kept, values, strict=True)
         ]
@@ -371,15 +414,14 @@ def at_once(
 
 
 class _Rewriter(_Transformer):
-    def __init__(self, form: Canonical) -> None:
-        self.form = form
-        self.cuda = form.source.cuda_names
+    def __init__(self, draft: _Draft) -> None:
+        self.draft = draft
+        self.cuda = draft.source.cuda_names
 
     def cuda_path(self, node: ast.AST) -> list[str]:
         return cuda_path(node, self.cuda)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        """A mark, or a call for its effect."""
         if isinstance(node.value, ast.Constant):
             return None
         if isinstance(node.value, ast.Call):
@@ -399,16 +441,14 @@ class _Rewriter(_Transformer):
         return self.with_body(node)
 
     def visit_For(self, node: ast.For) -> ast.AST:
-        """A loop that each thread runs for itself."""
         if not isinstance(node.target, ast.Name) or _called(node.iter) != "range":
-            self.form.refuse(
+            self.draft.refuse(
                 node, f"a loop over `{ast.unparse(node.iter)}` cannot be part of a kernel",
                 "Write `for i in range(...)`, and index in the loop: x[i]",
             )  # fmt: skip
         return self.with_body(node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """A loop that each thread runs for itself."""
         return self.with_body(node)
 
     def with_body(self, node: ast.If | ast.For | ast.While) -> ast.AST:
@@ -417,7 +457,6 @@ class _Rewriter(_Transformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """An element, a field or a view that is assigned."""
         target = node.targets[0]
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
             match self.cuda_path(node.value.func):
@@ -428,7 +467,8 @@ class _Rewriter(_Transformer):
                 case [called] if called in BLOCK_VOTES:
                     return self.block_vote(target, BLOCK_VOTES[called], node.value)
                 case ["activemask"]:
-                    value = ast.Call(name("warp_active"), [self.form.linear, self.threads()], [])
+                    own = [linear(self.draft.block), self.threads()]
+                    value = ast.Call(name("warp_active"), own, [])
                     return [self.meet("meet"), ast.Assign([target], value)]
         self.generic_visit(node)
         return self.split(target, node) if isinstance(target, ast.Tuple) else node
@@ -440,16 +480,16 @@ class _Rewriter(_Transformer):
         """The number of threads of a block."""
         return parse("BLOCK_X * BLOCK_Y * BLOCK_Z")
 
-    def send(self, value: ast.expr) -> ast.Assign:
-        """Leave a value where the other threads find it."""
-        sent = self.form.fresh("sent")
-        self.form.sent.add(sent)
-        return ast.Assign([ast.Name(sent, ast.Store())], self.visit(value))
+    def send(self, value: ast.expr) -> tuple[ast.stmt, ast.expr]:
+        """Leave a value where the other threads find it; and what they find there."""
+        sent = self.draft.names.fresh("sent")
+        self.draft.sent.add(sent)
+        return ast.Assign([ast.Name(sent, ast.Store())], self.visit(value)), whole(sent)
 
     def check_arguments(self, call: ast.Call, pattern: str) -> None:
         """Refuse a call that does not have the arguments of `cuda.name(first, second, ...)`."""
         if call.keywords or len(call.args) != pattern.count(",") + 1:
-            self.form.refuse(
+            self.draft.refuse(
                 call, f"`{ast.unparse(call)}` does not have the arguments of {pattern}",
                 "Pass exactly these, by position",
             )  # fmt: skip
@@ -457,30 +497,30 @@ class _Rewriter(_Transformer):
     def warp_operation(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
         self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
         members, value, *lane = call.args
-        send = self.send(value)
-        arguments = [whole(send.targets[0].id), self.visit(members), *map(self.visit, lane)]  # type: ignore[attr-defined]
-        taken = ast.Call(name(operation), [*arguments, self.form.linear], [])
+        send, sent = self.send(value)
+        arguments = [sent, self.visit(members), *map(self.visit, lane), linear(self.draft.block)]
+        taken = ast.Call(name(operation), arguments, [])
         return [send, self.meet("meet"), ast.Assign([target], taken)]
 
     def block_vote(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
         self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
-        send = self.send(call.args[0])
-        taken = ast.Call(name(operation), [whole(send.targets[0].id)], [])  # type: ignore[attr-defined]
+        send, sent = self.send(call.args[0])
+        taken = ast.Call(name(operation), [sent], [])
         return [send, self.meet("barrier"), ast.Assign([target], taken)]
 
     def declare(self, target: str, space: str, call: ast.Call) -> None:
-        """An array, and what goes with it."""
+        """Take an array's declaration out of the text."""
         arguments = dict(zip(("shape", "dtype"), call.args, strict=False))
         arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
         if set(arguments) != {"shape", "dtype"}:
-            self.form.refuse(
+            self.draft.refuse(
                 call, f"`{ast.unparse(call)}`: cuda.{space}.array takes a shape and a dtype",
                 f"Write cuda.{space}.array(32, float32)",
             )  # fmt: skip
         shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}", space)
         array = Array(target, shape, self.dtype(arguments["dtype"]), space)
-        if self.form.arrays.setdefault(target, array) != array:
-            self.form.refuse(call, f"array {target!r} is declared twice, differently",
+        if self.draft.arrays.setdefault(target, array) != array:
+            self.draft.refuse(call, f"array {target!r} is declared twice, differently",
                              "Use two names")  # fmt: skip
 
     def dtype(self, node: ast.expr) -> str:
@@ -490,17 +530,17 @@ class _Rewriter(_Transformer):
             return dtype_text(getattr(numba, value))
         python_type = isinstance(node, ast.Name) and node.id in ("float", "int", "bool", "complex")
         if isinstance(node, ast.Constant) or python_type:
-            self.form.refuse(
+            self.draft.refuse(
                 node, f"`{ast.unparse(node)}` is not the dtype of an array",
                 "Write float32, after `from numba import float32`",
             )  # fmt: skip
         return ast.unparse(node)
 
     def constant_shape(self, node: ast.expr, what: str, space: str) -> tuple[int, ...]:
-        values = self.form.source.values
+        values = self.draft.source.values
         for size in node.elts if isinstance(node, ast.Tuple) else [node]:
             if any(isinstance(n, ast.Name) and n.id not in values for n in ast.walk(size)):
-                self.form.refuse(
+                self.draft.refuse(
                     size,
                     f"the size `{ast.unparse(size)}` of {what} is not a constant",
                     "Its shape must be known when the kernel is compiled: use a constant from "
@@ -510,14 +550,14 @@ class _Rewriter(_Transformer):
         shape = eval(compile(ast.Expression(node), "<shape>", "eval"), {}, values)
         sizes = shape if isinstance(shape, tuple) else (shape,)
         if sizes == (0,) and space == "shared":
-            if self.form.shared_bytes == 0:
-                self.form.refuse(
+            if self.draft.shared_bytes == 0:
+                self.draft.refuse(
                     node, f"{what} is dynamic (shape 0), but the launch gives it no memory",
                     "Give the bytes of shared memory last: kernel[blocks, threads, 0, bytes](...)",
                 )  # fmt: skip
             return sizes
         if not sizes or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
-            self.form.refuse(
+            self.draft.refuse(
                 node,
                 f"{what} has the shape {shape!r}",
                 "Give it constant whole numbers from 1 up, or the shape 0 for shared memory whose "
@@ -530,16 +570,16 @@ class _Rewriter(_Transformer):
         value, count, before = node.value, len(target.elts), []
         if isinstance(value, ast.Tuple):
             if len(value.elts) != count:
-                self.form.refuse(node, f"{len(value.elts)} values for {count} names",
+                self.draft.refuse(node, f"{len(value.elts)} values for {count} names",
                                  "Give as many names as values")  # fmt: skip
             values = value.elts
         else:
             if not isinstance(value, ast.Name | ast.Attribute):
-                kept = self.form.fresh("items")
+                kept = self.draft.names.fresh("items")
                 before = [ast.Assign([ast.Name(kept, ast.Store())], value)]
                 value = name(kept)
             values = [ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(count)]
-        parts = [*before, *at_once(self.form, target.elts, values)]
+        parts = [*before, *at_once(self.draft.names, target.elts, values)]
         return [
             new
             for part in parts
@@ -553,28 +593,28 @@ class _Rewriter(_Transformer):
     def grid(self, what: str, axis: str) -> ast.expr:
         if what == "gridsize":
             return parse(f"grid_{axis} * BLOCK_{axis.upper()}")
-        block = self.form.block[AXES.index(axis)]
+        block = self.draft.block[AXES.index(axis)]
         thread = f"thread_{axis}" if block > 1 else "0"
         return parse(f"block_{axis} * BLOCK_{axis.upper()} + {thread}")
 
     def lane(self) -> ast.expr:
-        return ast.BinOp(self.form.linear, ast.Mod(), ast.Constant(WARP))
+        return ast.BinOp(linear(self.draft.block), ast.Mod(), ast.Constant(WARP))
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         if node.id in self.cuda:
-            self.form.refuse(node, f"`{node.id}` alone is no value",
+            self.draft.refuse(node, f"`{node.id}` alone is no value",
                              f"Write what of it is wanted: {node.id}.threadIdx.x")  # fmt: skip
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if self.cuda_path(node) and isinstance(node.ctx, ast.Store):
-            self.form.refuse(node, f"`{ast.unparse(node)}` is assigned to",
+            self.draft.refuse(node, f"`{ast.unparse(node)}` is assigned to",
                              "What CUDA gives cannot be changed: use a variable")  # fmt: skip
         match self.cuda_path(node):
             case []:
                 return self.generic_visit(node)
             case ["threadIdx", axis] if axis in AXES:
-                many = self.form.block[AXES.index(axis)] > 1
+                many = self.draft.block[AXES.index(axis)] > 1
                 return name(f"thread_{axis}") if many else ast.Constant(0)
             case ["blockIdx", axis] if axis in AXES:
                 return name(f"block_{axis}")
@@ -590,10 +630,9 @@ class _Rewriter(_Transformer):
                 self.refuse_cuda(node, path)
 
     def refuse_cuda(self, node: ast.AST, path: list[str]) -> NoReturn:
-        self.form.refuse(node, *hints.cuda(path))
+        self.draft.refuse(node, *hints.cuda(path))
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """An atomic, or any other call."""
         match self.cuda_path(node.func):
             case []:
                 return self.generic_visit(node)
@@ -610,11 +649,11 @@ class _Rewriter(_Transformer):
             case ["const", "array_like"] if len(node.args) == 1:
                 return self.visit(node.args[0])
             case ["shared" | "local" as space, "array"]:
-                unnamed = self.form.fresh(f"{space}_array")
+                unnamed = self.draft.names.fresh(f"{space}_array")
                 self.declare(unnamed, space, node)
                 return name(unnamed)
             case ["syncthreads" | "syncwarp" as what]:
-                self.form.refuse(
+                self.draft.refuse(
                     node, f"`{ast.unparse(node)}`: it has no value",
                     f"Write cuda.{what}() on a line of its own",
                 )  # fmt: skip
@@ -626,7 +665,7 @@ class _Rewriter(_Transformer):
         first = node.args[0] if node.args else None
         count: Any = first.value if isinstance(first, ast.Constant) else None
         if count not in (1, 2, 3):
-            self.form.refuse(
+            self.draft.refuse(
                 node, f"`{ast.unparse(node)}` does not say how many dimensions with a constant",
                 f"Write cuda.{what}(1), (2) or (3)",
             )  # fmt: skip
@@ -634,10 +673,9 @@ class _Rewriter(_Transformer):
         return places[0] if count == 1 else ast.Tuple(places, ast.Load())
 
     def atomic(self, function: str, node: ast.Call) -> ast.expr:
-        """The call that stands for the index of an element that an atomic works on."""
         array = node.args[0] if node.args else None
-        if isinstance(array, ast.Name) and self.form.arrays.get(array.id, _NONE).space == "local":
-            self.form.refuse(node, f"an atomic operation on local array {array.id!r} is of no use",
+        if isinstance(array, ast.Name) and self.draft.arrays.get(array.id, _NONE).space == "local":
+            self.draft.refuse(node, f"an atomic operation on local array {array.id!r} is of no use",
                              "No other thread sees it: use a plain assignment")  # fmt: skip
         return ast.Call(name(function), list(map(self.visit, node.args)), [])
 
@@ -645,7 +683,7 @@ class _Rewriter(_Transformer):
 _NONE = Array("", (), "", "")
 
 
-def _give_definitions_their_own_name(form: Canonical, body: list[ast.stmt]) -> None:
+def _give_definitions_their_own_name(names: Names, body: list[ast.stmt]) -> None:
     """Rename a variable that is used for several things, so that each has one definition.
 
     An assignment in a list of statements starts a new life of its variable, which ends with the
@@ -661,7 +699,7 @@ def _give_definitions_their_own_name(form: Canonical, body: list[ast.stmt]) -> N
         covered = {id(node) for nodes in outer for node in nodes}
         if len(outer) > 1 and all(id(node) in covered for node in uses.of(body, variable)):
             for number, nodes in enumerate(outer[1:], 2):
-                new = form.fresh(f"{variable}_{number}")
+                new = names.fresh(f"{variable}_{number}")
                 for node in nodes:
                     node.id = new
 

@@ -1,4 +1,4 @@
-"""Step 7: write the regions down as a Python module that Numba compiles.
+"""Step 8: write the regions down as a Python module that Numba compiles.
 
 The module holds the constants, the device functions, and one function over a range of blocks, in
 which every lane region is a loop over the block's threads. It is meant to be read:
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Set
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, WARP, Array, Canonical, Shape3, is_barrier, is_meeting, is_whole, name
-from .pipeline import LANES
+from .canonical import AXES, WARP, Array, Shape3, Whole, is_barrier, name
+from .compiler import LANES
 from .regions import (
     Barrier,
     Branch,
@@ -33,135 +32,16 @@ from .regions import (
     is_cheap,
     needs,
 )
-from .source import Source, dtype_text
+from .source import Names, dtype_text
+from .text import Text, begun, function_name, signature
 from .uniformity import THREADS, Uniformity, base_name, exposed, reads, sum_of, writes
 
-INDENT = "    "
 LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
-
-
-class Text:
-    """Lines under construction, with the current indentation."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def line(self, text: str = "") -> None:
-        """Append one line, or several."""
-        self.lines += [INDENT * self.depth + part if part else "" for part in text.split("\n")]
-
-    @contextmanager
-    def block(self, header: str) -> Any:
-        """A compound statement."""
-        self.line(header)
-        self.depth += 1
-        yield
-        self.depth -= 1
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines) + "\n"
-
-
-def block_constants(block: Shape3) -> dict[str, int]:
-    """BLOCK_X, BLOCK_Y, BLOCK_Z."""
-    return {f"BLOCK_{axis.upper()}": size for axis, size in zip(AXES, block, strict=True)}
-
-
-def function_name(source: Source) -> str:
-    """The name of the function that runs a range of blocks."""
-    return f"{source.name}_blocks"
 
 
 def lane_axes(block: Shape3) -> str:
     """The axes that the threads of a block spread over, outermost first."""
     return "".join(axis for axis in "zyx" if block[AXES.index(axis)] > 1) or "x"
-
-
-def _header(text: Text, source: Source, block: Shape3, runtime: str) -> None:
-    shape = " x ".join(str(size) for size in block)
-    text.line(f'"""Kernel {source.name!r} for the CPU, in blocks of {shape} threads.')
-    text.line(f"\nMade by {runtime.rpartition('.')[0]}; read it, but do not edit it.\n" + '"""')
-    text.line(f"\nfrom {runtime} import *\n")
-    for constant, value in block_constants(block).items():
-        text.line(f"{constant} = {value}")
-    _constants(text, source)
-
-
-def _constants(text: Text, source: Source, prefix: str = "") -> None:
-    for constant, value in source.constants.items():
-        text.line(f"{prefix}{constant} = {value}")
-
-
-def _device_functions(text: Text, source: Source, fastmath: bool, prefix: str = "") -> None:
-    """The device functions, innermost first, each with its constants just before it.
-
-    What a device function refers to gets its name as a prefix: another may use the same name for
-    something else.
-    """
-    for alias, inner in source.device_functions.items():
-        alias = prefix + alias
-        own = f"{alias}__"
-        _device_functions(text, inner, fastmath, own)
-        _constants(text, inner, own)
-        tree = copy.deepcopy(inner.tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id in {
-                *inner.constants,
-                *inner.device_functions,
-            }:
-                node.id = own + node.id
-        tree.decorator_list, tree.name, tree.returns = [], alias, None
-        if ast.get_docstring(tree):
-            tree.body = tree.body[1:]
-        for argument in tree.args.args:
-            argument.annotation = None
-        text.line(f"\n\n@device(fastmath={fastmath})\n{ast.unparse(tree)}")
-
-
-def typing_module(form: Canonical, runtime: str, fastmath: bool) -> str:
-    """The kernel as one thread sees it, for type inference only."""
-    text = Text()
-    _header(text, form.source, form.block, runtime)
-    _device_functions(text, form.source, fastmath)
-    indices = ", ".join(f"{index}_{axis}" for index in ("thread", "block") for axis in AXES)
-    with text.block(f"def {function_name(form.source)}({indices}, {_signature(form)}):"):
-        for array in form.arrays.values():
-            shape = (1,) if array.is_dynamic else array.shape
-            text.line(f"{array.name} = stack({shape}, {array.dtype})")
-        write_statements(text, [s for s in map(_drop_barriers, copy.deepcopy(form.body)) if s])
-        text.line("return")
-    return str(text)
-
-
-def _drop_barriers(statement: ast.stmt) -> ast.stmt | None:
-    class Drop(ast.NodeTransformer):
-        def visit_Expr(self, node: ast.Expr) -> ast.AST:
-            return ast.Pass() if is_meeting(node) else node
-
-    return Drop().visit(statement)
-
-
-def _signature(form: Canonical) -> str:
-    return ", ".join(["grid_x, grid_y, grid_z", *form.parameters])
-
-
-def write_statements(text: Text, body: Iterable[ast.stmt]) -> None:
-    """Append statements."""
-    for statement in body:
-        text.line(ast.unparse(ast.fix_missing_locations(statement)))
-
-
-def write_module(body: Body, runtime: str, fastmath: bool) -> None:
-    """Write the module to compile to the body's text."""
-    form, text = body.form, body.text
-    _header(text, form.source, form.block, runtime)
-    _device_functions(text, form.source, fastmath)
-    text.line(f"\n\n@kernel(fastmath={fastmath})")
-    name = function_name(form.source)
-    parameters = ", ".join([_signature(form), *body.parameters])
-    with text.block(f"def {name}(first_block, last_block, {parameters}):"):
-        body.write()
 
 
 class Prefix(NamedTuple):
@@ -176,26 +56,28 @@ class Body:
 
     parameters: tuple[str, ...] = ()  # besides the kernel's own
 
-    def __init__(
-        self,
-        form: Canonical,
-        uniformity: Uniformity,
-        regions: Regions,
-        slots: Mapping[str, types.Type],
-    ) -> None:
+    def __init__(self, regions: Regions, slots: Mapping[str, types.Type]) -> None:
         """`slots` gives each slot's Numba type."""
         self.text = Text()
-        self.form, self.regions, self.types = form, regions, slots
-        self.kinds: Mapping[str, types.Type] = {}  # of all variables
-        self.statements: list[ast.stmt] = []  # those that are marked
-        *self.outer_axes, self.row_axis = list(lane_axes(form.block))
+        self.regions, self.types = regions, slots
+        self.form, self.uniformity = regions.form, regions.uniformity
+        *self.outer_axes, self.row_axis = list(lane_axes(self.form.block))
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
-        self.uniformity = uniformity
         self.loops: list[ast.For] = []
-        self.slot_names = {slot: form.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
-        self.rewriter = Rewriter(form, self.lane, uniformity, self.slot_names)
+        self.names = Names(regions.names)
+        self.slot_names = {slot: self.names.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
+        self.rewriter = Rewriter(self.uniformity, self.lane, self.slot_names)
+
+    def module(self, runtime: str, fastmath: bool) -> str:
+        """Write the module to compile."""
+        self.text = begun(self.form, runtime, f"@device(fastmath={fastmath})")
+        self.text.line(f"\n\n@kernel(fastmath={fastmath})")
+        given = ["first_block", "last_block", *signature(self.form), *self.parameters]
+        with self.text.block(f"def {function_name(self.form.source)}({', '.join(given)}):"):
+            self.write()
+        return str(self.text)
 
     def write(self) -> None:
         """Write the function's body."""
@@ -205,7 +87,7 @@ class Body:
             kind = dtype_text(self.types[slot])
             count = prod(self.form.block)
             shape, part = self.slot_shape(slot), ""
-            if slot in self.form.sent:  # with a warp to spare on either side
+            if slot in self.regions.shown:  # with a warp to spare on either side
                 shape, part = str(count + 2 * WARP), f"[{WARP}:{count + WARP}]"
             self.text.line(f"{array_name} = stack({shape}, {kind}){part}")
         with self.text.block("for block in range(first_block, last_block):"):
@@ -280,7 +162,7 @@ class Body:
 
     def scalar(self, statement: ast.stmt) -> None:
         """A statement on uniform values."""
-        write_statements(self.text, self.rewrite(statement))
+        self.text.statements(self.rewrite(statement))
 
     def barrier(self, node: Barrier) -> None:
         """Under a mask, go on only if all threads are at this barrier, or none."""
@@ -308,7 +190,7 @@ class Body:
     def of(self, slot: str) -> str:
         """Where a thread's slot is."""
         thread = f"thread_{self.row_axis}" if slot in self.regions.row_slots else self.lane
-        if slot in self.form.sent:
+        if slot in self.regions.shown:
             thread = ast.unparse(self.form.linear)
         return f"{self.slot_names[slot]}[{thread}]"
 
@@ -337,23 +219,31 @@ class Body:
         header = len(self.text.lines)
         self.text.line(f"for {row} in range({size}):  {LANES}")
         self.text.depth += 1
-        self.recompute(needs(Lanes(body, mask)))
-        if mask in self.regions.slots:
-            self.text.line(f"{mask} = {self.of(mask)}")
-        if mask:
-            self.text.line(f"if {mask}:")
-            self.text.depth += 1
+        self.enter(body, mask)
         written = writes(body)
         defined: set[str] = set()
         loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
         for slot in sorted(loaded):
             self.text.line(f"{slot} = {self.of(slot)}")
         for statement in body:
-            write_statements(self.text, self.rewrite(statement))
+            self.text.statements(self.rewrite(statement))
         for slot in sorted(written & self.regions.slots):
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
         self.ran(region, header)
+
+    def enter(self, body: list[ast.stmt], mask: str | None) -> None:
+        """Make again what a region needs, and ask whether a thread takes part in it."""
+        self.recompute(needs(Lanes(body, mask)))
+        self.ask(mask)
+
+    def ask(self, mask: str | None) -> None:
+        """What follows is for those whose mask is set."""
+        if mask in self.regions.slots:
+            self.text.line(f"{mask} = {self.of(mask)}")
+        if mask:
+            self.text.line(f"if {mask}:")
+            self.text.depth += 1
 
     def only_define(self, statements: list[ast.stmt]) -> bool:
         """Whether statements do nothing but name values that are made again where needed."""
@@ -434,7 +324,7 @@ class Body:
             number = node.value if isinstance(node, ast.Constant) else 0
             if isinstance(node, ast.Name):
                 number = self.form.source.values.get(node.id, 0)
-                if isinstance(self.kinds.get(node.id), reals):
+                if isinstance(self.form.kinds.get(node.id), reals):
                     return False
             if not isinstance(number, int | np.integer | np.bool_):
                 return False
@@ -451,7 +341,7 @@ class Body:
 
     def read_ahead(self, body: list[ast.stmt]) -> None:
         """Watched code does not ask for memory ahead."""
-        asks = ahead.next_turn(body, self.loops, self.form, self.uniformity, self.regions)
+        asks = ahead.next_turn(body, self.loops, self.regions)
         if asks:
             with self.text.block(f"for thread_x in range(0, BLOCK_X, {ahead.LINE}):"):
                 for ask in asks:
@@ -471,9 +361,9 @@ class Body:
             kept.insert(0, statement)
         return kept
 
-    def recompute(self, wanted: set[str]) -> None:
-        """Make the wanted values again, and what they are made of."""
-        done: set[str] = set()
+    def recompute(self, wanted: set[str], made: Set[str] = frozenset()) -> set[str]:
+        """Make the wanted values again, and what they are made of; what is `made` is there yet."""
+        done = set(made)
 
         def visit(target: str) -> None:
             if target in done or target not in self.regions.recomputed:
@@ -486,6 +376,7 @@ class Body:
 
         for target in sorted(wanted):
             visit(target)
+        return done
 
     def define(self, target: str, value: ast.expr) -> None:
         """A value that is made again where it is needed."""
@@ -509,20 +400,15 @@ class Rewriter(ast.NodeTransformer):
     whole slots to those who look at other threads.
     """
 
-    def __init__(
-        self, form: Canonical, lane: str, uniformity: Uniformity, slots: Mapping[str, str]
-    ) -> None:
-        self.form = form
+    def __init__(self, uniformity: Uniformity, lane: str, slots: Mapping[str, str]) -> None:
+        self.form = uniformity.form
         self.uniformity = uniformity
         self.lane = [ast.Name(part, ast.Load()) for part in lane.split(", ")]
         self.slots = slots
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """An atomic, or any other call."""
-        for argument in node.args:
-            if isinstance(argument, ast.Name) and is_whole(argument):
-                argument.id = self.slots[argument.id]
-        return self.generic_visit(node)
+    def visit_Whole(self, node: Whole) -> ast.AST:
+        """The slot of what all threads keep."""
+        return name(self.slots[node.id])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """An element that is read."""

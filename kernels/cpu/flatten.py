@@ -18,9 +18,10 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from .source import Source
+from .source import Names, Source
 
 # Operations of CUDA that involve other threads and have a value.
 TOGETHER = {
@@ -28,6 +29,7 @@ TOGETHER = {
     "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
     "syncthreads_count", "syncthreads_and", "syncthreads_or",
 }  # fmt: skip
+SHORT = 12  # nodes of a sum that is made again rather than kept
 
 
 def cuda_path(node: ast.AST, cuda_names: set[str]) -> list[str]:
@@ -45,19 +47,18 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
     `every_call` puts the device functions that only compute in place of their calls as well.
     """
     tree = copy.deepcopy(source.tree)
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(source.parameters)
-    flat = Source(
-        source.name, source.filename, source.first_line, tree,
-        constants=dict(source.constants), device_functions=dict(source.device_functions),
-        cuda_names=set(source.cuda_names), originals=source.originals, values=dict(source.values),
-        arrays=dict(source.arrays),
+    names = Names({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {*source.parameters})
+    flat = replace(
+        source, tree=tree, constants=dict(source.constants), values=dict(source.values),
+        arrays=dict(source.arrays), device_functions=dict(source.device_functions),
+        cuda_names=set(source.cuda_names),
     )  # fmt: skip
     flattener = _Flattener(flat, names, every_call)
     tree.body = flattener.without_returns(flattener.body(tree.body, flat), None)
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    flat.device_functions = {n: f for n, f in flat.device_functions.items() if n in used}
     ast.fix_missing_locations(tree)
-    return flat
+    functions = {n: f for n, f in flat.device_functions.items() if n in used}
+    return replace(flat, device_functions=functions)
 
 
 def _declared(function: Source, space: str) -> set[str]:
@@ -78,19 +79,13 @@ def _is_part_of_its_kernel(function: Source) -> bool:
 
 
 class _Flattener:
-    def __init__(self, flat: Source, names: set[str], every_call: bool) -> None:
+    def __init__(self, flat: Source, names: Names, every_call: bool) -> None:
         self.flat = flat
         self.names = names
+        self.fresh = names.fresh
         self.every_call = every_call
         self.shared: dict[tuple[int, str], str] = {}  # a function's shared arrays exist once
         self.local = _declared(flat, "local")
-
-    def fresh(self, identifier: str) -> str:
-        """A name that nothing has yet."""
-        while identifier in self.names:
-            identifier += "_"
-        self.names.add(identifier)
-        return identifier
 
     # Statements
 
@@ -112,11 +107,13 @@ class _Flattener:
         given = _bind(caller, callee, call)
         tree = copy.deepcopy(callee.tree)
         body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-        stored = _stored(body)
+        stored, indices = _stored(body), _in_indices(body)
         renamed: dict[str, ast.expr] = {}
         before: list[ast.stmt] = []
         for parameter, argument in given.items():
-            if isinstance(argument, ast.Name | ast.Constant) and parameter not in stored:
+            alone = isinstance(argument, ast.Name | ast.Constant)
+            sums = parameter in indices and _is_short_sum(argument, result)
+            if parameter not in stored and (alone or sums):
                 renamed[parameter] = argument
             else:
                 own = self.fresh(f"{parameter}_in_{callee.name}")
@@ -127,12 +124,11 @@ class _Flattener:
         renamed |= {old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()}
         substitute = _Substitute(renamed)
         body = [substitute.visit(statement) for statement in body]
+        tree.body = body
         inner = Source(
-            callee.name, callee.filename, callee.first_line, tree,
+            callee.name, callee.filename, callee.first_line, tree, callee.role,
             device_functions=self.flat.device_functions, cuda_names=self.flat.cuda_names,
-            role=callee.role,
         )  # fmt: skip
-        inner.tree.body = body
         body = self.without_returns(self.body(body, inner), result)
         return [*before, *body]
 
@@ -571,6 +567,22 @@ def _bind(caller: Source, callee: Source, call: ast.Call) -> dict[str, ast.expr]
             "Give each argument once",
         )
     return dict(zip(callee.parameters, (bound[name] for name in names), strict=True))
+
+
+def _in_indices(body: list[ast.stmt]) -> set[str]:
+    """The names that are part of an index: whole numbers."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
+    return {n.id for index in indices for n in ast.walk(index) if isinstance(n, ast.Name)}
+
+
+def _is_short_sum(argument: ast.expr, result: str) -> bool:
+    """Whether an argument can be made again wherever its parameter stands."""
+    plain = ast.Name | ast.Constant | ast.BinOp | ast.Add | ast.Sub | ast.Mult | ast.Load
+    nodes = list(ast.walk(argument))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    short = all(isinstance(node, plain) for node in nodes) and len(nodes) <= SHORT
+    return short and result not in names
 
 
 def _default(callee: Source, value: ast.expr) -> ast.expr:

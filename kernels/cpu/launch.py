@@ -13,13 +13,14 @@ import numba
 import numpy as np
 from numba.core.errors import NumbaError
 
-from . import hints, pool, typing_errors
+from . import hints, typing_errors
 from .canonical import Shape3, canonical, is_barrier
 from .errors import DivergentBarrier, KernelError
 from .lowering import PLAIN, Mode, Variant
+from .runtime import pool
+from .runtime.warps import diverged
 from .source import Source, place, read
 from .uniformity import written_arrays
-from .warps import diverged
 
 
 class Compiled(NamedTuple):

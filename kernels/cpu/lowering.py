@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import os
@@ -18,12 +17,15 @@ from typing import Any
 import numba
 from numba.core import types
 
-from . import emit, instrument, pipeline, typing_errors
+from . import emit, typing_errors
 from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
-from .regions import cut
+from .regions import Regions, cut
 from .source import Source
-from .uniformity import Uniformity
+from .text import function_name
+from .typed import RUNTIME, typed
+from .uniformity import uniformity
+from .watchers import instrument
 
 HERE = Path(__file__).parent
 MAX_FRAME = 4 * 2**20
@@ -55,7 +57,7 @@ def _temporary_folder() -> Path:
 def _version_of_the_lowering() -> str:
     """A digest of this package's own source: other code, other cache."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(HERE.glob("*.py")):
+    for path in sorted(HERE.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -71,10 +73,12 @@ class Mode:
     each_alone: bool = False  # is each statement marked, and each region run on its own?
 
 
-PLAIN = Mode("plain", f"{__package__}.runtime", emit.Body)
-CHECKED = Mode("checked", f"{__package__}.checks", instrument.Checked, instrumented=True)
-DIAGNOSED = Mode("diagnosed", f"{__package__}.checks", instrument.Diagnosed, instrumented=True)
-TRACED = Mode("traced", f"{__package__}.tracing", instrument.Traced, instrumented=True,
+PLAIN = Mode("plain", RUNTIME, emit.Body)
+CHECKED = Mode("checked", f"{__package__}.watchers.shadow", instrument.Checked, instrumented=True)
+DIAGNOSED = Mode(
+    "diagnosed", f"{__package__}.watchers.shadow", instrument.Diagnosed, instrumented=True
+)
+TRACED = Mode("traced", f"{__package__}.watchers.notes", instrument.Traced, instrumented=True,
               each_alone=True)  # fmt: skip
 
 
@@ -103,7 +107,7 @@ class Variant:
         path = cache_folder() / f"{self.source.name}_{self._digest()}.py"
         if not path.exists():
             _write(path, self.text())
-        return getattr(_load(path), emit.function_name(self.source)), path
+        return getattr(_load(path), function_name(self.source)), path
 
     def _digest(self) -> str:
         parts = [
@@ -119,7 +123,7 @@ class Variant:
     def written(self) -> Any:
         """The body after it has been written down in a module, which is its `text`."""
         body = self.body()
-        emit.write_module(body, self.mode.runtime, self.fastmath)
+        body.module(self.mode.runtime, self.fastmath)
         return body
 
     def body(self) -> Any:
@@ -127,69 +131,34 @@ class Variant:
         form = canonical(
             self.source, self.block, self.shared_bytes, instrumented=self.mode.instrumented
         )
-        kinds = _variable_types(form, self.arguments, self.fastmath)
-        ndims = {name: _ndim(kind) for name, kind in kinds.items()}
-        form.ndims = {name: ndim for name, ndim in ndims.items() if ndim is not None}
-        form.records = {name for name, kind in kinds.items() if _holds_records(kind)}
-        statements: list[ast.stmt] = []
+        form = typed(form, self.arguments)
         if self.mode.each_alone:
-            form.body = instrument.marked(form.body, statements)
-        uniformity = Uniformity(form, self.aliased, exact=self.mode.each_alone)
-        regions = cut(form, uniformity, each_alone=self.mode.each_alone)
-        slots = {slot: _slot_type(form, slot, kinds) for slot in regions.slots}
-        _check_frame(form, slots)
-        body = self.mode.body(form, uniformity, regions, slots)
-        body.kinds, body.statements = kinds, statements
-        return body
+            form = instrument.marked(form)
+        known = uniformity(form, self.aliased, exact=self.mode.each_alone)
+        regions = cut(known, each_alone=self.mode.each_alone)
+        return self.mode.body(regions, _slot_types(regions))
 
 
-def _holds_records(kind: types.Type | None) -> bool:
-    return isinstance(kind, types.Array) and isinstance(kind.dtype, types.Record)
-
-
-def _ndim(kind: types.Type | None) -> int | None:
-    """How many indices lead to an element: None for a number, 0 for a record."""
-    if isinstance(kind, types.Array):
-        return int(kind.ndim)
-    return 0 if isinstance(kind, types.Record) else None
-
-
-def _variable_types(
-    form: Canonical, arguments: tuple[types.Type, ...], fastmath: bool
-) -> dict[str, types.Type]:
-    """The types of a kernel's variables, its arguments and its arrays."""
-    source = form.source
-    namespace: dict[str, Any] = {
-        "_untyped_device": lambda fastmath: numba.njit(error_model="numpy")
-    }
-    text = emit.typing_module(form, PLAIN.runtime, fastmath).replace(
-        "@device(", "@_untyped_device("
-    )
-    exec(compile(text, f"<types of {source.name}>", "exec"), namespace)
-    indices = (types.int64,) * 9
-    try:
-        found = pipeline.infer_types(namespace[emit.function_name(source)], indices + arguments)
-    except Exception as error:  # Numba raises more than its own errors
-        raise typing_errors.explained(form, text, error) from error
-    typing_errors.refuse_new_arrays(form, found)
-    return found | dict(zip(form.parameters, arguments, strict=True))
-
-
-def _slot_type(form: Canonical, slot: str, kinds: dict[str, types.Type]) -> types.Type:
-    """The type of what a thread keeps in a slot.
+def _slot_types(regions: Regions) -> dict[str, types.Type]:
+    """The type of what a thread keeps in each slot.
 
     Raises:
-        KernelError: it is not a number.
+        KernelError: one is not a number, or they do not fit the stack of a CPU thread.
     """
-    if slot in form.masks:
+    slots = {slot: _slot_type(regions, slot) for slot in regions.slots}
+    _check_frame(regions.form, slots)
+    return slots
+
+
+def _slot_type(regions: Regions, slot: str) -> types.Type:
+    if slot in regions.masks:
         return types.boolean
-    if slot in form.counters:
+    # In none of the types: Numba saw that nothing runs what assigns it (`if DEBUG:`).
+    if slot in regions.counters or slot not in regions.form.kinds:
         return types.int64
-    if slot not in kinds:  # Numba saw that nothing runs what assigns it (`if DEBUG:`)
-        return types.int64
-    kind = kinds[slot]
+    kind = regions.form.kinds[slot]
     if not isinstance(kind, types.Number | types.Boolean):
-        raise typing_errors.not_a_number(form, slot, kind)
+        raise typing_errors.not_a_number(regions.form, slot, kind)
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Step 5: cut a block's program into lane regions, and find what lives across the cuts.
+"""Step 6: cut a block's program into lane regions, and find what lives across the cuts.
 
 The result is a small tree:
 
@@ -29,16 +29,17 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from .canonical import Canonical, is_barrier, is_meeting, name, parse, whole
+from .canonical import Canonical, is_barrier, is_meeting, looks_at_others, name, parse, whole
+from .source import Names
 from .uniformity import (
+    THREADS,
     UNIFORM_ATTRIBUTES,
     Uniformity,
     exposed,
     has_meeting,
-    is_vote_of_the_block,
     own_jumps,
     range_arguments,
     reads,
@@ -50,7 +51,7 @@ CHEAP_CALLS = {"min", "max", "abs", "int"}
 CHEAP_SIZE = 32
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """Statements that every thread runs (those whose mask is set)."""
 
@@ -58,14 +59,14 @@ class Lanes:
     mask: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Scalar:
     """A statement on uniform values."""
 
     statement: ast.stmt
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Loop:
     """A `for` or `while` that all threads walk in step."""
 
@@ -73,7 +74,7 @@ class Loop:
     body: list[Node]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Branch:
     """An `if` that all threads decide alike."""
 
@@ -82,7 +83,7 @@ class Branch:
     orelse: list[Node]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Barrier:
     """A point that all threads reach before any goes on; `mask` says who is known to reach it."""
 
@@ -90,7 +91,7 @@ class Barrier:
     mask: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Meeting:
     """A point that all threads of a warp that are here reach before any goes on.
 
@@ -101,7 +102,7 @@ class Meeting:
     in_text: bool = True
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Strip:
     """Regions between two barriers, run for each row of threads in turn."""
 
@@ -111,29 +112,51 @@ class Strip:
 Node = Lanes | Scalar | Loop | Branch | Barrier | Meeting | Strip
 
 
-@dataclass
+@dataclass(frozen=True)
 class Regions:
     """The tree, and what lives across its cuts."""
 
+    uniformity: Uniformity  # of the names that the cuts brought as well
     nodes: list[Node]
-    slots: set[str] = field(default_factory=set)
-    row_slots: set[str] = field(default_factory=set)  # slots that a row of threads can share
-    recomputed: dict[str, ast.expr] = field(default_factory=dict)
+    names: frozenset[str]  # all that are taken
+    masks: frozenset[str]  # conditions that guard regions
+    counters: frozenset[str]  # integers that count the turns of a loop under a mask
+    shown: frozenset[str]  # variables that other threads look at
+    recomputed: Mapping[str, ast.expr]
+    slots: frozenset[str]
+    row_slots: frozenset[str]  # slots that a row of threads can share
+
+    @property
+    def form(self) -> Canonical:
+        """The kernel."""
+        return self.uniformity.form
 
 
-def cut(form: Canonical, uniformity: Uniformity, *, each_alone: bool = False) -> Regions:
+def cut(uniformity: Uniformity, *, each_alone: bool = False) -> Regions:
     """Cut a kernel into regions; `each_alone` lets all threads finish one before the next."""
-    nodes = _Cutter(form, uniformity).cut(form.body, None)
-    regions = _what_lives_across(Regions(nodes), uniformity)
-    regions.nodes = _strips(nodes, each_alone)
-    regions.row_slots = regions.slots - form.sent - _crossing_strips(regions)
-    return regions
+    cutter = _Cutter(uniformity)
+    nodes = cutter.cut(uniformity.form.body, None)
+    uniformity, shown = cutter.uniform, frozenset(cutter.shown)
+    recomputed = _recomputed(nodes, uniformity, shown)
+    crossing = set[str]().union(*map(needs, all_lanes(nodes)))
+    slots = ((crossing & uniformity.varying) - recomputed.keys()) | shown
+    slots -= THREADS
+    nodes = _strips(nodes, each_alone)
+    return Regions(
+        uniformity, nodes, frozenset(cutter.names), frozenset(cutter.masks),
+        frozenset(cutter.counters), shown, recomputed, frozenset(slots),
+        frozenset(slots - shown - _crossing_strips(nodes)),
+    )  # fmt: skip
 
 
 class _Cutter:
-    def __init__(self, form: Canonical, uniformity: Uniformity) -> None:
-        self.form = form
+    def __init__(self, uniformity: Uniformity) -> None:
+        self.form = uniformity.form
         self.uniform = uniformity
+        self.names = Names(self.form.names)
+        self.masks: set[str] = set()
+        self.counters: set[str] = set()
+        self.shown: set[str] = set(self.form.sent)
         self.numbers = itertools.count(1)
         self.loops: list[list[str]] = []  # for each loop around: the masks that its `break` clears
 
@@ -181,17 +204,20 @@ class _Cutter:
                 self.add_scalar(nodes, statement, target)
             case ast.AugAssign(target=ast.Name(id=target)) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
-            case ast.Assign(value=ast.Call() as call) if mask and looks_at_others(call):
+            case ast.Assign(value=ast.Call(func, arguments) as call) if mask and looks_at_others(
+                call
+            ):
                 self.show(mask)
-                call.args.append(whole(mask))
-                self.add_lanes(nodes, [statement], mask)
+                asks = ast.Call(func, [*arguments, whole(mask)], [])
+                taken = ast.Assign(statement.targets, ast.copy_location(asks, call))
+                self.add_lanes(nodes, [ast.copy_location(taken, statement)], mask)
             case _:
                 self.add_lanes(nodes, [statement], mask)
 
     def show(self, mask: str | None) -> None:
         """Let other threads look at a mask."""
         if mask:
-            self.form.sent.add(mask)
+            self.shown.add(mask)
 
     def is_cut(self, statement: ast.stmt) -> bool:
         """Whether an `if` cannot stay in one piece."""
@@ -219,11 +245,10 @@ class _Cutter:
     def add_masked(self, nodes: list[Node], loop: ast.For | ast.While, mask: str | None) -> None:
         """A loop that each thread leaves at a time of its own: walk it until all have left."""
         number = next(self.numbers)
-        live, turn = (self.form.fresh(f"{word}_{number}") for word in ("live", "turn"))
-        self.form.masks |= {live, turn}
+        live, turn = (self.names.fresh(f"{word}_{number}") for word in ("live", "turn"))
+        self.masks |= {live, turn}
         self.show(live)
-        self.uniform.varying |= {live, turn}
-        self.uniform.assignments[live] = self.uniform.assignments[turn] = 2
+        self.uniform = self.uniform.with_varying(live, turn)
         self.add_lanes(nodes, [_assign(live, name(mask) if mask else ast.Constant(True))], None)
         first: list[ast.stmt] = []
         if isinstance(loop, ast.While):
@@ -249,14 +274,12 @@ class _Cutter:
         assert isinstance(loop.target, ast.Name)
         target = loop.target.id
         at, stop, step = (
-            self.form.fresh(f"{target}_{word}_{number}") for word in ("next", "stop", "step")
+            self.names.fresh(f"{target}_{word}_{number}") for word in ("next", "stop", "step")
         )
         values = dict(zip((at, stop, step), range_arguments(loop), strict=True))
         before = [_assign(variable, value) for variable, value in values.items()]
-        self.form.counters |= set(values)
-        self.uniform.varying |= set(values)
-        for variable in values:
-            self.uniform.assignments[variable] = 2
+        self.counters |= set(values)
+        self.uniform = self.uniform.with_varying(*values)
         up, down = parse(f"{at} < {stop}"), parse(f"{at} > {stop}")
         positive = self.uniform.is_positive(values[step])
         test = up if positive else ast.IfExp(parse(f"{step} > 0"), up, down)
@@ -285,8 +308,8 @@ class _Cutter:
         parts = self.uniform.parts(start)
         assert parts is not None
         lowest, offset = map(sum_of, parts)
-        first, turn = self.form.fresh(f"{target}_first"), self.form.fresh(f"has_{target}")
-        self.form.masks.add(turn)
+        first, turn = self.names.fresh(f"{target}_first"), self.names.fresh(f"has_{target}")
+        self.masks.add(turn)
         own = ast.BinOp(name(first), ast.Add(), offset)
         test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
         header = ast.For(
@@ -295,7 +318,7 @@ class _Cutter:
             [],
             [],
         )
-        self.define(target, own)
+        self.uniform = self.uniform.with_definition(target, own)
         nodes: list[Node] = [Lanes([_assign(target, own)])]
         self.mask(nodes, turn, test, mask)
         nodes += self.inside(loop, turn, [])
@@ -303,8 +326,8 @@ class _Cutter:
 
     def split(self, nodes: list[Node], statement: ast.If, mask: str | None) -> None:
         number = next(self.numbers)
-        active, inactive = (self.form.fresh(f"{word}_{number}") for word in ("active", "inactive"))
-        self.form.masks |= {active, inactive}
+        active, inactive = (self.names.fresh(f"{word}_{number}") for word in ("active", "inactive"))
+        self.masks |= {active, inactive}
         self.mask(nodes, active, statement.test, mask)
         if statement.orelse:
             self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), name(active)), mask)
@@ -318,23 +341,10 @@ class _Cutter:
     def mask(self, nodes: list[Node], mask: str, test: ast.expr, outer: str | None) -> None:
         test = ast.BoolOp(ast.And(), [name(outer), test]) if outer else test
         if any(self.loops):  # a jump may clear it
-            self.uniform.varying.add(mask)
-            self.uniform.assignments[mask] = 2
+            self.uniform = self.uniform.with_varying(mask)
         else:
-            self.define(mask, test)
+            self.uniform = self.uniform.with_definition(mask, test)
         self.add_lanes(nodes, [_assign(mask, test)], None)
-
-    def define(self, target: str, value: ast.expr) -> None:
-        self.uniform.varying.add(target)
-        self.uniform.definitions[target] = value
-        self.uniform.assignments[target] = 1
-
-
-def looks_at_others(call: ast.Call) -> bool:
-    """Whether a call takes what other threads left, or asks who is here."""
-    called = call.func.id if isinstance(call.func, ast.Name) else ""
-    own = called == "warp_lanes_below"
-    return (called.startswith("warp_") and not own) or is_vote_of_the_block(call)
 
 
 def _assign(target: str, value: ast.expr) -> ast.stmt:
@@ -360,44 +370,32 @@ def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
                 yield from all_lanes(orelse)
 
 
-def _what_lives_across(regions: Regions, uniformity: Uniformity) -> Regions:
-    """Decide for each varying name that crosses a cut: recomputed, or a slot."""
-    recomputed = _recomputable(uniformity)
-    shown = uniformity.form.sent
-    recomputed = _closed({n: e for n, e in recomputed.items() if n not in shown}, uniformity)
-    while True:
-        unavailable = _not_dominated(regions.nodes, recomputed, frozenset())
-        if not unavailable:
-            break
-        recomputed = _closed(
-            {n: e for n, e in recomputed.items() if n not in unavailable}, uniformity
-        )
-    crossing = set().union(*(needs(region) for region in all_lanes(regions.nodes)))
-    regions.recomputed = recomputed
-    regions.slots = ((crossing & uniformity.varying) - set(recomputed)) | uniformity.form.sent
-    regions.slots -= {"thread_x", "thread_y", "thread_z"}
-    return regions
+def _recomputed(
+    nodes: list[Node], uniformity: Uniformity, shown: frozenset[str]
+) -> dict[str, ast.expr]:
+    """The varying names that are made again where they are needed, and what of.
 
-
-def _recomputable(uniformity: Uniformity) -> dict[str, ast.expr]:
-    """Varying names with one definition: a small pure expression of values that do not change."""
+    They have one definition: a small pure expression of values that do not change.
+    """
+    varying = uniformity.varying - shown
     cheap = {
         n: e for n, e in uniformity.definitions.items()
-        if n in uniformity.varying and (is_cheap(e) or _cheap_view(e, uniformity))
+        if n in varying and (is_cheap(e) or _cheap_view(e, uniformity))
     }  # fmt: skip
-    return _closed(cheap, uniformity)
+    recomputed = _closed(cheap, uniformity)
+    while missing := _not_dominated(nodes, recomputed, frozenset()):
+        kept = {n: e for n, e in recomputed.items() if n not in missing}
+        recomputed = _closed(kept, uniformity)
+    return recomputed
 
 
 def _closed(cheap: dict[str, ast.expr], uniformity: Uniformity) -> dict[str, ast.expr]:
     """Drop names whose definition reads something that changes, until none is left."""
-    arrays = set(uniformity.form.arrays)
+    known = uniformity.form.arrays.keys() | THREADS
 
     def stable(operand: str) -> bool:
-        if operand in arrays or operand in uniformity.form.ndims:
-            return operand in arrays or uniformity.assignments[operand] <= 1
-        if operand.startswith("thread_") or operand not in uniformity.varying:
-            return uniformity.assignments[operand] <= 1
-        return operand in cheap
+        uniform = operand not in uniformity.varying and not uniformity.changes(operand)
+        return operand in known or operand in cheap or uniform
 
     while True:
         keep = {n: e for n, e in cheap.items() if all(stable(operand) for operand in reads(e))}
@@ -537,14 +535,14 @@ def _jumps_out(statement: ast.stmt) -> bool:
     return False
 
 
-def _crossing_strips(regions: Regions) -> set[str]:
+def _crossing_strips(nodes: list[Node]) -> set[str]:
     """The slots that carry a value from one strip to another, or to the next run of the same."""
     crossing: set[str] = set()
     seen: set[str] = set()
-    for node in _flat(regions.nodes):
+    for node in _flat(nodes):
         if isinstance(node, Strip):
             statements = _statements(node.body)
             used = {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
             crossing |= (used & seen) | exposed(statements, set())
             seen |= used
-    return crossing & regions.slots
+    return crossing

@@ -20,6 +20,7 @@ import numba
 import numpy as np
 
 from . import hints
+from .branches import decided
 from .errors import KernelError, UnsupportedKernel
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
@@ -38,7 +39,18 @@ FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + 
 _files: list[str] = []
 
 
-@dataclass
+class Names(set[str]):
+    """The names that are taken."""
+
+    def fresh(self, identifier: str) -> str:
+        """A name that nothing has yet; it is taken from now on."""
+        while identifier in self:
+            identifier += "_"
+        self.add(identifier)
+        return identifier
+
+
+@dataclass(frozen=True)
 class Source:
     """A function as the compiler sees it: where it is written, its tree, and its outside names."""
 
@@ -46,15 +58,13 @@ class Source:
     filename: str
     first_line: int
     tree: ast.FunctionDef
+    role: str = "kernel"  # or device function
+    originals: dict[str, str] = field(default_factory=dict)  # new name -> what it was renamed from
     constants: dict[str, str] = field(default_factory=dict)  # name -> Python text of its value
-    device_functions: dict[str, Source] = field(default_factory=dict)
-    cuda_names: set[str] = field(default_factory=set)  # names bound to the CUDA namespace
-    originals: dict[str, str] = field(
-        default_factory=dict
-    )  # new name -> the name it was renamed from
     values: dict[str, Any] = field(default_factory=dict)  # the constants themselves
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # NumPy arrays from outside
-    role: str = "kernel"  # or device function
+    device_functions: dict[str, Source] = field(default_factory=dict)
+    cuda_names: set[str] = field(default_factory=set)  # names bound to the CUDA namespace
 
     def where(self, node: ast.AST) -> str:
         """`file:line` of a node, for error messages."""
@@ -98,13 +108,14 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
     """
     filename = inspect.getsourcefile(function) or "<unknown>"
     tree, first_line = _parse(function)
+    tree = decided(tree, function)
     if filename not in _files:
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
-    source = Source(function.__name__, filename, first_line, tree)
-    source.role = "device function" if callers else "kernel"
+    role = "device function" if callers else "kernel"
+    source = Source(function.__name__, filename, first_line, tree, role)
     _refuse_constructs(source, is_kernel=not callers)
-    source.originals = _rename_reserved(tree)
+    source.originals.update(_rename_reserved(tree))
     for name, value, node in _outside_names(function, source):
         _resolve(source, name, value, node, (*callers, function))
     return source

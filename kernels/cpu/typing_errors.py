@@ -1,6 +1,6 @@
 """What Numba says about the types in a kernel, in one sentence about the kernel's own line.
 
-Numba types the text that `emit.typing_module` writes. Its errors name lines of that text, and run
+Numba types the text that `typed.as_one_thread` writes. Its errors name lines of that text, and run
 to dozens of lines. `explained` finds the statement that such a line was written from, and says in
 plain words what the usual causes are; Numba's own error stays behind it as `__cause__`.
 """
@@ -60,7 +60,7 @@ def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> Uns
     if variable in form.sent:
         what = f"what a thread shows to others is {_a(readable(str(kind)))}"
         return form.source.refuse(statement, what, f"Pass {ONE}")
-    if isinstance(kind, types.Optional):  # type: ignore[attr-defined]
+    if isinstance(kind, types.Optional):
         what = f"the variable {variable!r} is sometimes None, sometimes {readable(str(kind.type))}"
         return form.source.refuse(statement, what, "Start from a number instead of None")
     what = f"the variable {variable!r} is {readable(str(kind)) if kind else 'of several types'}"
@@ -363,12 +363,12 @@ def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
                 )
                 whole = whole or (is_numpy and any(map(is_array, arguments)))
             case ast.Attribute(value=value, attr=attribute, ctx=ast.Store()) if is_array(value):
-                form.refuse(node, f"the {attribute} of an array is assigned to",
-                            "Reshape it before the launch")  # fmt: skip
+                what = f"the {attribute} of an array is assigned to"
+                raise form.source.refuse(node, what, "Reshape it before the launch")
             case _:
                 continue
         if whole:
-            form.refuse(
+            raise form.source.refuse(
                 node,
                 f"`{ast.unparse(node)}` works on whole arrays",
                 f"Write it for {ONE}, and a loop around it if need be",

@@ -1,4 +1,4 @@
-"""Step 4: which values are the same for every thread of a block, and which loops all threads share.
+"""Step 5: which values are the same for every thread of a block, and which loops all threads share.
 
 A value is *uniform* when it is built only from arguments, shapes, constants, block indices and
 other uniform values, under uniform control flow; it is *varying* otherwise, and when in doubt. A
@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from .canonical import Canonical, is_meeting, is_whole
+from .canonical import Canonical, Whole, is_atomic, is_meeting, is_vote
 from .source import Source
 
 BLOCKS = {"block_x", "block_y", "block_z"}
@@ -42,18 +45,6 @@ def is_shape(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in UNIFORM_ATTRIBUTES
 
 
-def is_atomic(node: ast.AST) -> bool:
-    """Whether a node is the call of an atomic operation."""
-    called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Name) and called.id.startswith("atomic_")
-
-
-def is_vote_of_the_block(node: ast.AST) -> bool:
-    """Whether a node is `block_count(...)` or the like: one result for all threads."""
-    called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Name) and called.id.startswith("block_")
-
-
 def has_meeting(node: ast.AST) -> bool:
     """Whether threads wait for others somewhere in a statement."""
     return any(map(is_meeting, ast.walk(node)))
@@ -72,36 +63,43 @@ def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
     raise ValueError(ast.unparse(loop))
 
 
+@dataclass(frozen=True)
 class Uniformity:
     """The varying names of a kernel, and the loops that run at block level."""
 
-    def __init__(
-        self, form: Canonical, aliased: frozenset[str] = frozenset(), *, exact: bool = False
-    ) -> None:
-        """Analyse a kernel.
+    form: Canonical
+    aliased: frozenset[str]  # arguments that share memory with one that is written to
+    written: frozenset[str]  # arrays that may change
+    assignments: Mapping[str, int]  # how many there are to a name; 0 of those not here
+    definitions: Mapping[str, ast.expr]  # of names with one assignment
+    loops: Mapping[str, ast.For]  # of names that only a loop assigns
+    varying: Set[str]
+    block_loops: Set[ast.AST] = frozenset()
+    trip_loops: Set[ast.AST] = frozenset()
+    masked_loops: Set[ast.AST] = frozenset()
 
-        `aliased` arguments share memory with one that is written to; `exact` lets no thread take
-        part in what it would not do on a GPU.
-        """
-        self.form = form
-        self.exact = exact
-        self.loops = _own_loops(form)
-        self.varying: set[str] = THREADS | form.sent
-        self.aliased = aliased
-        self.written = written_arrays(form) | aliased
-        self.local_arrays = {a.name for a in form.arrays.values() if a.space == "local"}
-        self.assignments = _count_assignments(form)
-        self.definitions = _single_definitions(form, self.assignments)
-        self.block_loops: set[ast.AST] = set()
-        self.trip_loops: set[ast.AST] = set()
-        self.masked_loops: set[ast.AST] = set()
-        before = -1
-        while before != len(self.varying):
-            before = len(self.varying)
-            self.block_loops.clear()
-            self.trip_loops.clear()
-            self.masked_loops.clear()
-            self._visit(form.body, under_varying=False, lane_level=False)
+    def with_varying(self, *names: str) -> Uniformity:
+        """The same with more varying names, which change."""
+        assignments = {**self.assignments, **dict.fromkeys(names, 2)}
+        return replace(self, varying=self.varying | {*names}, assignments=assignments)
+
+    def with_definition(self, name: str, value: ast.expr) -> Uniformity:
+        """The same with one more varying name, which always has this value."""
+        return replace(
+            self,
+            varying=self.varying | {name},
+            assignments={**self.assignments, name: 1},
+            definitions={**self.definitions, name: value},
+        )
+
+    def changes(self, name: str) -> bool:
+        """Whether there is more than one assignment to a name."""
+        return self.assignments.get(name, 0) > 1
+
+    @cached_property
+    def local_arrays(self) -> set[str]:
+        """The names of local arrays."""
+        return {array.name for array in self.form.arrays.values() if array.space == "local"}
 
     def is_varying(self, node: ast.AST) -> bool:
         """Whether an expression can differ between the threads of a block."""
@@ -111,7 +109,7 @@ class Uniformity:
             if self.form.ndims.get(node.value.id) == 0 and self.written:  # a field of a record
                 return True
             return node.value.id in self.varying
-        if is_vote_of_the_block(node):
+        if is_vote(node):
             return False
         element = isinstance(node, ast.Subscript) and not is_shape(node) and not self.is_view(node)
         if element and not self._stays_as_it_is(base_name(node)):
@@ -181,6 +179,84 @@ class Uniformity:
                 return all(map(self.is_nonnegative, arguments))
         return False
 
+    def _never_changes(self, name: str) -> bool:
+        """Whether a name has one value in all of a block's run, wherever it is looked at."""
+        if name in self.definitions:
+            return all(map(self._never_changes, _names(self.definitions[name])))
+        own = name in self.form.parameters or name in self.form.source.constants
+        return name in THREADS | BLOCKS | POSITIVE or (own and not self.changes(name))
+
+    def parts(self, node: ast.expr) -> tuple[list[ast.expr], list[ast.expr]] | None:
+        """An expression as a sum: the uniform terms, and those that are zero for the first thread.
+
+        The sum of the first is the smallest value over the block's threads. Known for sums of a
+        uniform value and non-negative multiples of the thread indices; None for anything else.
+        """
+        if not self.is_varying(node):
+            return [node], []
+        match node:
+            case ast.Name(id=name) if name in THREADS:
+                return [], [node]
+            case ast.Name(id=name) if name in self.definitions:
+                return self.parts(self.definitions[name]) if self._never_changes(name) else None
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                both = self.parts(left), self.parts(right)
+                if both[0] is not None and both[1] is not None:
+                    return both[0][0] + both[1][0], both[0][1] + both[1][1]
+            case ast.BinOp(left=left, op=ast.Mult() as op, right=right):
+                for factor, other in ((left, right), (right, left)):
+                    found = self.parts(factor)
+                    if found is not None and self.is_positive(other):
+                        low, high = ([_product(p, op, other) for p in side] for side in found)
+                        return low, high
+        return None
+
+
+def uniformity(
+    form: Canonical, aliased: frozenset[str] = frozenset(), *, exact: bool = False
+) -> Uniformity:
+    """Find what varies between the threads of a block, and which loops they share.
+
+    `aliased` arguments share memory with one that is written to; `exact` lets no thread take part
+    in what it would not do on a GPU.
+    """
+    finder = _Finder(form, aliased, exact)
+    before = -1
+    while before != len(finder.varying):
+        before = len(finder.varying)
+        finder.walk()
+    return finder.found()
+
+
+class _Finder:
+    """Walks through a kernel and marks what varies, until there is nothing more to mark."""
+
+    def __init__(self, form: Canonical, aliased: frozenset[str], exact: bool) -> None:
+        self.form, self.exact = form, exact
+        self.varying: set[str] = THREADS | form.sent
+        self.block_loops: set[ast.AST] = set()
+        self.trip_loops: set[ast.AST] = set()
+        self.masked_loops: set[ast.AST] = set()
+        counts = _count_assignments(form)
+        self.known = Uniformity(
+            form, aliased, written_arrays(form) | aliased, counts,
+            _single_definitions(form, counts), _own_loops(form, counts), self.varying,
+        )  # fmt: skip
+        self.is_varying = self.known.is_varying
+
+    def found(self) -> Uniformity:
+        """What is known at the end."""
+        return replace(
+            self.known, varying=frozenset(self.varying), block_loops=frozenset(self.block_loops),
+            trip_loops=frozenset(self.trip_loops), masked_loops=frozenset(self.masked_loops),
+        )  # fmt: skip
+
+    def walk(self) -> None:
+        """Mark what varies, as far as is known now."""
+        for loops in self.block_loops, self.trip_loops, self.masked_loops:
+            loops.clear()
+        self._visit(self.form.body, under_varying=False, lane_level=False)
+
     def _visit(
         self,
         body: list[ast.stmt],
@@ -244,7 +320,7 @@ class Uniformity:
         known_to: list[ast.stmt] | None,
     ) -> None:
         if not isinstance(loop.target, ast.Name) or not _is_range(loop):
-            self.form.refuse(
+            raise self.form.source.refuse(
                 loop,
                 f"a loop over `{ast.unparse(loop.iter)}`",
                 "Write `for i in range(...)`",
@@ -255,7 +331,7 @@ class Uniformity:
         early = early or (under_varying and reads_memory(loop.iter))
         inside = _uses(loop.body, loop.target.id)
         only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
-        is_its_own = only_inside and self.assignments[loop.target.id] == 1
+        is_its_own = only_inside and not self.known.changes(loop.target.id)
         walks_rows = not self.is_varying(start) and self._walks_rows(loop)
         together = shared and not early and not walks_rows
         self._mark(loop.target.id, under_varying and not is_its_own)
@@ -279,7 +355,7 @@ class Uniformity:
 
     def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
         assert isinstance(loop.target, ast.Name)
-        in_step = self.is_positive(step) and self.parts(start) is not None
+        in_step = self.known.is_positive(step) and self.known.parts(start) is not None
         return in_step and not _jumps(loop)
 
     def _walks_rows(self, loop: ast.For) -> bool:
@@ -295,7 +371,7 @@ class Uniformity:
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
         for node in ast.walk(loop):
-            if isinstance(node, ast.Subscript) and base_name(node) not in self.local_arrays:
+            if isinstance(node, ast.Subscript) and base_name(node) not in self.known.local_arrays:
                 *outer, last = (
                     node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
                 )
@@ -311,38 +387,6 @@ class Uniformity:
         """Whether an index differs between threads, the loop's own variable left aside."""
         names = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != target)
         return any(self.is_varying(name) for name in names)
-
-    def _never_changes(self, name: str) -> bool:
-        """Whether a name has one value in all of a block's run, wherever it is looked at."""
-        if name in self.definitions:
-            return all(map(self._never_changes, _names(self.definitions[name])))
-        own = name in self.form.parameters or name in self.form.source.constants
-        return name in THREADS | BLOCKS | POSITIVE or (own and self.assignments[name] <= 1)
-
-    def parts(self, node: ast.expr) -> tuple[list[ast.expr], list[ast.expr]] | None:
-        """An expression as a sum: the uniform terms, and those that are zero for the first thread.
-
-        The sum of the first is the smallest value over the block's threads. Known for sums of a
-        uniform value and non-negative multiples of the thread indices; None for anything else.
-        """
-        if not self.is_varying(node):
-            return [node], []
-        match node:
-            case ast.Name(id=name) if name in THREADS:
-                return [], [node]
-            case ast.Name(id=name) if name in self.definitions:
-                return self.parts(self.definitions[name]) if self._never_changes(name) else None
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                both = self.parts(left), self.parts(right)
-                if both[0] is not None and both[1] is not None:
-                    return both[0][0] + both[1][0], both[0][1] + both[1][1]
-            case ast.BinOp(left=left, op=ast.Mult() as op, right=right):
-                for factor, other in ((left, right), (right, left)):
-                    found = self.parts(factor)
-                    if found is not None and self.is_positive(other):
-                        low, high = ([_product(p, op, other) for p in side] for side in found)
-                        return low, high
-        return None
 
     def _mark(self, name: str, varying: bool) -> None:
         if varying:
@@ -423,7 +467,8 @@ def reads(node: ast.AST) -> set[str]:
     """The names that an expression or a statement reads, but for what is handed over whole."""
     return {
         n.id for n in ast.walk(node)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not is_whole(n)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        and not isinstance(n, Whole)
     }  # fmt: skip
 
 
@@ -465,9 +510,9 @@ def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
     return [node for node in nodes if isinstance(node, ast.Name) and node.id == identifier]
 
 
-def written_arrays(form: Canonical) -> set[str]:
+def written_arrays(form: Canonical) -> frozenset[str]:
     """The arrays that a kernel writes to: by name, through a view, by an atomic or in a call."""
-    return _written(_nodes(form), form.source)
+    return frozenset(_written(_nodes(form), form.source))
 
 
 def written_parameters(function: Source) -> list[int]:
@@ -517,9 +562,8 @@ def _single_definitions(form: Canonical, assignments: Counter[str]) -> dict[str,
     }
 
 
-def _own_loops(form: Canonical) -> dict[str, ast.For]:
+def _own_loops(form: Canonical, counts: Counter[str]) -> dict[str, ast.For]:
     """The loop of each name that only one loop, and nothing else, assigns."""
-    counts = _count_assignments(form)
     return {
         node.target.id: node
         for node in _nodes(form)

@@ -54,7 +54,7 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
         KernelError: the kernel or its launch is wrong.
         ValueError: no GPU of that name is known.
     """
-    from ..cpu.trace import record
+    from ..cpu.watchers.tracer import record
 
     chosen = gpus.find(gpu)
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)

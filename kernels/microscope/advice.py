@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ..cpu.trace_data import Site, Trace
+from ..cpu.watchers.trace import Site, Trace
 from .roofline import needed
 from .units import bytes_text
 from .warps import SECTOR, WORD, SiteTraffic, Traffic
@@ -90,7 +90,7 @@ def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
     once = needed(trace)
     much = sum(moved.values()) * _MUCH
     for array in sorted(once, key=lambda name: once[name] - moved[name])[:_FEW]:
-        if moved[array] >= _AGAIN * once[array] and moved[array] >= much:
+        if moved[array] >= _AGAIN * max(once[array], SECTOR) and moved[array] >= much:
             yield (
                 f"{array!r} is asked for again: {bytes_text(moved[array])}, where each element "
                 f"once would be {bytes_text(once[array])}. A tile in shared memory, or a variable, "

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from numba.core.errors import NumbaError
 
-from .. import cubins
-from ..assembler import ptx
 from ..cuda import Launch
-from ..gpu import types_of
+from ..gpu import cubins
+from ..gpu.assembler import ptx
+from ..gpu.launch import types_of
 from .gpus import Capability, Occupancy, occupancy
 
 MISSING = (

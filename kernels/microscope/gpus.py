@@ -29,12 +29,14 @@ class GPU(NamedTuple):
         capability: Its compute capability.
         teraflops: Peak of float32, in 10^12 operations a second; a fused multiply-add is two.
         bandwidth: Peak of its memory, in 10^9 bytes a second.
+        multiprocessors: How many it has.
     """
 
     name: str
     capability: Capability
     teraflops: float
     bandwidth: float
+    multiprocessors: int
 
     def peak(self, itemsize: int) -> float:
         """Return the peak for float32 (itemsize 4) or float64 (8), in operations a second."""
@@ -89,16 +91,16 @@ ARCHITECTURES = {
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        GPU("T4", (7, 5), 8.1, 320),  # data sheet T4
-        GPU("A100", (8, 0), 19.5, 2039),  # data sheet A100, 80 GB, SXM
-        GPU("RTX 3090", (8, 6), 35.6, 936),  # white paper GA102
-        GPU("L4", (8, 9), 30.3, 300),  # data sheet L4
-        GPU("L40S", (8, 9), 91.6, 864),  # data sheet L40S
-        GPU("RTX 4090", (8, 9), 82.6, 1008),  # white paper Ada
-        GPU("H100", (9, 0), 67, 3350),  # data sheet H100, SXM
-        GPU("H200", (9, 0), 67, 4800),  # data sheet H200, SXM
-        GPU("B200", (10, 0), 75, 7700),  # data sheet Blackwell, one GPU of an HGX B200
-        GPU("RTX 5090", (12, 0), 104.8, 1792),  # white paper RTX Blackwell
+        GPU("T4", (7, 5), 8.1, 320, 40),  # data sheet T4
+        GPU("A100", (8, 0), 19.5, 2039, 108),  # data sheet A100, 80 GB, SXM
+        GPU("RTX 3090", (8, 6), 35.6, 936, 82),  # white paper GA102
+        GPU("L4", (8, 9), 30.3, 300, 58),  # data sheet L4
+        GPU("L40S", (8, 9), 91.6, 864, 142),  # data sheet L40S
+        GPU("RTX 4090", (8, 9), 82.6, 1008, 128),  # white paper Ada
+        GPU("H100", (9, 0), 67, 3350, 132),  # data sheet H100, SXM
+        GPU("H200", (9, 0), 67, 4800, 132),  # data sheet H200, SXM
+        GPU("B200", (10, 0), 75, 7700, 148),  # data sheet Blackwell, one GPU of an HGX B200
+        GPU("RTX 5090", (12, 0), 104.8, 1792, 170),  # white paper RTX Blackwell
     )
 }
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from textwrap import dedent
 
-from ..cpu.trace_data import Trace
+from ..cpu.watchers.trace import Trace
 from . import warps
 from .advice import advice
 from .compiled import Compiled

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cpu.trace_data import Trace
+from ..cpu.watchers.trace import Trace
 from .gpus import GPU
 from .warps import SECTOR, SiteTraffic, requests
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..cpu import KernelError
 from ..cuda import Kernel
-from ..specialisations import HOSTS
+from ..examples import HOSTS
 from . import Report, inspect, watch
 
 _SHAPE = (1, 1, 40, 16)  # (N, H, L, E) of the examples of this package

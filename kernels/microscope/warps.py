@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu.trace_data import Site, Trace
+from ..cpu.watchers.trace import Site, Trace
 from .gpus import WARP
 
 SECTOR = 32  # bytes

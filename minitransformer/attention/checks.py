@@ -8,7 +8,9 @@ import numpy as np
 
 from minitransformer_kernels.arrays import constant
 from minitransformer_kernels.guards import GUARDS
+from minitransformer_kernels.visible import Visible
 
+from .. import random
 from ..device import Array, as_array, device_of
 from ..tensor import Tensor
 
@@ -98,14 +100,14 @@ def _check_shape(
     """Check a shape against the sizes that its letters have already, and note those of new ones."""
     known = sizes.copy()
     if tensor.ndim == len(letters) and all(
-        sizes.setdefault(letter, size) == size and (size or letter not in "NHEM")
+        sizes.setdefault(letter, size) == size and (size or letter not in "HEM")
         for letter, size in zip(letters, tensor.shape, strict=True)
     ):
         return
     expected = ", ".join(f"{x}={known[x]}" if x in known else x for x in letters)
     got = f"{function}: {name} must have the shape ({expected}), got {tensor.shape}"
     if tensor.ndim == len(letters):
-        got += "; N, H, E and M are above 0, and a letter means one size in all arguments"
+        got += "; H, E and M are above 0, and a letter means one size in all arguments"
     elif len(letters) == 4:
         got += "; split the heads: (N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
     raise ValueError(got)
@@ -165,7 +167,29 @@ def guard_options(function: str, guard: str, eps: float | None) -> dict[str, Any
     return {"guard": guard, "eps": eps}
 
 
-def visible_options(
+def finite_scale(function: str, scale: float | None) -> float | None:
+    """Return the factor of scores, having checked that it is a number."""
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(
+            f"{function}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)"
+        )
+    return scale
+
+
+def dropout_options(function: str, dropout: float, seed: int | None) -> dict[str, Any]:
+    """Check what is dropped, and draw a seed where none is given and one is needed."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{function}: dropout must be a probability in [0, 1), got {dropout}")
+    if seed is None:
+        seed = random.seed() if dropout else 0
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TypeError(f"{function}: seed must be a whole number, got {seed!r}")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"{function}: seed must be from 0 to 2^63 - 1, got {seed}")
+    return {"dropout": dropout, "seed": seed}
+
+
+def visible_of(
     function: str,
     query: Tensor,
     key: Tensor,
@@ -175,27 +199,27 @@ def visible_options(
     query_lengths: Lengths,
     key_lengths: Lengths,
     cu_seqlens: Any = None,
-) -> dict[str, Any]:
-    """Check which query sees which key, and return it as options."""
-    options: dict[str, Any] = {
-        "causal": causal,
-        "query_offset": whole(function, "query_offset", query_offset),
-        "query_lengths": lengths_of(function, "query_lengths", query_lengths, query),
-        "key_lengths": lengths_of(function, "key_lengths", key_lengths, key),
-    }
+) -> Visible:
+    """Check who sees whom, and return it."""
+    visible = Visible(
+        causal,
+        whole(function, "query_offset", query_offset),
+        lengths_of(function, "query_lengths", query_lengths, query),
+        lengths_of(function, "key_lengths", key_lengths, key),
+    )
     if cu_seqlens is None:
-        return options
-    if any(options[name] is not None for name in ("query_lengths", "key_lengths")):
+        return visible
+    if visible.query_lengths is not None or visible.key_lengths is not None:
         raise ValueError(
             f"{function}: cu_seqlens says how long sequences are; leave out query_lengths and "
             "key_lengths"
         )
-    if not causal or options["query_offset"]:
+    if not causal or query_offset:
         raise ValueError(
             f"{function}: packed sequences (cu_seqlens) need causal=True and query_offset=0, got "
             f"{causal} and {query_offset}; pad the others, and give their lengths"
         )
-    return {**options, "cu_seqlens": _boundaries(function, cu_seqlens, query, key)}
+    return visible._replace(cu_seqlens=_boundaries(function, cu_seqlens, query, key))
 
 
 def _boundaries(function: str, cu_seqlens: Any, query: Tensor, key: Tensor) -> Array:

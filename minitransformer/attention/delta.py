@@ -1,24 +1,60 @@
-"""The delta rule, fast weights that are corrected, and its step: the public functions."""
+"""The delta rule, fast weights that are corrected, and its step."""
 
 from typing import Any
 
+from minitransformer_kernels import delta
 from minitransformer_kernels.delta import DeltaState
-from minitransformer_kernels.normalised import NORMALISERS
+from minitransformer_kernels.features import normalised
+from minitransformer_kernels.features.normalised import NORMALISERS
 
-from ..functions.delta import DeltaAttention, DeltaAttentionStep, NormalizedFeatures
+from ..device import Array
+from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import Lengths, check_choice, check_inputs, check_state, visible_options
-from .kernelized import (
-    FeatureMap,
+from .algorithms import (
+    KernelizedAttention,
+    TokenStep,
     attend,
-    is_elementwise,
-    row_features,
+    features_of,
     sequences,
     token_features,
 )
+from .checks import Lengths, check_choice, check_inputs, check_state, visible_of
+from .features import FeatureMap
 
 ALGORITHMS = "auto", "recurrent", "chunked"
 DELTA_STATE = {"W": "N H E M"}
+
+
+class DeltaAttention(KernelizedAttention):
+    """W_t^T q_t with W_t = W_{t-1} + beta_t k_t (v_t - W_{t-1}^T k_t)^T."""
+
+    kernels = delta
+    state = DeltaState
+
+
+class DeltaAttentionStep(TokenStep):
+    """One token of `DeltaAttention`."""
+
+    sequence = DeltaAttention
+    axes = (2, 2, 2, 2)
+
+
+class NormalizedFeatures(Function):
+    """φ(x) over its sum or its length, row by row."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, **options: Any) -> Array:
+        """Return the features, of the shape of x."""
+        features, inverse = normalised.forward(x, **options)
+        # Slopes are those of x; what a row was divided by is one number, and is not summed again.
+        ctx.save(x, features, inverse, options)
+        return features
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Array) -> Array:
+        """Return dx."""
+        *saved, options = ctx.saved
+        return normalised.backward(gradient, *saved, **options)
 
 
 def delta_attention(
@@ -93,18 +129,14 @@ def delta_attention(
     layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
     check_inputs(name, {**layout, "beta": (beta, "N H Lk")})
     check_choice(name, "algorithm", algorithm, ALGORITHMS)
-    options = visible_options(
+    visible = visible_of(
         name, query, key, causal=True, query_offset=query_offset, query_lengths=query_lengths,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens,
     )  # fmt: skip
-    options["algorithm"] = "linear" if algorithm == "auto" else algorithm
-    features: Any = feature_map
-    if not is_elementwise(feature_map):
-        carries = "a state" if initial_state or return_state else ""
-        rows = {**options, "guard": "none"}
-        query, key = row_features(name, feature_map, query, key, rows, carries, normalize != "none")
-        features = "identity"
-    query, key = (_normalized(name, x, features, normalize) for x in (query, key))
+    options = {"visible": visible, "algorithm": "linear" if algorithm == "auto" else algorithm}
+    scalable = normalize != "none"
+    query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
+    query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))
     if initial_state is not None:
         count = sequences(key, cu_seqlens)
         check_state(name, initial_state, DELTA_STATE, key, value, N=count)
@@ -155,10 +187,9 @@ def delta_attention_step(
     name = "delta_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, {**layout, "beta": (beta, "N H")})
-    query, key, features = token_features(
-        name, feature_map, query, key, "none", sums_alone=normalize != "none"
-    )
-    query, key = (_normalized(name, x, features, normalize) for x in (query, key))
+    scalable = normalize != "none"
+    query, key, in_kernel = token_features(name, feature_map, query, key, scalable)
+    query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))
     if state is not None:
         check_state(name, state, DELTA_STATE, key, value)
     output, *after = DeltaAttentionStep.apply(query, key, value, beta, *(state or (None,)))

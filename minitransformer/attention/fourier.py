@@ -1,16 +1,38 @@
-"""Linear attention with Fourier relative positions: the public functions."""
+"""Linear attention with Fourier relative positions."""
 
 from typing import Any
 
 import numpy as np
 
+from minitransformer_kernels import fourier
 from minitransformer_kernels.fourier import DENOMINATORS, PARTS, FourierState
 
 from ..device import as_array
-from ..functions.attention import FourierLinearAttention, FourierLinearAttentionStep
 from ..tensor import Tensor
+from .algorithms import (
+    KernelizedAttention,
+    TokenStep,
+    attend,
+    prepared,
+    sequences,
+    token_features,
+)
 from .checks import Lengths, check_choice, check_inputs, check_state, guard_options
-from .kernelized import FeatureMap, attend, prepared, sequences, token_features
+from .features import FeatureMap
+
+
+class FourierLinearAttention(KernelizedAttention):
+    """Linear attention whose features turn with their positions, by learned frequencies."""
+
+    kernels = fourier
+    state = FourierState
+
+
+class FourierLinearAttentionStep(TokenStep):
+    """One token of `FourierLinearAttention`."""
+
+    sequence = FourierLinearAttention
+    axes = (2, 2, 2, 1, 1, None, None, None)
 
 
 def fourier_linear_attention(
@@ -160,7 +182,7 @@ def fourier_linear_attention_step(
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
     guard = guard or _fourier_guard(form, denominator)
-    query, key, features = token_features(name, feature_map, query, key, guard)
+    query, key, features = token_features(name, feature_map, query, key, guard != "add")
     places = [
         _positions(name, "query_position", query_position, query.shape[0], None, query),
         _positions(name, "key_position", key_position, key.shape[0], None, query),

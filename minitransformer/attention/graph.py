@@ -1,4 +1,4 @@
-"""Attention to neighbours in a graph: the public functions.
+"""Attention to neighbours in a graph.
 
 Each call checks the edges, and its backward sorts them by key. `nn.GraphAttention` does so once for
 each `nn.Graph`.
@@ -7,13 +7,65 @@ each `nn.Graph`.
 import math
 from typing import Any
 
+from minitransformer_kernels import graph
 from minitransformer_kernels.graph import Edges
 
-from .. import random
-from ..device import as_array
-from ..functions.graph import AdditiveScores, DotScores, NeighbourAttention
+from ..device import Array, as_array
+from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import check_inputs
+from .checks import check_inputs, dropout_options, finite_scale
+
+
+class AdditiveScores(Function):
+    """LeakyReLU(a_i + b_j) of each edge."""
+
+    @staticmethod
+    def forward(ctx: Context, query_scores: Array, key_scores: Array, **options: Any) -> Array:
+        """Return s (H, edges)."""
+        # A number for each node; the sum for each edge is sooner made again than kept.
+        ctx.save(query_scores, key_scores, options)
+        return graph.additive_scores(query_scores, key_scores, **options)
+
+    @staticmethod
+    def backward(ctx: Context, grad_scores: Array) -> tuple[Array, Array]:
+        """Return da, db."""
+        *saved, options = ctx.saved
+        return graph.additive_scores_backward(grad_scores, *saved, **options)
+
+
+class DotScores(Function):
+    """scale q_i . k_j of each edge."""
+
+    @staticmethod
+    def forward(ctx: Context, query: Array, key: Array, **options: Any) -> Array:
+        """Return s (H, edges)."""
+        ctx.save(query, key, options)
+        return graph.dot_scores(query, key, **options)
+
+    @staticmethod
+    def backward(ctx: Context, grad_scores: Array) -> tuple[Array, Array]:
+        """Return dQ, dK."""
+        *saved, options = ctx.saved
+        return graph.dot_scores_backward(grad_scores, *saved, **options)
+
+
+class NeighbourAttention(Function):
+    """Values, mixed by the softmax of the scores of a node's edges."""
+
+    @staticmethod
+    def forward(ctx: Context, scores: Array, value: Array, edges: Edges, **options: Any) -> Array:
+        """Return the output (H, Tq, M)."""
+        output, weights = graph.forward(scores, value, edges, **options)
+        # One weight an edge is little beside the values, and the scores are needed no more. The
+        # output gives delta_i = g_i . o_i. What dropout drops is known from the seed.
+        ctx.save(value, edges, output, weights, options)
+        return output
+
+    @staticmethod
+    def backward(ctx: Context, grad_output: Array) -> tuple[Array, Array, None]:
+        """Return ds, dV."""
+        *saved, options = ctx.saved
+        return *graph.backward(grad_output, *saved, **options), None
 
 
 def graph_attention(
@@ -95,10 +147,10 @@ def graph_dot_product_attention(
         query: (H, Tq, E), float32 or float64.
         key: (H, Tk, E), of the same dtype, as all floating inputs.
         value: (H, Tk, M).
-        row_offsets: (Tq + 1,) integers; node i sees columns[row_offsets[i]:row_offsets[i + 1]].
-        columns: (edges,) integers: key nodes. One that is there twice counts twice.
+        row_offsets: the edges, as in `graph_attention`.
+        columns: as there.
         scale: factor of the scores; 1 / sqrt(E) by default.
-        dropout: as in `graph_attention`.
+        dropout: as there.
         seed: as there.
 
     Returns:
@@ -117,34 +169,17 @@ def graph_dot_product_attention(
     name = "graph_dot_product_attention"
     layout = {"query": (query, "H Tq E"), "key": (key, "H Tk E"), "value": (value, "H Tk M")}
     check_inputs(name, layout)
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"{name}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)")
     edges = _edges(name, row_offsets, columns, query, key)
-    scores = DotScores.apply(query, key, edges=edges, scale=scale)
+    scores = DotScores.apply(query, key, edges=edges, scale=finite_scale(name, scale))
     return neighbour_attention(name, scores, value, edges, dropout, seed)
 
 
 def neighbour_attention(
     function: str, scores: Tensor, value: Tensor, edges: Edges, dropout: float, seed: int | None
 ) -> Tensor:
-    """Mix the values (H, Tk, M) by the softmax of scores (H, edges).
-
-    Args:
-        function: the name that errors begin with.
-        scores: s, of any kind.
-        value: as in `graph_attention`.
-        edges: checked.
-        dropout: as in `graph_attention`.
-        seed: as there.
-
-    Returns:
-        (H, Tq, M).
-    """
-    if not 0 <= dropout < 1:
-        raise ValueError(f"{function}: dropout must be a probability in [0, 1), got {dropout}")
-    if seed is None:
-        seed = random.seed() if dropout else 0
-    output: Tensor = NeighbourAttention.apply(scores, value, edges, dropout=dropout, seed=seed)
+    """Mix the values (H, Tk, M) by the softmax of scores (H, edges) of any kind: (H, Tq, M)."""
+    options = dropout_options(function, dropout, seed)
+    output: Tensor = NeighbourAttention.apply(scores, value, edges, **options)
     return output
 
 

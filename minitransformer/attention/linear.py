@@ -1,15 +1,38 @@
-"""Kernelized linear attention and its step: the public functions."""
+"""Kernelized linear attention and its step."""
 
 from typing import Any
 
+from minitransformer_kernels import algorithms
 from minitransformer_kernels.recurrent import LinearState
 
-from ..functions.attention import LinearAttention, LinearAttentionStep
 from ..tensor import Tensor
+from .algorithms import (
+    Algorithm,
+    KernelizedAttention,
+    TokenStep,
+    attend,
+    prepared,
+    sequences,
+    token_features,
+)
 from .checks import Lengths, check_inputs, check_state, guard_options
-from .kernelized import FeatureMap, attend, prepared, sequences, token_features
+from .features import FeatureMap
 
 LINEAR_STATE = {"S": "N H E M", "Z": "N H E"}
+
+
+class LinearAttention(KernelizedAttention):
+    """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1), by any algorithm."""
+
+    kernels = algorithms
+    state = LinearState
+
+
+class LinearAttentionStep(TokenStep):
+    """One token of `LinearAttention`."""
+
+    sequence = LinearAttention
+    axes = (2, 2, 2)
 
 
 def linear_attention(
@@ -23,7 +46,7 @@ def linear_attention(
     query_lengths: Lengths = None,
     key_lengths: Lengths = None,
     cu_seqlens: Any = None,
-    algorithm: str = "auto",
+    algorithm: Algorithm = "auto",
     initial_state: LinearState | None = None,
     return_state: bool = False,
     guard: str = "clamp",
@@ -40,8 +63,8 @@ def linear_attention(
         key: (N, H, Lk, E), of the query's dtype, as all floating inputs.
         value: (N, H, Lk, M).
         feature_map: φ: "elu" is x + 1 where x > 0 and exp(x) elsewhere; "relu", "softplus", "exp";
-            "identity" takes query and key for features; "favor", "dpfp", "cosformer", or an object
-            of `minitransformer.features`; or a function of your own, from a Tensor (N, H, L, E) to
+            "identity" takes query and key for features; "favor", "dpfp", or `nn.Favor`,
+            `nn.DPFP`; or a function of your own, from a Tensor (N, H, L, E) to
             a Tensor (N, H, L, D).
         causal: whether query i sees only the keys j <= i + query_offset.
         query_offset: the position of the first query among the keys.
@@ -52,7 +75,8 @@ def linear_attention(
             done on padding. None: padded sequences.
         algorithm: "naive" makes all scores, tile by tile; "linear" takes linear time. Causal, that
             is "recurrent", token after token, or "chunked", many tokens at a time. "auto" lets the
-            planner choose by the shapes: `minitransformer plan` shows how.
+            planner choose by the shapes and the device: `minitransformer plan` shows how. Or what
+            a plan says of the kernelized term, {"kernelized": one of these}.
         initial_state: where the sequence continues from; needs `causal`. None: zeros.
         return_state: whether to return the state after the last key too; needs `causal`.
         guard: what keeps the denominator d from zero: "clamp" is max(d, eps), "add" is d + eps,
@@ -133,7 +157,7 @@ def linear_attention_step(
     name = "linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
-    query, key, feature_map = token_features(name, feature_map, query, key, guard)
+    query, key, feature_map = token_features(name, feature_map, query, key, guard != "add")
     if state is not None:
         check_state(name, state, LINEAR_STATE, key, value)
     options = {"feature_map": feature_map, **guard_options(name, guard, eps)}

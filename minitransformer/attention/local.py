@@ -1,10 +1,10 @@
-"""Local attention: the public function."""
+"""Local attention."""
 
-import math
+from minitransformer_kernels.local import Pattern
 
-from ..functions.local import LocalAttention
 from ..tensor import Tensor
-from .checks import Lengths, check_sequences, visible_options, whole
+from .checks import Lengths, check_sequences, dropout_options, finite_scale, visible_of, whole
+from .softmax import SoftmaxAttention, relative_scores
 
 
 def local_attention(
@@ -21,6 +21,9 @@ def local_attention(
     query_lengths: Lengths = None,
     key_lengths: Lengths = None,
     scale: float | None = None,
+    relative_embedding: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> Tensor:
     """Softmax attention to the keys near by, and to a few that are seen from everywhere.
 
@@ -43,6 +46,9 @@ def local_attention(
         query_lengths: (N,) integers; later queries give zeros. None: all count.
         key_lengths: (N,) integers; later keys are not seen. None: all count.
         scale: factor of the scores; 1 / sqrt(E) by default.
+        relative_embedding: (H, 2k + 1, E), see `softmax_attention`. None: no relative positions.
+        dropout: the probability, in [0, 1), that a weight is dropped.
+        seed: which weights are, see `softmax_attention`.
 
     Returns:
         (N, H, Lq, M); a query that sees nothing gives zeros.
@@ -62,22 +68,30 @@ def local_attention(
     """
     name = "local_attention"
     check_sequences(name, query, key, value)
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"{name}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)")
-    output: Tensor = LocalAttention.apply(
-        query,
-        key,
-        value,
+    pattern = Pattern(
         window=_at_least(0, name, "window", window),
         stride=None if stride is None else _at_least(1, name, "stride", stride),
         num_global=_at_least(0, name, "num_global", num_global),
         global_queries=_at_least(0, name, "global_queries", global_queries),
-        scale=scale,
-        **visible_options(
-            name, query, key, causal=causal, query_offset=query_offset,
-            query_lengths=query_lengths, key_lengths=key_lengths,
+    )
+    output: Tensor = SoftmaxAttention.apply(
+        query,
+        key,
+        value,
+        relative_scores(name, query, relative_embedding),
+        pattern=pattern,
+        visible=visible_of(
+            name,
+            query,
+            key,
+            causal=causal,
+            query_offset=query_offset,
+            query_lengths=query_lengths,
+            key_lengths=key_lengths,
         ),
-    )  # fmt: skip
+        scale=finite_scale(name, scale),
+        **dropout_options(name, dropout, seed),
+    )
     return output
 
 

@@ -1,12 +1,22 @@
-"""Linear attention with Shaw's relative positions: the public functions."""
+"""Linear attention with Shaw's relative positions."""
 
 from typing import Any
 
+from minitransformer_kernels import relative
 from minitransformer_kernels.feature_maps import FEATURE_MAPS
 from minitransformer_kernels.relative import SCORE_MAPS, RelativeState
 
-from ..functions.attention import RelativeLinearAttention, RelativeLinearAttentionStep
 from ..tensor import Tensor
+from .algorithms import (
+    Algorithm,
+    KernelizedAttention,
+    TokenStep,
+    attend,
+    prepared,
+    sequences,
+    state_of,
+    token_features,
+)
 from .checks import (
     Lengths,
     check_choice,
@@ -15,18 +25,24 @@ from .checks import (
     check_state,
     guard_options,
 )
-from .kernelized import (
-    FeatureMap,
-    attend,
-    is_elementwise,
-    prepared,
-    sequences,
-    state_of,
-    token_features,
-)
+from .features import FeatureMap, is_elementwise
 from .linear import LINEAR_STATE
 
 RELATIVE_STATE = {**LINEAR_STATE, "tail": "N H M", "recent": "N H k M"}
+
+
+class RelativeLinearAttention(KernelizedAttention):
+    """The same with Shaw's relative positions: (A + S_rel) V over its row sums."""
+
+    kernels = relative
+    state = RelativeState
+
+
+class RelativeLinearAttentionStep(TokenStep):
+    """One token of `RelativeLinearAttention`."""
+
+    sequence = RelativeLinearAttention
+    axes = (2, 2, 2, None)
 
 
 def relative_linear_attention(
@@ -43,7 +59,7 @@ def relative_linear_attention(
     query_lengths: Lengths = None,
     key_lengths: Lengths = None,
     cu_seqlens: Any = None,
-    algorithm: str = "auto",
+    algorithm: Algorithm = "auto",
     initial_state: RelativeState | None = None,
     return_state: bool = False,
     guard: str | None = None,
@@ -70,7 +86,8 @@ def relative_linear_attention(
         query_lengths: (N,) integers; later queries give zeros. None: all count.
         key_lengths: (N,) integers; later keys are not seen. None: all count.
         cu_seqlens: (N + 1,) integers for packed sequences, as in `linear_attention`.
-        algorithm: as in `linear_attention`, for both terms.
+        algorithm: as in `linear_attention`, for both terms; or one for each, as S0's plan has it:
+            {"kernelized": one of those, "relative": "naive" or "linear"}.
         initial_state: where the sequence continues from; needs `causal`. None: no keys yet.
         return_state: whether to return the state after the last key too; needs `causal`.
         guard: as in `linear_attention`; by default "signed" for "identity" scores, else "clamp".
@@ -98,7 +115,7 @@ def relative_linear_attention(
         name, query, key, value, causal=causal, query_offset=query_offset,
         query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         feature_map=feature_map, algorithm=algorithm, eps=eps,
-        guard=guard or _relative_guard(score_map), sums_alone=False,
+        guard=guard or _relative_guard(score_map), terms=("kernelized", "relative"),
         carries="initial_state and return_state" if initial_state or return_state else "",
     )  # fmt: skip
     options |= _relative_options(
@@ -149,7 +166,7 @@ def relative_linear_attention_step(
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
     guard = guard or _relative_guard(score_map)
-    query, key, features = token_features(name, feature_map, query, key, guard, sums_alone=False)
+    query, key, features = token_features(name, feature_map, query, key, scalable=False)
     options = {
         **_relative_options(
             name, query, relative_embedding, score_map, relative_query, feature_map

@@ -1,11 +1,52 @@
-"""Softmax attention: the public function."""
+"""Softmax attention."""
 
-import math
+from typing import Any
 
-from .. import random
-from ..functions.attention import SoftmaxAttention
+from minitransformer_kernels import softmax
+
+from ..device import Array
+from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import Lengths, check_embedding, check_sequences, lengths_of, whole
+from .checks import (
+    Lengths,
+    check_embedding,
+    check_sequences,
+    dropout_options,
+    finite_scale,
+    visible_of,
+)
+
+
+class SoftmaxAttention(Function):
+    """softmax(scale (Q K^T + B)) V, where B, the relative scores, may be None.
+
+    The options are those of the kernels; with a pattern it is local attention.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Context,
+        query: Array,
+        key: Array,
+        value: Array,
+        relative_scores: Array | None = None,
+        **options: Any,
+    ) -> Array:
+        """Return the output (N, H, Lq, M)."""
+        options["relative_scores"] = relative_scores
+        output, *sums = softmax.forward(query, key, value, **options)
+        # The scores are recomputed tile by tile: they are quadratic, and two numbers a row, its
+        # maximum and its sum of exponentials, turn them back into weights. The output gives
+        # delta_i = g_i . o_i. Which weights were dropped follows from the seed among the options.
+        ctx.save(query, key, value, output, *sums, options)
+        return output
+
+    @staticmethod
+    def backward(ctx: Context, grad_output: Array) -> tuple[Array | None, ...]:
+        """Return dQ, dK, dV and dB."""
+        *saved, options = ctx.saved
+        gradients = *softmax.backward(grad_output, *saved, **options), None
+        return gradients[: len(ctx.needs_input_grad)]
 
 
 def softmax_attention(
@@ -67,43 +108,31 @@ def softmax_attention(
     """
     name = "softmax_attention"
     check_sequences(name, query, key, value)
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"{name}: scale must be a finite number, got {scale}; None is 1 / sqrt(E)")
-    relative_scores = None
-    if relative_embedding is not None:
-        check_embedding(name, query, relative_embedding)
-        relative_scores = query @ relative_embedding.transpose(1, 2)  # (N, H, Lq, 2k + 1)
     output: Tensor = SoftmaxAttention.apply(
         query,
         key,
         value,
-        relative_scores,
-        causal=causal,
-        query_offset=whole(name, "query_offset", query_offset),
-        query_lengths=lengths_of(name, "query_lengths", query_lengths, query),
-        key_lengths=lengths_of(name, "key_lengths", key_lengths, key),
-        scale=scale,
-        dropout=_probability(name, dropout),
-        seed=_seed(name, seed, dropout),
+        relative_scores(name, query, relative_embedding),
+        visible=visible_of(
+            name,
+            query,
+            key,
+            causal=causal,
+            query_offset=query_offset,
+            query_lengths=query_lengths,
+            key_lengths=key_lengths,
+        ),
+        scale=finite_scale(name, scale),
+        **dropout_options(name, dropout, seed),
     )
     return output
 
 
-def _probability(function: str, dropout: float) -> float:
-    """Return the probability of dropout, having checked that it leaves something."""
-    if not 0 <= dropout < 1:
-        raise ValueError(
-            f"{function}: dropout must be a probability with 0 <= dropout < 1, got {dropout}"
-        )
-    return dropout
-
-
-def _seed(function: str, seed: int | None, dropout: float) -> int:
-    """Return the seed, having checked or drawn it; nothing is drawn where nothing is dropped."""
-    if seed is None:
-        return random.seed() if dropout else 0
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise TypeError(f"{function}: seed must be a whole number, got {seed!r}")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"{function}: seed must be from 0 to 2^63 - 1, got {seed}")
-    return seed
+def relative_scores(
+    function: str, query: Tensor, relative_embedding: Tensor | None
+) -> Tensor | None:
+    """Return q_i . e_r of all distances (N, H, Lq, 2k + 1), if there are embeddings of them."""
+    if relative_embedding is None:
+        return None
+    check_embedding(function, query, relative_embedding)
+    return query @ relative_embedding.transpose(1, 2)

@@ -205,13 +205,6 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
     For the feature map elu(x) + 1 of linear attention use the kernels' own: adding 1 here rounds
     away every value below float32's resolution near 1.
-
-    Args:
-        x: Any shape, floating.
-        alpha: Minus the limit for ``x`` towards minus infinity.
-
-    Returns:
-        A tensor like ``x``.
     """
     return _Elu.apply(floating("elu", x), alpha)
 
@@ -223,18 +216,13 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         x: Any shape, floating.
         approximate: ``"none"`` for Phi itself, ``"tanh"`` for the approximation of the paper.
 
-    Returns:
-        A tensor like ``x``.
-
     Raises:
         ValueError: Another ``approximate``.
 
-    Source:
-        Hendrycks and Gimpel 2016, "Gaussian error linear units".
+    Source: Hendrycks and Gimpel 2016, "Gaussian error linear units".
 
-    Example:
-        >>> gelu(Tensor([0.0, 1.0]), approximate="tanh")
-        Tensor([0.      , 0.841192], dtype=float32)
+    >>> gelu(Tensor([0.0, 1.0]), approximate="tanh")
+    Tensor([0.      , 0.841192], dtype=float32)
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}")

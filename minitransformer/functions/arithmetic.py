@@ -13,15 +13,7 @@ from ..tensor import Operand, Tensor
 
 
 def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """Return ``gradient`` summed over the dimensions that broadcasting added to ``shape``.
-
-    Args:
-        gradient: The gradient of the broadcast array.
-        shape: The shape before broadcasting.
-
-    Returns:
-        An array of ``shape``; ``gradient`` itself where nothing was broadcast.
-    """
+    """Return ``gradient`` summed over the dimensions that broadcasting added to ``shape``."""
     if gradient.shape == shape:
         return gradient
     added = gradient.ndim - len(shape)
@@ -34,13 +26,7 @@ def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
 def match(name: str, left: Any, right: Any) -> tuple[Any, Any]:
     """Return two operands, numbers and integers converted to the dtype of the floating one.
 
-    Args:
-        name: The function, for the message.
-        left: A tensor, an array or a Python number.
-        right: Likewise.
-
-    Returns:
-        Tensors where tensors were given, else arrays.
+    Tensors stay tensors; all else becomes arrays.
 
     Raises:
         ValueError: The shapes do not broadcast.
@@ -234,13 +220,6 @@ def product(x: Array, y: Array) -> Array:
 
     NumPy would call one small product for each leading index. Large products on the CPU are shared
     out among threads.
-
-    Args:
-        x: ``(..., L, K)``.
-        y: ``(..., K, M)``.
-
-    Returns:
-        ``(..., L, M)``.
     """
     if x.ndim > 2 and y.ndim == 2:
         return product(rows(x), y).reshape(*x.shape[:-1], y.shape[1])
@@ -295,13 +274,7 @@ def negative(x: Tensor) -> Tensor:
 
 
 def compare(name: str, x: Any, y: Any) -> Tensor:
-    """Return a boolean tensor, without a gradient.
-
-    Args:
-        name: NumPy's name of the comparison, such as ``"less"``.
-        x: Left operand.
-        y: Right operand.
-    """
+    """Return NumPy's comparison of a name, such as ``"less"``: booleans, without a gradient."""
     left, right = (v.data if isinstance(v, Tensor) else v for v in match(name, x, y))
     return Tensor.wrap(getattr(array_module(left), name)(left, right))
 
@@ -319,9 +292,8 @@ def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:
     Raises:
         ValueError: The shapes do not fit.
 
-    Example:
-        >>> (Tensor([[1.0, 2.0]]) @ Tensor([3.0, 4.0])).tolist()
-        [11.0]
+    >>> (Tensor([[1.0, 2.0]]) @ Tensor([3.0, 4.0])).tolist()
+    [11.0]
     """
     if x.ndim == 0 or y.ndim == 0:
         raise ValueError(f"matmul: expected matrices or vectors, got {x.shape} and {y.shape}")
@@ -352,9 +324,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ValueError: The shapes do not fit.
 
-    Example:
-        >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).tolist()
-        [[11.5]]
+    >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).tolist()
+    [[11.5]]
     """
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ValueError(

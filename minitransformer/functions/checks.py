@@ -7,18 +7,7 @@ from ..tensor import Dim, Tensor
 
 
 def floating(name: str, x: Tensor) -> Tensor:
-    """Return ``x``, having refused integers and booleans.
-
-    Args:
-        name: The function, for the message.
-        x: Its argument.
-
-    Returns:
-        ``x``.
-
-    Raises:
-        TypeError: ``x`` is not floating.
-    """
+    """Return ``x``, having refused integers and booleans by a TypeError."""
     if x.dtype.kind != "f":
         raise TypeError(
             f"{name}: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
@@ -32,16 +21,7 @@ def dims(dim: Dim, ndim: int) -> tuple[int, ...]:
 
 
 def in_range(name: str, dim: Dim, shape: tuple[int, ...]) -> None:
-    """Refuse dimensions that a shape does not have.
-
-    Args:
-        name: The function, for the message.
-        dim: One dimension, several, or None for all.
-        shape: The shape.
-
-    Raises:
-        ValueError: A dimension is out of range.
-    """
+    """Refuse dimensions, one or several or None for all, that a shape does not have."""
     for d in dims(dim, len(shape)):
         if not -len(shape) <= d < len(shape):
             raise ValueError(f"{name}: dim {d} is out of range for a tensor of shape {shape}")
@@ -51,12 +31,6 @@ def indices_below(name: str, argument: str, indices: Array, size: int) -> None:
     """Refuse indices outside ``0..size-1``, which NumPy would count from the end or CuPy wrap.
 
     Look before they are moved to a GPU: there, looking makes the CPU wait.
-
-    Args:
-        name: The function, for the message.
-        argument: Its argument, for the message.
-        indices: Anything; only integers pass.
-        size: How many there are to choose from.
 
     Raises:
         TypeError: They are not integers.

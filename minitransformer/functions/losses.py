@@ -71,9 +71,8 @@ def cross_entropy(
         ValueError: The shapes do not fit, or the reduction is unknown.
         IndexError: A target is not a class.
 
-    Example:
-        >>> round(cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item(), 6)
-        0.693147
+    >>> round(cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item(), 6)
+    0.693147
     """
     _check_reduction("cross_entropy", reduction)
     classes = Tensor(targets).data
@@ -96,22 +95,18 @@ def cross_entropy(
 
 
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the squared error.
+    """Return the squared error of tensors of one shape.
 
     Args:
         x: Any shape, floating.
         target: The same shape.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-
-    Returns:
-        A tensor without dimensions, or, with ``"none"``, in the shape of ``x``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which keeps the shape.
 
     Raises:
         ValueError: The shapes differ, or the reduction is unknown.
 
-    Example:
-        >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 0.0])).item()
-        2.0
+    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 0.0])).item()
+    2.0
     """
     _check_reduction("mse_loss", reduction)
     if x.shape != target.shape:

@@ -76,26 +76,20 @@ class _LayerNorm(Function):
 
 def _kernels() -> Any:
     """Return the module of the kernels, imported when they are first needed."""
-    return importlib.import_module("minitransformer_kernels.layer_norm")
+    return importlib.import_module("minitransformer_kernels.layers.layer_norm")
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return ``exp(x) / sum(exp(x))`` over ``dim``, without overflow.
 
-    Args:
-        x: Any shape, floating. A row of nothing but -inf gives NaN, as in PyTorch.
-        dim: The dimension that sums to one.
-
-    Returns:
-        A tensor like ``x``.
+    A row of nothing but -inf gives NaN, as in PyTorch.
 
     Raises:
         TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
 
-    Example:
-        >>> softmax(Tensor([0.0, 0.0])).tolist()
-        [0.5, 0.5]
+    >>> softmax(Tensor([0.0, 0.0])).tolist()
+    [0.5, 0.5]
     """
     in_range("softmax", dim, x.shape)
     return _Softmax.apply(floating("softmax", x), dim)
@@ -123,19 +117,14 @@ def layer_norm(
         bias: Added to the result; of ``normalized_shape``, or None for 0.
         eps: Added to the (biased) variance.
 
-    Returns:
-        A tensor like ``x``.
-
     Raises:
         TypeError: ``x`` is neither float32 nor float64.
         ValueError: The shapes do not fit.
 
-    Source:
-        Ba, Kiros and Hinton 2016, "Layer normalization", equation 4.
+    Source: Ba, Kiros and Hinton 2016, "Layer normalization", equation 4.
 
-    Example:
-        >>> layer_norm(Tensor([[1.0, 3.0]]), 2, eps=0.0).tolist()
-        [[-1.0, 1.0]]
+    >>> layer_norm(Tensor([[1.0, 3.0]]), 2, eps=0.0).tolist()
+    [[-1.0, 1.0]]
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:

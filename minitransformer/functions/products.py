@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from minitransformer_kernels.cpu import pool
+from minitransformer_kernels.cpu.runtime import pool
 
 from ..device import Array
 
@@ -27,14 +27,9 @@ _blas = ThreadpoolController().select(user_api="blas")
 
 
 def shared_products(*pairs: Factors) -> list[Array]:
-    """Return ``x @ y`` of each pair, computed by all threads together.
+    """Return ``x @ y`` of each pair, computed by all threads together: contiguous ``(..., L, M)``.
 
-    Args:
-        pairs: ``x`` of shape ``(..., L, K)`` and ``y`` of shape ``(..., K, M)``, of at least one
-            element.
-
-    Returns:
-        An array ``(..., L, M)`` for each pair, contiguous.
+    ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element.
     """
     parts = max(1, pool.num_threads() // len(pairs))
     results, blocks = [], []

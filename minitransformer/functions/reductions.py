@@ -85,15 +85,11 @@ def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         dim: The dimension or dimensions that disappear; None for all.
         keepdim: Whether they stay, with size 1.
 
-    Returns:
-        The reduced tensor.
-
     Raises:
         ValueError: ``dim`` is out of range.
 
-    Example:
-        >>> sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0).tolist()
-        [4.0, 6.0]
+    >>> sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0).tolist()
+    [4.0, 6.0]
     """
     in_range("sum", dim, x.shape)
     return _Sum.apply(x, dim, keepdim)
@@ -111,16 +107,9 @@ def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
-    """Return the variance over ``dim``, computed in two passes.
+    """Return the variance over ``dim``, computed in two passes; arguments as for :func:`mean`.
 
-    Args:
-        x: Any shape, floating.
-        dim: The dimension or dimensions that disappear; None for all.
-        correction: Subtracted from the count in the divisor; 1 is Bessel's, 0 the biased variance.
-        keepdim: Whether the reduced dimensions stay, with size 1.
-
-    Returns:
-        The reduced tensor.
+    The count less ``correction`` is the divisor: 1 is Bessel's, 0 gives the biased variance.
 
     Raises:
         TypeError: ``x`` is not floating.

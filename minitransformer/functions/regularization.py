@@ -31,18 +31,13 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         p: The probability, in ``[0, 1)``; drawn from :mod:`minitransformer.random`.
         training: Whether to drop anything at all.
 
-    Returns:
-        A tensor like ``x``; ``x`` itself where nothing is dropped.
-
     Raises:
         ValueError: ``p`` is out of range.
 
-    Source:
-        Srivastava et al. 2014, "Dropout", in the inverted form that leaves evaluation as it is.
+    Source: Srivastava et al. 2014, "Dropout", in the inverted form that leaves evaluation as it is.
 
-    Example:
-        >>> dropout(Tensor([1.0, 2.0]), p=0.9, training=False).tolist()
-        [1.0, 2.0]
+    >>> dropout(Tensor([1.0, 2.0]), p=0.9, training=False).tolist()
+    [1.0, 2.0]
     """
     if not 0 <= p < 1:
         raise ValueError(f"dropout: expected a probability p with 0 <= p < 1, got {p}")

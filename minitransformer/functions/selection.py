@@ -61,17 +61,10 @@ def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:
 def where(condition: Any, x: Operand, y: Operand) -> Tensor:
     """Return ``x`` where the condition holds and ``y`` elsewhere, all three broadcast.
 
-    Args:
-        condition: Booleans, a tensor or an array.
-        x: A tensor or a number.
-        y: A tensor or a number.
+    What was not chosen gets a zero gradient, even where it is infinite.
 
-    Returns:
-        The mixed tensor. What was not chosen gets a zero gradient, even where it is infinite.
-
-    Example:
-        >>> where([True, False], Tensor([1.0, 2.0]), 0.0).tolist()
-        [1.0, 0.0]
+    >>> where([True, False], Tensor([1.0, 2.0]), 0.0).tolist()
+    [1.0, 0.0]
     """
     left, right = match("where", x, y)
     device = next((v.device for v in (left, right) if isinstance(v, Tensor)), None)
@@ -79,15 +72,7 @@ def where(condition: Any, x: Operand, y: Operand) -> Tensor:
 
 
 def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
-    """Return ``x`` with ``value`` where the mask is true.
-
-    Args:
-        x: Any shape.
-        mask: Booleans, broadcast to ``x``.
-        value: A number.
-
-    Returns:
-        A tensor like ``x``.
+    """Return ``x`` with ``value`` where the mask, booleans that broadcast to ``x``, is true.
 
     Raises:
         TypeError: The mask is not boolean.
@@ -117,9 +102,8 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
         TypeError: The indices are not integers.
         IndexError: An index has no row.
 
-    Example:
-        >>> embedding(Tensor([1, 0]), Tensor([[1.0], [2.0]])).tolist()
-        [[2.0], [1.0]]
+    >>> embedding(Tensor([1, 0]), Tensor([[1.0], [2.0]])).tolist()
+    [[2.0], [1.0]]
     """
     array = Tensor(indices).data
     indices_below("embedding", "indices", array, weight.shape[0])

@@ -121,21 +121,17 @@ def _pieces(array: Array, sizes: Sequence[int], dim: int) -> list[Array]:
 
 
 def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
-    """Return the same elements in another shape.
+    """Return the same elements in another shape, as a view where the layout allows it.
 
     Args:
         x: Any shape.
         *shape: The new sizes, or one tuple of them; one may be -1 and is inferred.
 
-    Returns:
-        The reshaped tensor, a view where the layout allows it.
-
     Raises:
         ValueError: The number of elements differs.
 
-    Example:
-        >>> reshape(Tensor([1.0, 2.0, 3.0, 4.0]), 2, -1).tolist()
-        [[1.0, 2.0], [3.0, 4.0]]
+    >>> reshape(Tensor([1.0, 2.0, 3.0, 4.0]), 2, -1).tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
     """
     sizes = _sizes(shape)
     known = math.prod(n for n in sizes if n != -1)
@@ -177,15 +173,11 @@ def permute(x: Tensor, *dims: int | tuple[int, ...]) -> Tensor:
         x: Any shape.
         *dims: For each dimension of the result, the one of ``x`` that goes there.
 
-    Returns:
-        The permuted view.
-
     Raises:
         ValueError: ``dims`` does not name every dimension once.
 
-    Example:
-        >>> permute(Tensor([[1.0, 2.0]]), 1, 0).shape
-        (2, 1)
+    >>> permute(Tensor([[1.0, 2.0]]), 1, 0).shape
+    (2, 1)
     """
     order = tuple(dim % x.ndim if -x.ndim <= dim < x.ndim else dim for dim in _sizes(dims))
     if sorted(order) != list(range(x.ndim)):
@@ -210,9 +202,6 @@ def expand(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
         x: Any shape.
         *shape: The new sizes; -1 keeps a size.
 
-    Returns:
-        The view.
-
     Raises:
         ValueError: A size other than 1 would have to change.
     """
@@ -228,12 +217,7 @@ def expand(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Return ``x[index]`` with NumPy's meaning, slices and integer and boolean arrays alike.
 
-    Args:
-        x: Any shape.
-        index: Integers, slices, None, Ellipsis, arrays, tensors, or a tuple of them.
-
-    Returns:
-        The selection. An element that is selected twice gets both gradients.
+    An element that is selected twice gets both gradients.
 
     Raises:
         IndexError: The index does not fit.
@@ -249,21 +233,13 @@ def _plain_index(part: Any, x: Tensor) -> Any:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Return the tensors joined along ``dim``.
-
-    Args:
-        tensors: Of equal shape but for ``dim``.
-        dim: An existing dimension.
-
-    Returns:
-        The joined tensor.
+    """Return tensors joined along an existing dimension; their shapes agree elsewhere.
 
     Raises:
         ValueError: There are none, or their shapes differ elsewhere.
 
-    Example:
-        >>> cat([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
-        [1.0, 2.0, 3.0]
+    >>> cat([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
+    [1.0, 2.0, 3.0]
     """
     if not tensors:
         raise ValueError("cat: expected at least one tensor, got none")
@@ -298,15 +274,11 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
         size: The size of every piece (the last may be smaller), or a list of sizes.
         dim: The dimension to cut.
 
-    Returns:
-        The pieces.
-
     Raises:
         ValueError: The sizes do not add up.
 
-    Example:
-        >>> [piece.tolist() for piece in split(Tensor([1.0, 2.0, 3.0]), 2)]
-        [[1.0, 2.0], [3.0]]
+    >>> [piece.tolist() for piece in split(Tensor([1.0, 2.0, 3.0]), 2)]
+    [[1.0, 2.0], [3.0]]
     """
     at = _place("split", dim, x.shape)
     length = x.shape[at]

@@ -31,19 +31,12 @@ _Q = (
 
 
 def erf(x: Array) -> Array:
-    """Return the error function, in the array's dtype.
+    """Return the error function, in the array's dtype, float32 or float64.
 
     The float32 form has no branch, so the compiler computes several elements at once: eight times
     as fast as the C library's, and off by one rounding at most.
 
-    Args:
-        x: A float32 or float64 array.
-
-    Returns:
-        An array like ``x``.
-
-    Source:
-        The rational approximation of Eigen's and TensorFlow's float32 erf.
+    Source: the rational approximation of Eigen's and TensorFlow's float32 erf.
     """
     if array_module(x) is not np:
         special: Any = importlib.import_module("cupyx.scipy.special")

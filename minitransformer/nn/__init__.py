@@ -1,19 +1,23 @@
 """Layers and models; the names follow `torch.nn`.
 
-| file           | what it holds                                                          |
-|----------------|------------------------------------------------------------------------|
-| module.py      | the tree of parameters with names, and containers                      |
-| layers.py      | linear maps, embeddings, normalization, dropout, activations           |
-| positions.py   | position encodings and features                                        |
-| variants.py    | how queries attend to keys: the hook for new kinds of attention        |
-| attention.py   | heads and projections around a variant                                 |
-| graph.py       | graphs, and attention to neighbours in them                            |
-| transformer.py | layers, stacks and models                                              |
-| perceiver.py   | few latents that read a large array; cross_attention.py has how        |
-| dimensions.py  | a Perceiver's shapes as a table                                        |
+| file            | what it holds                                                         |
+|-----------------|-----------------------------------------------------------------------|
+| module.py       | the tree of parameters with names, and containers                     |
+| layers.py       | linear maps, embeddings, normalization, dropout, activations          |
+| positions.py    | position encodings and features                                       |
+| variant.py      | how queries attend to keys: the hook for new kinds of attention       |
+| stateful.py     | the same, decoded from a state of constant size                       |
+| variants/       | a file for each kind                                                  |
+| feature_maps.py | features of whole rows, for linear attention, as modules              |
+| attention.py    | heads and projections around a variant                                |
+| graph.py        | graphs, and attention to neighbours in them                           |
+| transformer.py  | layers, stacks and models                                             |
+| perceiver.py    | few latents that read a large array; cross_attention.py has how       |
+| dimensions.py   | a Perceiver's shapes as a table                                       |
 """
 
-from .attention import MultiHeadAttention
+from .attention import MultiHeadAttention, recorded_weights
+from .feature_maps import DPFP, Favor, FeatureMap
 from .graph import Graph, GraphAttention
 from .layers import ELU, GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, Tanh
 from .module import Module, ModuleList, Parameter, Sequential
@@ -34,22 +38,19 @@ from .transformer import (
     TransformerEncoderLayer,
     TransformerLM,
 )
-from .variants import (
-    AttentionVariant,
-    CosFormerAttention,
-    DeltaAttention,
-    DPFPAttention,
-    FavorAttention,
-    FourierLinearAttention,
-    LinearAttention,
-    LocalAttention,
-    RelativeLinearAttention,
-    SoftmaxAttention,
-    attention_names,
-    register_attention,
-)
+from .variant import AttentionVariant, attention_names, register_attention
+from .variants.cosformer import CosFormerAttention
+from .variants.delta import DeltaAttention
+from .variants.dpfp import DPFPAttention
+from .variants.favor import FavorAttention
+from .variants.fourier import FourierLinearAttention
+from .variants.linear import LinearAttention
+from .variants.local import LocalAttention
+from .variants.relative import RelativeLinearAttention
+from .variants.softmax import SoftmaxAttention
 
 __all__ = [
+    "DPFP",
     "ELU",
     "GELU",
     "AttentionVariant",
@@ -58,7 +59,9 @@ __all__ = [
     "DeltaAttention",
     "Dropout",
     "Embedding",
+    "Favor",
     "FavorAttention",
+    "FeatureMap",
     "FeedForward",
     "FourierLinearAttention",
     "FourierPositions",
@@ -89,5 +92,6 @@ __all__ = [
     "attention_names",
     "fourier_features",
     "grid_positions",
+    "recorded_weights",
     "register_attention",
 ]

@@ -1,26 +1,26 @@
 """Multi-head attention: projections around any attention variant."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from .. import functions as F
-from .. import random
-from ..function import no_grad
-from ..functions.multi_head import MultiHeadAttention as MultiHeadFunction
+from ..attention.checks import check_inputs
+from ..attention.multi_head import JoinedHeads, ProjectedHeads
 from ..tensor import Tensor
 from .layers import Dropout, Linear, check_positive
 from .module import Module
-from .variants import AttentionVariant, SoftmaxAttention, attention_variant
+from .variant import AttentionVariant, attention_variant
 
 
 class MultiHeadAttention(Module):
     """H attentions side by side, each between projections of its own, joined by one projection.
 
     Every width can be chosen (S3's d_q, d_k, d_v and the projections' sizes); by default all follow
-    from `embed_dim`. Softmax attention and its projections are one differentiable function with
-    three passes, `minitransformer.multi_head`; other variants have one each.
+    from `embed_dim`. The equations are in `minitransformer.multi_head`.
 
     Args:
         embed_dim: D, the model's width.
@@ -33,6 +33,7 @@ class MultiHeadAttention(Module):
         value_head_dim: M, what a head's values are projected to; E by default.
         out_dim: width of the output; D by default.
         bias: whether the projections add biases.
+        joined: whether a projection joins the heads; else the output is theirs, side by side.
         dropout: the fraction of the attention weights that is dropped in training; for variants
             that have such weights.
         out_dropout: the fraction of the output that is dropped in training.
@@ -65,6 +66,7 @@ class MultiHeadAttention(Module):
         value_head_dim: int | None = None,
         out_dim: int | None = None,
         bias: bool = True,
+        joined: bool = True,
         dropout: float = 0.0,
         out_dropout: float = 0.0,
     ) -> None:
@@ -83,7 +85,7 @@ class MultiHeadAttention(Module):
         self.key_projection = Linear(key_dim, query_width, bias)
         self.value_projection = Linear(value_dim, value_width, bias)
         self.attention = attention_variant(attention, num_heads, self.head_dim)
-        self.out_projection = Linear(value_width, out_dim, bias)
+        self.out_projection = Linear(value_width, out_dim, bias) if joined else None
         self.dropout = _dropout(dropout, self.attention)
         self.out_dropout = Dropout(out_dropout)
 
@@ -116,24 +118,18 @@ class MultiHeadAttention(Module):
         Returns:
             (N, Lq, out_dim); with `need_weights` that and the weights (N, H, Lq, Lk).
         """
-        visible = {
+        visible: dict[str, Any] = {
             "causal": causal,
             "query_offset": query_offset,
             "query_lengths": query_lengths,
             "key_lengths": key_lengths,
         }
-        inputs = query, key, value
-        variant = self.attention
-        # A subclass may do something else, and the three passes know no relative positions.
-        if type(variant) is SoftmaxAttention and variant.max_distance is None:
-            output = self._in_three_passes(*inputs, scale=variant.scale, **visible)
-        else:
-            output = self._by_the_variant(*inputs, **visible)
-        output = self.out_dropout(output)
+        heads = self._heads(**self._inputs(query, key, value))
+        dropped = {"dropout": self.dropout} if self.training and self.dropout else {}
+        output = self._join(self.attention(*heads, **visible, **dropped))
         if not (need_weights or self.on_weights):
             return output
-        with no_grad():
-            weights = self.attention.weights(*self._attention_inputs(*inputs), **visible)
+        weights = self.attention.weights(*heads, **visible)
         if self.on_weights:
             self.on_weights(weights)
         return (output, weights) if need_weights else output
@@ -143,126 +139,94 @@ class MultiHeadAttention(Module):
         return self.attention.init_state()
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Attend causally with the next tokens to themselves and all before them.
-
-        Args:
-            x: (N, L, D), often L = 1.
-            state: what the last step or `init_state` returned; it may be used up.
+        """Attend causally with the next tokens x (N, L, D) to themselves and all before them.
 
         Returns:
-            The output (N, L, out_dim) and the next state.
+            The output (N, L, out_dim) and the next state; the state given may be used up.
         """
-        query, key, value = self._attention_inputs(x)
+        query, key, value = self._heads(query=x, key=x, value=x)
         output, state = self.attention.step(query, key, value, state)
-        return self.out_dropout(self._join(output)), state
+        return self._join(output), state
 
     def remember(self, key: Tensor, value: Tensor | None = None, key_lengths: Any = None) -> Any:
-        """Project a sequence that later queries attend to, once for all of them.
-
-        Args:
-            key: (N, Lk, key_dim).
-            value: (N, Lk, value_dim); the key itself by default.
-            key_lengths: (N,) integers or None.
+        """Project keys (N, Lk, key_dim) and values, by default the same, once for many queries.
 
         Returns:
             What `recall` needs.
         """
-        inputs = key, key if value is None else value
-        key, value = _project(inputs, (self.key_projection, self.value_projection))
-        return self.attention.remember(self._split(key), self._split(value), key_lengths)
+        key, value = self._heads(key=key, value=key if value is None else value)
+        return self.attention.remember(key, value, key_lengths)
 
     def recall(self, query: Tensor, memory: Any, query_offset: int = 0) -> Tensor:
-        """Attend across to what was remembered.
-
-        Args:
-            query: (N, L, query_dim).
-            memory: what `remember` returned.
-            query_offset: the position of the first query.
-
-        Returns:
-            (N, L, out_dim).
-        """
-        heads = self._split(self.query_projection(query))
-        return self.out_dropout(self._join(self.attention.recall(heads, memory, query_offset)))
+        """Attend across, with queries (N, L, query_dim) from position `query_offset` on."""
+        (heads,) = self._heads(query=query)
+        return self._join(self.attention.recall(heads, memory, query_offset))
 
     def extra_repr(self) -> str:
         """Return the heads."""
         dropped = f", dropout={self.dropout}" if self.dropout else ""
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}{dropped}"
 
-    def _in_three_passes(
-        self,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        scale: float | None,
-        **visible: Any,
-    ) -> Tensor:
-        """Attend by `multi_head`, which projects equal inputs together where only one is given."""
-        if value is (query if key is None else key):
-            value = None
-        if key is query:
-            key = None
-        options = {"num_heads": self.num_heads, "alpha": _alpha(scale), **visible}
-        if self.training and self.dropout:
-            options |= {"dropout": self.dropout, "seed": random.seed()}
-        layers = *self._input_projections(), self.out_projection
-        weights = *(layer.weight for layer in layers), *(layer.bias for layer in layers)
-        output: Tensor = MultiHeadFunction.apply(query, key, value, *weights, **options)
-        return output
-
-    def _by_the_variant(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, **visible: Any
-    ) -> Tensor:
-        """Attend by the variant, between projections that are functions of their own."""
-        if self.training and self.dropout:
-            visible["dropout"] = self.dropout
-        return self._join(self.attention(*self._attention_inputs(query, key, value), **visible))
-
-    def _input_projections(self) -> tuple[Linear, Linear, Linear]:
-        return self.query_projection, self.key_projection, self.value_projection
-
-    def _attention_inputs(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
-    ) -> list[Tensor]:
-        layers = self._input_projections()
-        widths = [layer.in_features for layer in layers]
+    def _inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> dict[str, Tensor]:
+        """Return what is projected; one array may be all three, or stand for those left out."""
+        projections = self.query_projection, self.key_projection, self.value_projection
+        widths = [layer.in_features for layer in projections]
         if key is None and value is None and query.shape[-1] == sum(widths):
-            inputs = F.split(query, widths, dim=-1)
-        else:
-            key = query if key is None else key
-            inputs = query, key, key if value is None else value
-        return [self._split(x) for x in _project(inputs, layers)]
+            query, key, value = F.split(query, widths, dim=-1)
+        key = query if key is None else key
+        return {"query": query, "key": key, "value": key if value is None else value}
 
-    def _split(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape  # (N, L, H E)
-        heads = x.reshape(batch, length, self.num_heads, width // self.num_heads)  # (N, L, H, E)
-        return heads.transpose(1, 2)  # (N, H, L, E)
+    def _heads(self, **inputs: Tensor) -> Any:
+        """Return inputs projected to heads (N, H, L, E or M), equal ones by one product."""
+        letters = {"query": "N Lq D_q", "key": "N Lk D_k", "value": "N Lk D_v"}
+        layers = {name: getattr(self, f"{name}_projection") for name in inputs}
+        sizes = {f"D_{name[0]}": layer.in_features for name, layer in layers.items()}
+        model = "the layer", next(iter(layers.values())).weight
+        layout = {name: (x, letters[name]) for name, x in inputs.items()}
+        check_inputs("MultiHeadAttention", layout, model, sizes)
+        heads: list[Tensor] = []
+        for _, group in groupby(inputs, key=lambda name: id(inputs[name])):
+            names = list(group)
+            parameters = [getattr(layers[name], of) for of in ("weight", "bias") for name in names]
+            heads += ProjectedHeads.apply(inputs[names[0]], *parameters, num_heads=self.num_heads)
+        return heads
 
-    def _join(self, output: Tensor) -> Tensor:
-        batch, heads, length, width = output.shape  # (N, H, L, M)
-        joined = output.transpose(1, 2).reshape(batch, length, heads * width)  # (N, L, H M)
-        return self.out_projection(joined)  # (N, L, D)
+    def _join(self, heads: Tensor) -> Tensor:
+        """Return heads (N, H, L, M) as the layer's output (N, L, out_dim)."""
+        if self.out_projection is None:
+            batch, count, length, width = heads.shape
+            side_by_side = heads.transpose(1, 2).reshape(batch, length, count * width)
+            return self.out_dropout(side_by_side)
+        projection = self.out_projection
+        return self.out_dropout(JoinedHeads.apply(heads, projection.weight, projection.bias))
 
 
-def _project(inputs: Sequence[Tensor], projections: Sequence[Linear]) -> list[Tensor]:
-    """Project each input; neighbours that project the same one share a single product."""
-    outputs: list[Tensor] = []
-    pairs = zip(inputs, projections, strict=True)
-    for _, group in groupby(pairs, key=lambda pair: id(pair[0])):
-        (x, *_), layers = zip(*group, strict=True)
-        outputs += _project_jointly(x, layers)
-    return outputs
+@contextmanager
+def recorded_weights(model: Module) -> Iterator[dict[str, np.ndarray]]:
+    """Record the weights of every attention layer of a model that runs inside the `with`.
 
+    Yields:
+        A dictionary that fills as the model runs: weights (N, H, Lq, Lk) by the layer's path.
 
-def _project_jointly(x: Tensor, layers: Sequence[Linear]) -> Sequence[Tensor]:
-    """One large product keeps the machine busier than several; copying the weights is cheap."""
-    if len(layers) == 1:
-        return [layers[0](x)]
-    weight = F.cat([layer.weight for layer in layers])  # (H E + H E + H M, D)
-    biases = [layer.bias for layer in layers if layer.bias is not None]
-    joint = F.linear(x, weight, F.cat(biases) if biases else None)
-    return F.split(joint, [layer.out_features for layer in layers], dim=-1)
+    >>> from minitransformer import nn
+    >>> layer = nn.MultiHeadAttention(8, num_heads=2, attention="linear")
+    >>> with recorded_weights(layer) as weights:
+    ...     _ = layer(Tensor(np.ones((1, 2, 8), np.float32)), causal=True)
+    >>> weights[""][0, 0].round(6).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    layers: dict[str, Any] = {
+        path: module for path, module in model.named_modules() if hasattr(module, "on_weights")
+    }
+    before = [(layer, layer.on_weights) for layer in layers.values()]
+    weights: dict[str, np.ndarray] = {}
+    try:
+        for path, layer in layers.items():
+            layer.on_weights = lambda found, path=path: weights.update({path: found.numpy()})
+        yield weights
+    finally:
+        for layer, on_weights in before:
+            layer.on_weights = on_weights
 
 
 def _dropout(fraction: float, variant: AttentionVariant) -> float:
@@ -277,11 +241,6 @@ def _dropout(fraction: float, variant: AttentionVariant) -> float:
             f"out_dropout={fraction}, or use attention='softmax'"
         )
     return fraction
-
-
-def _alpha(scale: float | None) -> float | None:
-    """Return the divisor of scores for their factor."""
-    return None if scale is None else 1 / scale if scale else math.inf
 
 
 def _head_dim(embed_dim: int, num_heads: int) -> int:

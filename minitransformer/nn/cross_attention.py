@@ -6,7 +6,6 @@
 | `PostNormCrossAttention` | s + dense(s), with s = norm(x + attention(norm(x), norm(y)))  |
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from ..tensor import Tensor
@@ -14,7 +13,7 @@ from .attention import MultiHeadAttention
 from .layers import Dropout, LayerNorm, Linear
 from .module import Module
 from .transformer import FeedForward
-from .variants import AttentionVariant, attention_variant
+from .variant import AttentionVariant
 
 
 class PreNormCrossAttention(Module):
@@ -85,7 +84,14 @@ class PostNormCrossAttention(Module):
     ) -> None:
         self.norm = LayerNorm(dim)
         self.context_norm = LayerNorm(context_dim)
-        self.attention = ThreeProjections(dim, context_dim, num_heads, attention)
+        self.attention = MultiHeadAttention(
+            dim,
+            num_heads,
+            attention=attention,
+            key_dim=context_dim,
+            value_dim=context_dim,
+            joined=False,
+        )
         self.sum_norm = LayerNorm(dim)
         self.dense = Linear(dim, dim)
         self.dropout = Dropout(dropout)
@@ -95,49 +101,3 @@ class PostNormCrossAttention(Module):
         update = self.attention(self.norm(x), self.context_norm(context), key_lengths=lengths)
         x = self.sum_norm(x + self.dropout(update))
         return x + self.dropout(self.dense(x))
-
-
-class ThreeProjections(Module):
-    """Attention with W_Q, W_K and W_V alone: the heads' outputs, side by side, are the output.
-
-    Args:
-        dim: P, the width of the queries' input and of the output.
-        context_dim: C, the width of the keys' and values' input.
-        num_heads: H; P must be a multiple of it.
-        attention: a variant's name or an `AttentionVariant`.
-
-    Raises:
-        ValueError: P is not a multiple of H.
-    """
-
-    on_weights: Callable[[Tensor], None] | None = None  # who wants the weights of every forward
-
-    def __init__(
-        self, dim: int, context_dim: int, num_heads: int, attention: str | AttentionVariant
-    ) -> None:
-        if dim % num_heads:
-            raise ValueError(
-                f"ThreeProjections: dim must be a multiple of num_heads, got {dim} and {num_heads}"
-            )
-        self.num_heads = num_heads
-        self.query_projection = Linear(dim, dim)
-        self.key_projection = Linear(context_dim, dim)
-        self.value_projection = Linear(context_dim, dim)
-        self.attention = attention_variant(attention, num_heads, dim // num_heads)
-
-    def forward(self, x: Tensor, context: Tensor, key_lengths: Any = None) -> Tensor:
-        """Map x (B, N, P) and context (B, M, C) to (B, N, P)."""
-        query = self._split(self.query_projection(x))
-        key, value = (
-            self._split(project(context))
-            for project in (self.key_projection, self.value_projection)
-        )
-        heads = self.attention(query, key, value, key_lengths=key_lengths)  # (B, H, N, E)
-        if self.on_weights:
-            self.on_weights(self.attention.weights(query, key, value, key_lengths=key_lengths))
-        return heads.transpose(1, 2).reshape(x.shape)
-
-    def _split(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = x.reshape(batch, length, self.num_heads, width // self.num_heads)
-        return heads.transpose(1, 2)  # (B, H, length, E)

@@ -19,7 +19,7 @@ from .cross_attention import PostNormCrossAttention
 from .layers import Linear
 from .module import Module, Sequential
 from .transformer import TransformerEncoderLayer
-from .variants import SoftmaxAttention
+from .variants.softmax import SoftmaxAttention
 
 if TYPE_CHECKING:
     from .perceiver import Perceiver
@@ -28,21 +28,13 @@ Shape = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """A line of the table.
+    """A line of the table."""
 
-    Attributes:
-        array: its name.
-        formula: how it is made.
-        letters: its shape, one letter a dimension.
-        shape: its shape.
-        weights: the linear maps that make it.
-    """
-
-    array: str
-    formula: str
-    letters: str
-    shape: Shape
-    weights: tuple[Linear, ...] = ()
+    array: str  # its name
+    formula: str  # how it is made
+    letters: str  # its shape, one letter a dimension
+    shape: Shape  # its shape
+    weights: tuple[Linear, ...] = ()  # the linear maps that make it
 
     def cells(self) -> tuple[str, ...]:
         """Return the columns' texts."""
@@ -195,12 +187,14 @@ def _attention(
         shape = x.shape[0], attention.num_heads, x.shape[1], width
         rows[array] = Row(array, f"{formula} W_{array}", f"BH{length}E", shape, (projection,))
     per_query = rows["Q"].shape[:3]
-    output = Row("A", _weighing(attention), f"BH{query[1]}E", (*per_query, rows["V"].shape[3]))
-    if isinstance(attention.attention, SoftmaxAttention):
-        scale = attention.attention.scale
+    variant = attention.attention
+    formula = f"{type(variant).__name__}(Q, K, V)"
+    if isinstance(variant, SoftmaxAttention):
+        formula, scale = "softmax(S) V", variant.scale
         scores = "Q K^T / sqrt(E)" if scale is None else f"{scale} Q K^T"
         pairs = (*per_query, rows["K"].shape[2])
         rows["S"] = Row("S", f"{scores}, never stored", f"BH{query[1]}{key[1]}", pairs)
+    output = Row("A", formula, f"BH{query[1]}E", (*per_query, rows["V"].shape[3]))
     return [*rows.values(), output]
 
 
@@ -216,13 +210,6 @@ def _outputs(model: Perceiver, calls: Calls) -> list[Row]:
         Row("mean", "mean of the latents", "BP", normalized),
         Row("logits", "norm(mean) W", "BY", output, (head.projection,)),
     ]
-
-
-def _weighing(attention: Any) -> str:
-    """Return the formula of A."""
-    variant = attention.attention
-    softmax = isinstance(variant, SoftmaxAttention)
-    return "softmax(S) V" if softmax else f"{type(variant).__name__}(Q, K, V)"
 
 
 def _linears(module: Module) -> list[Linear]:

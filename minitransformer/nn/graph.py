@@ -11,10 +11,9 @@ from minitransformer_kernels.graph import Edges
 
 from .. import functions as F
 from ..attention.checks import check_choice, check_inputs
-from ..attention.graph import neighbour_attention
+from ..attention.graph import AdditiveScores, DotScores, neighbour_attention
 from ..device import Array, array_module, as_array, device_of, to_device
 from ..function import no_grad
-from ..functions.graph import AdditiveScores, DotScores
 from ..tensor import Tensor
 from .layers import Linear, check_positive, xavier_uniform
 from .module import Module, Parameter
@@ -31,11 +30,6 @@ class Graph:
         row_offsets: (Tq + 1,) integers; node i sees columns[row_offsets[i]:row_offsets[i + 1]].
         columns: (edges,) integers: key nodes.
         num_keys: Tk; None: keys and queries are the same nodes.
-
-    Attributes:
-        row_offsets: as given, int64.
-        columns: as given, int64.
-        edges: the same as kernels take them.
 
     Raises:
         TypeError: the arrays do not hold integers.
@@ -67,11 +61,9 @@ class Graph:
         Args:
             queries: (edges,) integers.
             keys: (edges,) integers.
-            num_queries: Tq; None: up to the largest number that occurs, among queries and, if
-                they are the same nodes, among keys.
+            num_queries: Tq; None: up to the largest number that occurs.
             num_keys: Tk; None: keys and queries are the same nodes.
-            self_loops: whether each node that does not see itself shall. Queries and keys must be
-                the same nodes.
+            self_loops: whether each node shall see itself; queries and keys must be the same.
 
         Returns:
             The graph. Of the edges of a node, those given first come first.
@@ -108,9 +100,6 @@ class Graph:
     @classmethod
     def union(cls, graphs: Iterable["Graph"]) -> Self:
         """Put graphs side by side: a batch of them is one graph, without edges between its parts.
-
-        Args:
-            graphs: at least one; their nodes are numbered on from one to the next.
 
         >>> Graph.union([Graph([0, 1, 2], [1, 0]), Graph([0, 1], [0])]).columns.tolist()
         [1, 0, 2]
@@ -155,11 +144,7 @@ class Graph:
         return device_of(self.columns)
 
     def to(self, device: str) -> "Graph":
-        """Return the graph on a device; itself where it is there already.
-
-        Args:
-            device: "cpu" or "cuda".
-        """
+        """Return the graph on a device, "cpu" or "cuda"; itself where it is there already."""
         if device == self.device:
             return self
         there = copy(self)
@@ -205,12 +190,8 @@ def _with_self_loops(
 class AdditiveScore(Module):
     """LeakyReLU(c^T [W x_i || W x_j]), the score of graph attention networks.
 
-    c^T W x_i is made as (c^T W) x_i: a product of each node with one vector for each head.
-
-    Args:
-        projection: W, which the values share.
-        num_heads: H.
-        negative_slope: of LeakyReLU, below 0.
+    c^T W x_i is made as (c^T W) x_i: a product of each node with one vector for each head. W is the
+    projection of the values, too.
 
     Source: Veličković et al. 2018, equation (3); S3.
     """
@@ -240,11 +221,6 @@ class AdditiveScore(Module):
 
 class DotScore(Module):
     """scale (W_q x_i) . (W_k x_j): multi-head attention as the score.
-
-    Args:
-        in_features: width of a node.
-        out_features: E, of a head.
-        num_heads: H.
 
     Source: S3; Vaswani et al. 2017, equation (1).
     """
@@ -345,10 +321,7 @@ class GraphAttention(Module):
     def attention_weights(self, x: Tensor, graph: Graph, query_x: Tensor | None = None) -> Tensor:
         """Return the weight of each edge, for pictures: (H, edges), without a gradient.
 
-        Args:
-            x: as in `forward`.
-            graph: as there; edge e leads from graph.rows[e] to graph.columns[e].
-            query_x: as there.
+        Edge e leads from graph.rows[e] to graph.columns[e].
         """
         with no_grad():
             return Tensor(kernels.weights(self._scores(x, graph, query_x).data, graph.edges))

@@ -12,13 +12,9 @@ from .module import Module, Parameter
 
 
 def xavier_uniform(*shape: int) -> np.ndarray:
-    """Draw a weight that keeps the variance of what passes through it, forward and backward.
+    """Draw a weight (fan_out, fan_in), float32, uniform in ±sqrt(6 / (fan_in + fan_out)).
 
-    Args:
-        shape: (fan_out, fan_in).
-
-    Returns:
-        float32, uniform in ±sqrt(6 / (fan_in + fan_out)).
+    It keeps the variance of what passes through it, forward and backward.
 
     Source: Glorot and Bengio 2010, equation (16); S3.
     """
@@ -59,12 +55,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A learned vector for every token, drawn from the normal distribution.
-
-    Args:
-        num_embeddings: how many tokens there are.
-        embedding_dim: width of a vector.
-    """
+    """A learned vector for every token, drawn from the normal distribution."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         check_positive(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
@@ -175,15 +166,7 @@ class Tanh(Module):
 
 
 def check_positive(module: Module, **sizes: int) -> None:
-    """Refuse a size below 1.
-
-    Args:
-        module: the module that is being built, for the message.
-        sizes: its sizes by their names.
-
-    Raises:
-        ValueError: one is not a whole number above 0.
-    """
+    """Refuse a size that is no whole number above 0, by a ValueError that names the module."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
             raise ValueError(

@@ -11,13 +11,7 @@ from ..tensor import Tensor
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns.
-
-    Args:
-        data: anything array-like, floating point.
-        requires_grad: whether it is learned.
-        device: "cpu" or "cuda".
-    """
+    """A tensor that a module learns, or, without `requires_grad`, only keeps."""
 
     def __init__(self, data: Any, requires_grad: bool = True, device: str | None = None) -> None:
         super().__init__(data, requires_grad=requires_grad, device=device)
@@ -53,11 +47,7 @@ class Module:
         return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, "Module"]]:
-        """Yield this module and every one below, with its path.
-
-        Args:
-            prefix: the path of this module.
-        """
+        """Yield this module and every one below, with its path, which begins by `prefix`."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
@@ -84,11 +74,7 @@ class Module:
         return sum(p.data.size for p in self.parameters() if p.requires_grad)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training, where dropout drops.
-
-        Args:
-            mode: False switches to evaluation instead.
-        """
+        """Switch to training, where dropout drops; or, by False, to evaluation."""
         for module in self.modules():
             module.training = mode
         return self
@@ -103,11 +89,7 @@ class Module:
             parameter.grad = None
 
     def to(self, device: str) -> Self:
-        """Move every parameter to a device, in place; gradients are forgotten.
-
-        Args:
-            device: "cpu" or "cuda".
-        """
+        """Move every parameter to a device, "cpu" or "cuda", in place; gradients are forgotten."""
         for parameter in self.parameters():
             parameter.data = to_device(parameter.data, device)
             parameter.grad = None
@@ -124,9 +106,6 @@ class Module:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set every parameter, in place, from a `state_dict` of a module built like this one.
-
-        Args:
-            state: an array for each parameter's path, of the parameter's shape.
 
         Raises:
             ValueError: paths are missing or unknown, or shapes differ; then nothing is loaded.
@@ -164,11 +143,7 @@ class Module:
 
 
 class ModuleList(Module):
-    """Modules in a list, named by their position.
-
-    Args:
-        modules: the modules.
-    """
+    """Modules in a list, named by their position."""
 
     def __init__(self, modules: Any = ()) -> None:
         for index, module in enumerate(modules):
@@ -190,11 +165,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules that feed one another.
-
-    Args:
-        modules: the modules, first to last.
-    """
+    """Modules that feed one another, first to last."""
 
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)

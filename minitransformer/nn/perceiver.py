@@ -24,16 +24,11 @@ from .dimensions import dimensions
 from .layers import LayerNorm, Linear, check_positive
 from .module import Module, ModuleList, Parameter, Sequential
 from .transformer import TransformerEncoderLayer
-from .variants import AttentionVariant, normal
+from .variant import AttentionVariant, normal
 
 
 class Block(Module):
-    """One repeat: the latents read the bytes, then attend to one another.
-
-    Args:
-        cross: the module that reads.
-        layers: those of the latent transformer.
-    """
+    """One repeat: the latents read the bytes by `cross`, then attend to one another by `layers`."""
 
     def __init__(self, cross: Module, layers: Iterable[Module]) -> None:
         self.cross = cross
@@ -50,10 +45,6 @@ class Block(Module):
 class MeanHead(Module):
     """Logits for the whole array: the latents' mean, normalised and projected.
 
-    Args:
-        latent_dim: P.
-        num_classes: the width of the output.
-
     Source: Jaegle et al. 2021, section 3.1.
     """
 
@@ -67,12 +58,7 @@ class MeanHead(Module):
 
 
 class QueryHead(Module):
-    """An output for every query: the queries read the latents, as the latents read the bytes.
-
-    Args:
-        cross: the module by which queries (B, O, query_dim) read the latents.
-        query_dim: the width of a query.
-        num_classes: the width of an output.
+    """An output for every query: by `cross` the queries read the latents, as those read the bytes.
 
     Source: Jaegle et al. 2022, "Perceiver IO", section 3.1.
     """

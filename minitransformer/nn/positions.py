@@ -76,9 +76,6 @@ class LearnedPositions(Module):
 class FourierPositions(Module):
     """Append to every element of a grid the Fourier features of where it stands, and flatten.
 
-    A set of elements that know their places can be read in any order: the structure of a row, an
-    image or a video is in the features, not in the model.
-
     Args:
         shape: of the grid: (L,) for a sequence, (height, width) for an image.
         num_bands: K, see `fourier_features`.
@@ -144,8 +141,7 @@ def fourier_features(
     """Return sines and cosines of positions, from the slowest wave to the finest detail.
 
     A dimension with μ samples in [-1, 1] shows no wave faster than μ / 2 turns (Nyquist), so the
-    frequencies f_k go from 1 to μ / 2, and coordinate p becomes sin(π f_k p) and cos(π f_k p). How
-    many bands there are is free of how high they reach.
+    frequencies f_k go from 1 to μ / 2, and coordinate p becomes sin(π f_k p) and cos(π f_k p).
 
     Args:
         positions: (..., D) coordinates in [-1, 1] of a point in D dimensions; see `grid_positions`.
@@ -196,13 +192,9 @@ def _check_waves(positions: np.ndarray, num_bands: int, resolution: np.ndarray, 
 
 
 def grid_positions(shape: Sequence[int]) -> np.ndarray:
-    """Return where the elements of a grid stand, in [-1, 1] along every dimension.
+    """Return (M, D): where the M elements of a grid stand, in [-1, 1] along each of D dimensions.
 
-    Args:
-        shape: how many elements each of the D dimensions has; a lone one stands at 0.
-
-    Returns:
-        (M, D) float64, M the product of the shape; the last dimension runs fastest.
+    A lone element stands at 0; the last dimension runs fastest.
 
     >>> grid_positions((2, 3)).tolist()
     [[-1.0, -1.0], [-1.0, 0.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 0.0], [1.0, 1.0]]
@@ -219,14 +211,7 @@ def _waves(first: int, end: int, width: int, dtype: np.dtype[Any], device: str) 
 
 
 def sinusoids(positions: np.ndarray, width: int) -> np.ndarray:
-    """Return sin(p w_c) in even and cos(p w_c) in odd channels, with w_c from 1 down to 1 / 10000.
-
-    Args:
-        positions: (L,).
-        width: the number of channels.
-
-    Returns:
-        (L, width) float64.
+    """Return (L, width): sin(p w_c) in even, cos(p w_c) in odd channels, w_c from 1 to 1 / 10000.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -238,12 +223,7 @@ def sinusoids(positions: np.ndarray, width: int) -> np.ndarray:
 def position_encoding(
     positions: str | Module | None, d_model: int, max_length: int | None
 ) -> Module:
-    """Return the position encoding of a name; an instance stands for itself.
-
-    Args:
-        positions: "sinusoidal", "learned", None for none, or a module called with x and an offset.
-        d_model: the model's width.
-        max_length: how many positions "learned" learns.
+    """Return the position encoding of a name; a module stands for itself.
 
     Raises:
         ValueError: the name is unknown, or "learned" comes without a length.

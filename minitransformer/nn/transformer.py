@@ -5,20 +5,30 @@ Everything that a decoder does to a whole sequence in `forward`, it does to the 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 from ..tensor import Tensor
 from .attention import MultiHeadAttention
 from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, check_positive
 from .module import Module, ModuleList, Sequential
 from .positions import position_encoding
-from .variants import AttentionVariant
+from .variant import AttentionVariant
 
 ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "gelu": GELU}
 
 
 class LayerOptions(TypedDict, total=False):
-    """What a stack or a model passes on to each of its layers, see `TransformerEncoderLayer`."""
+    """What a stack or a model passes on to each of its layers.
+
+    Attributes:
+        attention: a variant's name or an `AttentionVariant`, "softmax" by default.
+        head_dim: E, width of a head's queries and keys; D / H by default.
+        value_head_dim: M, width of a head's values; E by default.
+        dim_feedforward: width of the feed-forward network; 2048 by default.
+        dropout: the fraction dropped of each sublayer's output; 0.1 by default.
+        activation: "relu", the default, or "gelu".
+        norm_first: pre-norm, the default; False is post-norm, as first published.
+    """
 
     attention: str | AttentionVariant
     head_dim: int | None
@@ -37,17 +47,11 @@ class DecoderState(NamedTuple):
 
 
 class DecoderLayerState(NamedTuple):
-    """A decoder layer's state of its own tokens, and what it remembers of the encoder's output.
-
-    Attributes:
-        tokens: of causal self-attention.
-        memory: of attention to the encoder's output.
-        position: of the next token.
-    """
+    """A decoder layer's state of its own tokens, and what it remembers of the encoder's output."""
 
     tokens: Any
     memory: Any
-    position: int
+    position: int  # of the next token
 
 
 class Residual(Module):
@@ -105,59 +109,51 @@ class FeedForward(Module):
         return self.residual.leave(x, self.layers(self.residual.enter(x)))
 
 
+def sublayers(
+    attentions: int,
+    d_model: int,
+    nhead: int,
+    *,
+    attention: str | AttentionVariant = "softmax",
+    head_dim: int | None = None,
+    value_head_dim: int | None = None,
+    dim_feedforward: int = 2048,
+    dropout: float = 0.1,
+    activation: str = "relu",
+    norm_first: bool = True,
+) -> tuple[Any, ...]:
+    """Return so many attentions, each after its frame, and a feed-forward network."""
+
+    def attend() -> MultiHeadAttention:
+        sizes: Any = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+        return MultiHeadAttention(d_model, nhead, attention=attention, out_dropout=dropout, **sizes)
+
+    pairs = [(Residual(d_model, norm_first), attend()) for _ in range(attentions)]
+    return *pairs, FeedForward(d_model, dim_feedforward, dropout, activation, norm_first)
+
+
 class TransformerEncoderLayer(Module):
     """Self-attention and a feed-forward network; causal, it is a decoder-only model's layer.
 
     Args:
         d_model: D, the model's width.
         nhead: H, the number of heads.
-        attention: a variant's name or an `AttentionVariant`, see `MultiHeadAttention`.
-        head_dim: E, width of a head's queries and keys; D / H by default.
-        value_head_dim: M, width of a head's values; E by default.
-        dim_feedforward: width of the feed-forward network.
-        dropout: the fraction dropped of each sublayer's output.
-        activation: "relu" or "gelu".
-        norm_first: pre-norm; False is post-norm, as first published.
+        options: see `LayerOptions`.
 
     Source: Vaswani et al. 2017, section 3.1; S1.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        *,
-        attention: str | AttentionVariant = "softmax",
-        head_dim: int | None = None,
-        value_head_dim: int | None = None,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str = "relu",
-        norm_first: bool = True,
-    ) -> None:
-        self.residual = Residual(d_model, norm_first)
-        self.self_attention = MultiHeadAttention(
-            d_model,
-            nhead,
-            attention=attention,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            out_dropout=dropout,
-        )
-        self.feed_forward = FeedForward(d_model, dim_feedforward, dropout, activation, norm_first)
+    def __init__(self, d_model: int, nhead: int, **options: Unpack[LayerOptions]) -> None:
+        parts = sublayers(1, d_model, nhead, **options)
+        (self.residual, self.self_attention), self.feed_forward = parts
 
     def forward(self, x: Tensor, *, causal: bool = False, lengths: Any = None) -> Tensor:
-        """Map x (N, L, D) to (N, L, D).
-
-        Args:
-            x: (N, L, D).
-            causal: whether a position sees only itself and those before.
-            lengths: (N,) integers; what lies beyond is not seen. None: all counts.
-        """
+        """Map x (N, L, D), of which the first lengths (N,) count, to (N, L, D)."""
         update = self.self_attention(
             self.residual.enter(x), causal=causal, query_lengths=lengths, key_lengths=lengths
         )
-        return self.feed_forward(self.residual.leave(x, update))
+        output: Tensor = self.feed_forward(self.residual.leave(x, update))
+        return output
 
     def init_state(self) -> Any:
         """Return the state before the first token."""
@@ -175,68 +171,32 @@ class TransformerDecoderLayer(Module):
     Args:
         d_model: D, the model's width.
         nhead: H, the number of heads.
-        attention: a variant's name or an `AttentionVariant`, for both attentions.
-        head_dim: E, width of a head's queries and keys; D / H by default.
-        value_head_dim: M, width of a head's values; E by default.
-        dim_feedforward: width of the feed-forward network.
-        dropout: the fraction dropped of each sublayer's output.
-        activation: "relu" or "gelu".
-        norm_first: pre-norm; False is post-norm, as first published.
+        options: see `LayerOptions`; both attentions are of one variant.
 
     Source: Vaswani et al. 2017, section 3.1; S1.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        *,
-        attention: str | AttentionVariant = "softmax",
-        head_dim: int | None = None,
-        value_head_dim: int | None = None,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str = "relu",
-        norm_first: bool = True,
-    ) -> None:
-        def attend() -> MultiHeadAttention:
-            return MultiHeadAttention(
-                d_model,
-                nhead,
-                attention=attention,
-                head_dim=head_dim,
-                value_head_dim=value_head_dim,
-                out_dropout=dropout,
-            )
-
-        self.self_residual = Residual(d_model, norm_first)
-        self.self_attention = attend()
-        self.cross_residual = Residual(d_model, norm_first)
-        self.cross_attention = attend()
-        self.feed_forward = FeedForward(d_model, dim_feedforward, dropout, activation, norm_first)
+    def __init__(self, d_model: int, nhead: int, **options: Unpack[LayerOptions]) -> None:
+        own, cross, feed_forward = sublayers(2, d_model, nhead, **options)
+        self.self_residual, self.self_attention = own
+        self.cross_residual, self.cross_attention = cross
+        self.feed_forward = feed_forward
 
     def forward(
         self, x: Tensor, memory: Tensor, *, lengths: Any = None, memory_lengths: Any = None
     ) -> Tensor:
-        """Map x (N, L, D) to (N, L, D).
+        """Map x (N, L, D), given the encoder's output (N, Lm, D), to (N, L, D), causally.
 
-        Args:
-            x: (N, L, D), of which a position sees only itself and those before.
-            memory: (N, Lm, D), the encoder's output.
-            lengths: (N,) integers; what lies beyond is not seen. None: all counts.
-            memory_lengths: (N,) integers, likewise.
+        Of both sequences the first lengths (N,) count, of each all where None.
         """
         update = self.self_attention(
             self.self_residual.enter(x), causal=True, query_lengths=lengths, key_lengths=lengths
         )
         x = self.self_residual.leave(x, update)
-        update = self.cross_attention(
-            self.cross_residual.enter(x),
-            memory,
-            query_lengths=lengths,
-            key_lengths=memory_lengths,
-        )
-        return self.feed_forward(self.cross_residual.leave(x, update))
+        across = {"query_lengths": lengths, "key_lengths": memory_lengths}
+        update = self.cross_attention(self.cross_residual.enter(x), memory, **across)
+        output: Tensor = self.feed_forward(self.cross_residual.leave(x, update))
+        return output
 
     def init_state(self, memory: Tensor, memory_lengths: Any = None) -> DecoderLayerState:
         """Return the state before the first token, given the encoder's output (N, Lm, D)."""
@@ -247,27 +207,40 @@ class TransformerDecoderLayer(Module):
         """Map the next tokens x (N, L, D); return the output and the next state."""
         update, tokens = self.self_attention.step(self.self_residual.enter(x), state.tokens)
         x = self.self_residual.leave(x, update)
-        update = self.cross_attention.recall(
-            self.cross_residual.enter(x), state.memory, state.position
-        )
+        x_in = self.cross_residual.enter(x)
+        update = self.cross_attention.recall(x_in, state.memory, state.position)
         output = self.feed_forward(self.cross_residual.leave(x, update))
         return output, state._replace(tokens=tokens, position=state.position + x.shape[1])
 
 
 class _Stack(Module):
-    """Layers one above another; pre-norm layers leave the last normalization to the stack."""
+    """Layers one above another; pre-norm layers leave the last normalization to the stack.
+
+    Args:
+        num_layers: how many layers.
+        d_model: D, the model's width.
+        nhead: H, the number of heads.
+        options: see `LayerOptions`.
+    """
+
+    layer: ClassVar[Callable[..., Module]]
 
     def __init__(
-        self,
-        layer: Callable[..., Module],
-        num_layers: int,
-        d_model: int,
-        nhead: int,
-        options: LayerOptions,
+        self, num_layers: int, d_model: int, nhead: int, **options: Unpack[LayerOptions]
     ) -> None:
         check_positive(self, num_layers=num_layers)
-        self.layers = ModuleList(layer(d_model, nhead, **options) for _ in range(num_layers))
+        self.layers = ModuleList(self.layer(d_model, nhead, **options) for _ in range(num_layers))
         self.norm = LayerNorm(d_model) if options.get("norm_first", True) else Sequential()
+
+    def forward(self, x: Tensor, *memory: Tensor, **visible: Any) -> Tensor:
+        """Map x (N, L, D) to (N, L, D); the arguments are those of the layer's `forward`."""
+        for layer in self.layers:
+            x = layer(x, *memory, **visible)
+        return self.norm(x)
+
+    def init_state(self, *memory: Any) -> tuple[Any, ...]:
+        """Return the layers' states before the first token, see the layer's `init_state`."""
+        return tuple(layer.init_state(*memory) for layer in self.layers)
 
     def step(self, x: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Map the next tokens x (N, L, D); return the output and the layers' next states."""
@@ -279,57 +252,15 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """A stack of encoder layers; causal, the stack of a decoder-only model.
+    """A stack of encoder layers; causal, the stack of a decoder-only model."""
 
-    Args:
-        num_layers: how many layers.
-        d_model: D, the model's width.
-        nhead: H, the number of heads.
-        options: see `TransformerEncoderLayer`.
-    """
-
-    def __init__(
-        self, num_layers: int, d_model: int, nhead: int, **options: Unpack[LayerOptions]
-    ) -> None:
-        super().__init__(TransformerEncoderLayer, num_layers, d_model, nhead, options)
-
-    def forward(self, x: Tensor, *, causal: bool = False, lengths: Any = None) -> Tensor:
-        """Map x (N, L, D) to (N, L, D), see `TransformerEncoderLayer.forward`."""
-        for layer in self.layers:
-            x = layer(x, causal=causal, lengths=lengths)
-        return self.norm(x)
-
-    def init_state(self) -> tuple[Any, ...]:
-        """Return the layers' states before the first token."""
-        return tuple(layer.init_state() for layer in self.layers)
+    layer = TransformerEncoderLayer
 
 
 class TransformerDecoder(_Stack):
-    """A stack of decoder layers.
+    """A stack of decoder layers."""
 
-    Args:
-        num_layers: how many layers.
-        d_model: D, the model's width.
-        nhead: H, the number of heads.
-        options: see `TransformerDecoderLayer`.
-    """
-
-    def __init__(
-        self, num_layers: int, d_model: int, nhead: int, **options: Unpack[LayerOptions]
-    ) -> None:
-        super().__init__(TransformerDecoderLayer, num_layers, d_model, nhead, options)
-
-    def forward(
-        self, x: Tensor, memory: Tensor, *, lengths: Any = None, memory_lengths: Any = None
-    ) -> Tensor:
-        """Map x (N, L, D) to (N, L, D), see `TransformerDecoderLayer.forward`."""
-        for layer in self.layers:
-            x = layer(x, memory, lengths=lengths, memory_lengths=memory_lengths)
-        return self.norm(x)
-
-    def init_state(self, memory: Tensor, memory_lengths: Any = None) -> tuple[Any, ...]:
-        """Return the layers' states before the first token, given the encoder's output."""
-        return tuple(layer.init_state(memory, memory_lengths) for layer in self.layers)
+    layer = TransformerDecoderLayer
 
 
 class TokenEmbedding(Module):
@@ -370,7 +301,7 @@ class TransformerLM(Module):
         num_layers: how many layers.
         positions: "sinusoidal", "learned", None, or a module called with x (N, L, D) and an offset.
         max_length: how many positions "learned" learns.
-        options: see `TransformerEncoderLayer`.
+        options: see `LayerOptions`.
 
     Source: Radford et al. 2018; S1.
 
@@ -397,14 +328,9 @@ class TransformerLM(Module):
         self.head = Linear(d_model, num_tokens)
 
     def forward(self, tokens: Any, lengths: Any = None) -> Tensor:
-        """Map tokens to logits; position i sees the tokens up to i.
+        """Map tokens (N, L) to logits (N, L, V); position i sees the tokens up to i.
 
-        Args:
-            tokens: (N, L) integers.
-            lengths: (N,) integers; what lies beyond is padding. None: all counts.
-
-        Returns:
-            (N, L, V).
+        Beyond its length, (N,) integers, a sequence is padding. None: all counts.
         """
         decoded = self.decoder(self.embedding(tokens), causal=True, lengths=lengths)
         return self.head(decoded)
@@ -432,7 +358,7 @@ class Transformer(Module):
         num_decoder_layers: how many decoder layers.
         positions: "sinusoidal", "learned", None, or a module called with x (N, L, D) and an offset.
         max_length: how many positions "learned" learns.
-        options: see `TransformerEncoderLayer`.
+        options: see `LayerOptions`.
 
     Source: Vaswani et al. 2017, figure 1; S1.
 
@@ -465,25 +391,14 @@ class Transformer(Module):
     def forward(
         self, source: Any, target: Any, source_lengths: Any = None, target_lengths: Any = None
     ) -> Tensor:
-        """Map tokens to logits; target position i sees the targets up to i and the whole source.
+        """Map source (N, Ls) and target (N, Lt), a start token first, to logits (N, Lt, V).
 
-        Args:
-            source: (N, Ls) integers.
-            target: (N, Lt) integers, a start token first.
-            source_lengths: (N,) integers; what lies beyond is padding. None: all counts.
-            target_lengths: (N,) integers, likewise.
-
-        Returns:
-            (N, Lt, V).
+        Position i sees the targets up to i and the whole source. Beyond its length, (N,) integers,
+        a sequence is padding. None: all counts.
         """
-        memory = self.encode(source, source_lengths)
-        decoded = self.decoder(
-            self.target_embedding(target),
-            memory,
-            lengths=target_lengths,
-            memory_lengths=source_lengths,
-        )
-        return self.head(decoded)
+        memory, x = self.encode(source, source_lengths), self.target_embedding(target)
+        lengths = {"lengths": target_lengths, "memory_lengths": source_lengths}
+        return self.head(self.decoder(x, memory, **lengths))
 
     def encode(self, source: Any, source_lengths: Any = None) -> Tensor:
         """Map source tokens (N, Ls) to the decoder's memory (N, Ls, D)."""

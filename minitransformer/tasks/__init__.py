@@ -1,35 +1,56 @@
-"""What a model can be taught here; each task is a module that draws its own data.
+"""What a model can be taught here; each task is a folder, and draws its own data.
 
 A task says how to build a model, how to draw a batch, and how wrong the model is on it. With that,
 `minitransformer.training` can train it. To be a command, it also says what there is to see when the
 model is trained, and lets it answer a user. The settings of `minitransformer train` that are the
-task's own are the fields of its class.
+task's own are fields of its class.
+
+Help asks every task, so a task's `__init__` is quick to import: `mt.nn` is loaded when it is first
+named, and pictures where they are drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from ..settings import DEVICE, Option, Recipe, choice, integer, options_of
 from ..tensor import Tensor
 
 Models = Mapping[str, Any]
 """Trained models, in evaluation, by their attention, as `build` knows it."""
 
 
+class Compared(NamedTuple):
+    """The setting whose value "both" trains two models, to compare them."""
+
+    setting: str  # its name
+    names: Iterable[str]  # what can be trained
+    pair: tuple[str, str]  # the two
+    default: str  # what is trained by default
+    help: str  # what the setting decides
+
+
+class Page(NamedTuple):
+    """What the command line says of a task."""
+
+    summary: str  # what is learned, in a line
+    description: str  # what the training does
+    usage: str  # command lines, the last ones of the help
+    command: str  # the command that lets a trained model answer a user
+    invitation: str  # to do that, in words
+
+
 class Task(Protocol):
-    """What the training loop asks of a task.
+    """What the training loop asks of a task."""
 
-    Attributes:
-        examples: What a batch is made of, such as "sequences".
-    """
-
-    examples: ClassVar[str]
+    examples: ClassVar[str]  # what a batch is made of, such as "sequences"
 
     def build(self, attention: str) -> Any:
         """Return a new `nn.Module`, its start drawn from the engine's generator.
@@ -39,20 +60,10 @@ class Task(Protocol):
         """
 
     def draw(self, generator: np.random.Generator, count: int) -> Any:
-        """Return a batch that `loss` understands.
-
-        Args:
-            generator: Where all randomness comes from.
-            count: How many examples.
-        """
+        """Return a batch of `count` examples that `loss` understands, drawn from the generator."""
 
     def loss(self, model: Any, batch: Any) -> tuple[Tensor, float]:
-        """Return the differentiable loss, and the share of answers that are right, from 0 to 1.
-
-        Args:
-            model: What `build` returned.
-            batch: What `draw` returned.
-        """
+        """Return the differentiable loss, and the share of answers that are right, from 0 to 1."""
 
 
 class Command(Task, Protocol):
@@ -60,9 +71,17 @@ class Command(Task, Protocol):
 
     Attributes:
         answer: What the loss is a mean of, such as "token".
+        most_examples: In a batch.
+        compared: Which models can be trained.
+        recipe: How, by default.
+        page: What the help says.
     """
 
     answer: ClassVar[str]
+    most_examples: ClassVar[float]
+    compared: ClassVar[Compared]
+    recipe: ClassVar[Recipe]
+    page: ClassVar[Page]
 
     @property
     def title(self) -> str:
@@ -81,12 +100,7 @@ class Command(Task, Protocol):
         """
 
     def draw_attention(self, path: Path, attention: str, model: Any) -> None:
-        """Draw where a trained model looks.
-
-        Args:
-            path: The PNG file to write.
-            attention: The model's.
-            model: What `build` returned, trained.
+        """Draw where a trained model looks, to a PNG file.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -100,38 +114,41 @@ class Command(Task, Protocol):
         """
 
     def respond(self, models: Models, question: Any) -> list[str]:
-        """Return what the models answer, in lines for a terminal.
+        """Return what the models answer to a question of `parse`, in lines for a terminal."""
 
-        Args:
-            models: The trained models.
-            question: What `parse` returned.
-        """
+
+def task_names() -> tuple[str, ...]:
+    """Return the names of all tasks: those of the folders here."""
+    return tuple(module.name for module in iter_modules(__path__) if module.ispkg)
+
+
+def task_class(name: str) -> Any:
+    """Return the class of a task, such as `CopyTask` of "copy"."""
+    return getattr(import_module(f".{name}", __name__), f"{name.capitalize()}Task")
 
 
 def make_task(name: str, settings: Mapping[str, Any]) -> Command:
-    """Return a task; its module is imported only now.
+    """Return a task.
 
     Args:
-        name: Of the module.
+        name: Of its folder.
         settings: By name; those that are not fields of the task do not matter.
     """
-    made = getattr(import_module(f".{name}", __name__), f"{name.capitalize()}Task")
+    made = task_class(name)
     own = [field.name for field in fields(made) if field.init]
     task: Command = made(**{field: settings[field] for field in own})
     return task
 
 
-class AttentionMap(NamedTuple):
-    """The weights of one attention layer on one sequence, ready to be drawn.
-
-    Attributes:
-        title: What the layer is, such as "decoder 1, cross".
-        weights: (H, Lq, Lk), of each value in the output; mostly shares, rows that sum to 1.
-        queries: The Lq labels of the rows.
-        keys: The Lk labels of the columns.
-    """
-
-    title: str
-    weights: np.ndarray
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
+def task_options(task: type[Command]) -> dict[str, Option]:
+    """Return all settings of a training by name, with the defaults of this task."""
+    compared, recipe = task.compared, options_of(Recipe)
+    recipe["batch_size"] = Option(0, integer(1, task.most_examples), f"{task.examples} in a step")
+    return {
+        compared.setting: Option(
+            compared.default, choice((*compared.names, "both")), compared.help
+        ),
+        **options_of(task),
+        **{name: x._replace(default=getattr(task.recipe, name)) for name, x in recipe.items()},
+        "device": DEVICE,
+    }

@@ -20,12 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+import minitransformer as mt
+
 from .. import functions as F
-from .. import nn
 from ..errors import UserError
 from ..function import no_grad
 from ..tensor import Tensor
-from . import Models
+from . import Models, Page
 
 CLASSES = 10
 SIDE = 8
@@ -38,67 +39,40 @@ _LISTED = 20
 
 
 class Digits(NamedTuple):
-    """Images and what they show.
+    """Images and what they show."""
 
-    Attributes:
-        images: (T, 64) float32, row by row, from 0, paper, to 1, ink.
-        labels: (T,) integers from 0 to 9.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
+    images: np.ndarray  # (T, 64) float32, row by row, from 0, paper, to 1, ink
+    labels: np.ndarray  # (T,) integers from 0 to 9
 
 
 class Split(NamedTuple):
-    """All images: those that are learned from, and the others.
+    """All images: those that are learned from, and the others."""
 
-    Attributes:
-        train: 1,437 images.
-        held_out: 360 images.
-    """
-
-    train: Digits
-    held_out: Digits
+    train: Digits  # 1,437 images
+    held_out: Digits  # 360 images
 
 
 class Baseline(NamedTuple):
-    """What logistic regression makes of the same images.
+    """What logistic regression makes of the same images."""
 
-    Attributes:
-        predictions: (360,) integers, of the images held out.
-        text: Which, and after how many iterations.
-        seconds: How long it learned.
-    """
-
-    predictions: np.ndarray
-    text: str
-    seconds: float
+    predictions: np.ndarray  # (360,) integers, of the images held out
+    text: str  # which, and after how many iterations
+    seconds: float  # how long it learned
 
 
 class Batch(NamedTuple):
-    """What a step learns from.
+    """What a step learns from."""
 
-    Attributes:
-        images: (T, 64) float32.
-        chosen: (N,) integers below T: which images to read, each of them once.
-        labels: (N,) integers, what these show.
-    """
-
-    images: np.ndarray
-    chosen: np.ndarray
-    labels: np.ndarray
+    images: np.ndarray  # (T, 64) float32
+    chosen: np.ndarray  # (N,) integers below T: which images to read, each of them once
+    labels: np.ndarray  # (N,) integers, what these show
 
 
 class Question(NamedTuple):
-    """An image to read.
+    """An image to read."""
 
-    Attributes:
-        image: (64,) float32.
-        text: What it is.
-    """
-
-    image: np.ndarray
-    text: str
+    image: np.ndarray  # (64,) float32
+    text: str  # what it is
 
 
 @cache
@@ -141,29 +115,35 @@ def logistic_regression(split: Split) -> Baseline:
     return Baseline(regression.predict(images), text, seconds)
 
 
+def digits_page(summary: str, description: str, usage: str) -> Page:
+    """Return what the command line says of a task whose models read digits."""
+    description += ".\nThe same fifth of the images is held out whatever the seed"
+    invitation = "To let it read a held-out image, by its number, or one of your own, from a file"
+    return Page(summary, description, usage, "read", invitation)
+
+
 @dataclass(frozen=True)
 class DigitsTask(ABC):
     """Say which digit an image shows; how, is up to the subclass."""
 
     digits: Split = field(init=False, default_factory=load_split, repr=False, compare=False)
+
     examples: ClassVar[str] = "images"
     answer: ClassVar[str] = "image"
+    most_examples: ClassVar[float] = 1024
 
     @abstractmethod
-    def build(self, attention: str) -> nn.Module:
+    def build(self, attention: str) -> mt.nn.Module:
         """Return a new model, see `Task.build`."""
 
     @abstractmethod
     def logits(self, model: Any, images: np.ndarray, chosen: np.ndarray) -> Tensor:
-        """Return how likely each of some images shows each digit.
+        """Return the logits (N, 10) of some of the images.
 
         Args:
             model: What `build` returned.
             images: (T, 64): the training images, and any new ones behind them.
             chosen: (N,) integers below T: which images to read, each of them once.
-
-        Returns:
-            (N, 10) logits.
         """
 
     def draw(self, generator: np.random.Generator, count: int) -> Batch:
@@ -172,22 +152,14 @@ class DigitsTask(ABC):
         chosen = generator.permutation(len(images))[:count]
         return Batch(images, chosen, labels[chosen])
 
-    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    def loss(self, model: mt.nn.Module, batch: Batch) -> tuple[Tensor, float]:
         """Return the mean cross entropy of the images, and the share of them that is right."""
         logits = self.logits(model, batch.images, batch.chosen)
         right = logits.numpy().argmax(axis=-1) == batch.labels
         return F.cross_entropy(logits, batch.labels), float(right.mean())
 
-    def read(self, model: nn.Module, images: np.ndarray) -> np.ndarray:
-        """Return how likely new images show each digit.
-
-        Args:
-            model: What `build` returned, trained.
-            images: (N, 64) float32, from 0 to 1.
-
-        Returns:
-            (N, 10) probabilities.
-        """
+    def read(self, model: mt.nn.Module, images: np.ndarray) -> np.ndarray:
+        """Return how likely new images (N, 64) show each digit: (N, 10)."""
         known = self.digits.train.images
         new = np.arange(len(known), len(known) + len(images))
         with no_grad():
@@ -239,10 +211,7 @@ class DigitsTask(ABC):
         return "0"
 
     def parse(self, text: str) -> Question:
-        """Return the image held out of that number, or the one in that file.
-
-        Args:
-            text: A number, or the path of a file with 8 x 8 numbers from 0 to 16, row by row.
+        """Return the image held out of that number, or the one in that file, see `read_image`.
 
         Raises:
             ValueError: There is no such image.
@@ -270,13 +239,7 @@ class DigitsTask(ABC):
 
 
 def read_image(path: Path) -> np.ndarray:
-    """Return the image in a file.
-
-    Args:
-        path: Of 8 x 8 numbers from 0, paper, to 16, ink; with spaces or commas between.
-
-    Returns:
-        (64,) float32, from 0 to 1.
+    """Return the image (64,) in a file of 8 x 8 numbers from 0, paper, to 16, ink.
 
     Raises:
         UserError: The file cannot be read, or holds something else.
@@ -299,12 +262,8 @@ def read_image(path: Path) -> np.ndarray:
 def picture(image: np.ndarray) -> list[str]:
     """Return an image as 8 lines of 16 characters, dark ones where ink is.
 
-    Args:
-        image: (64,), from 0 to 1.
-
-    Example:
-        >>> picture(np.linspace(0, 1, 64))[4]
-        '++++++++++++++**'
+    >>> picture(np.linspace(0, 1, 64))[4]
+    '++++++++++++++**'
     """
     shades = np.rint(image * (len(_SHADES) - 1)).astype(int).reshape(SIDE, SIDE)
     return ["".join(2 * _SHADES[shade] for shade in row) for row in shades]

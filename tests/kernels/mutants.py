@@ -27,6 +27,11 @@ from ..properties import Operation, derive, examine
 KERNELS = Path(str(minitransformer_kernels.__file__)).parent
 
 
+def room(file: str) -> str:
+    """The room that a file of kernels is in."""
+    return file.removeprefix("layers/").partition("/")[0].removesuffix(".py")
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A bug: in `file` the text `old`, which occurs once, becomes `new`; `operation` suffers."""
@@ -44,6 +49,11 @@ class Mutant:
     def package(self) -> str:
         """The import name of the mutated copy."""
         return f"mutant_{self.name}"
+
+    @property
+    def room(self) -> str:
+        """The room whose kernels have the bug."""
+        return room(self.file)
 
     def source(self) -> str:
         """The text of `file` with the bug in it."""
@@ -88,7 +98,7 @@ def without_barriers(
         *_, kernel = re.findall(r"def (\w+)\(", text[: barrier.start()])
         count[kernel] += 1
         if re.fullmatch(kernels, kernel):
-            name = f"{file.removesuffix('.py')}_{kernel}_{count[kernel]}"
+            name = f"{room(file)}_{kernel}_{count[kernel]}"
             rest = text[barrier.end() :]
             yield Mutant(name, operation, file, barrier[0] + rest, "pass" + rest)
 

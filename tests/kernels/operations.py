@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels.softmax.fast import TILE
+from minitransformer_kernels.visible import Visible
 
 from .. import references
 from ..cases import (
@@ -84,45 +90,46 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
 def softmax(package: str = KERNELS) -> Operation:
     """Fused softmax attention."""
     module = import_module(f"{package}.softmax")
-    domain = Domain(SOFTMAX_VARIANTS, (module.TILE // 2, module.TILE))
+    domain = Domain(SOFTMAX_VARIANTS, (TILE // 2, TILE))
     return Operation("softmax", domain, softmax_apply(module), references.softmax)
 
 
 def softmax_relative(package: str = KERNELS) -> Operation:
     """The same with relative scores."""
-    module = import_module(f"{package}.softmax")
-    tiles = module.TILE // 2, module.TILE
-    domain = Domain(SOFTMAX_RELATIVE_VARIANTS, tiles, extras=relative_scores)
-    return Operation("softmax_relative", domain, softmax_apply(module), references.softmax)
+    operation = softmax(package)
+    domain = Domain(SOFTMAX_RELATIVE_VARIANTS, operation.domain.tiles, extras=relative_scores)
+    return replace(operation, name="softmax_relative", domain=domain)
 
 
 def softmax_dropped(package: str = KERNELS) -> Operation:
-    """The same with dropout as well: no mean of the values, as weights no longer add up to one."""
-    operation = softmax_relative(package)
+    """The same with dropout as well."""
+    return dropped(softmax_relative(package), "softmax_dropped")
+
+
+def dropped(operation: Operation, name: str) -> Operation:
+    """An operation with dropout: no mean of the values, as weights no longer add up to one."""
     variants = tuple(
         replace(variant, options={**variant.options, "dropout": d, "seed": seed})
         for variant in operation.domain.variants
         for d, seed in ((0.3, 7), (0.9, 2**63 - 1))
     )
-    return replace(
-        operation,
-        name="softmax_dropped",
-        domain=replace(operation.domain, variants=variants),
-        exempt=("preserves_a_constant_value",),
-    )
+    domain = replace(operation.domain, variants=variants)
+    exempt = (*operation.exempt, "preserves_a_constant_value")
+    return replace(operation, name=name, domain=domain, exempt=exempt)
 
 
 def softmax_apply(module: Any) -> Any:
     """Forward and backward of softmax attention as one pass over a problem."""
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), {**problem.keywords}
+        arrays, keywords = qkv(problem), {**problem.options, "visible": problem.visible}
         keywords["relative_scores"] = problem.inputs.get("relative_scores")
-        output, log_sum_exp = module.forward(*arrays, **keywords)
-        grad_output = problem.cotangents["output"]
-        gradients = module.backward(grad_output, *arrays, output, log_sum_exp, **keywords)
+        output, highest, inverse = results = module.forward(*arrays, **keywords)
+        gradients = module.backward(problem.cotangents["output"], *arrays, *results, **keywords)
         names = ("query", "key", "value", "relative_scores")
-        outputs = {"output": output, "log_sum_exp": log_sum_exp}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            outputs = {"output": output, "log_sum_exp": highest - np.log(inverse)}
+        outputs["log_sum_exp"][inverse == 0] = -np.inf  # a query that sees nothing
         return Result(outputs, dict(zip(names, gradients, strict=False)))
 
     return apply
@@ -130,49 +137,40 @@ def softmax_apply(module: Any) -> Any:
 
 def local(package: str = KERNELS) -> Operation:
     """Softmax attention to a window of keys, and to landmarks."""
-    module, tile = import_module(f"{package}.local"), import_module(f"{package}.softmax").TILE
+    module = import_module(f"{package}.local")
     return Operation(
         "local",
-        Domain(LOCAL_VARIANTS, (tile // 2, tile)),
-        attention_apply(module.forward, module.backward, "log_sum_exp"),
-        references.local,
+        Domain(LOCAL_VARIANTS, (TILE // 2, TILE)),
+        softmax_apply(module),
+        references.softmax,
         exempt=("ignores_the_order_of_keys",),
     )
 
 
-def bidirectional(package: str = KERNELS) -> Operation:
+def local_dropped(package: str = KERNELS) -> Operation:
+    """The same with relative scores and dropout."""
+    operation = local(package)
+    variants = tuple(replace(variant, sizes={"k": 3}) for variant in LOCAL_VARIANTS[:2])
+    domain = replace(operation.domain, variants=variants, extras=relative_scores)
+    return dropped(replace(operation, domain=domain), "local_dropped")
+
+
+def bidirectional(package: str = KERNELS, **more: Any) -> Operation:
     """Linear attention in which every query sees every key."""
     module = import_module(f"{package}.linear")
-    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(False,))
-    apply = attention_apply(module.forward, module.backward)
+    domain = Domain(LINEAR_VARIANTS, (module.fast.TILE,), causal=(False,))
+    apply = linear_apply(package, "linear", **more)
     return Operation("bidirectional", domain, apply, references.linear)
 
 
-def naive(package: str = KERNELS) -> Operation:
+def naive(package: str = KERNELS, **more: Any) -> Operation:
     """Linear attention by its quadratic form."""
     module = import_module(f"{package}.linear")
-    domain = Domain(LINEAR_VARIANTS, (module.TILE,))
-    apply = attention_apply(module.naive_forward, module.naive_backward)
-    return Operation("naive", domain, apply, references.linear)
+    domain = Domain(LINEAR_VARIANTS, (module.fast.TILE,))
+    return Operation("naive", domain, linear_apply(package, "naive", **more), references.linear)
 
 
-def attention_apply(forward: Any, backward: Any, kept: str = "denominator") -> Any:
-    """Forward and backward of an attention as one pass over a problem.
-
-    The forward keeps one number of a row for the backward, named `kept`.
-    """
-
-    def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), problem.keywords
-        output, number = forward(*arrays, **keywords)
-        grad_output = problem.cotangents["output"]
-        gradients = backward(grad_output, *arrays, output, number, **keywords)
-        return Result({"output": output, kept: number}, by_name(gradients))
-
-    return apply
-
-
-def recurrent(package: str = KERNELS) -> Operation:
+def recurrent(package: str = KERNELS, **more: Any) -> Operation:
     """Causal linear attention as a recurrence, with its states and its step."""
     module = import_module(f"{package}.recurrent")
 
@@ -181,43 +179,49 @@ def recurrent(package: str = KERNELS) -> Operation:
         token = (inputs[name] for name in ("query", "key", "value"))
         return module.step(*token, state and module.LinearState(*state), **options)
 
-    domain = Domain(LINEAR_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
-    return Operation("recurrent", domain, stateful_apply(module), references.recurrent, step)
+    domain = Domain(
+        LINEAR_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True
+    )
+    apply = linear_apply(package, "recurrent", **more)
+    return Operation("recurrent", domain, apply, references.recurrent, step)
 
 
-def chunked(package: str = KERNELS, chunk_size: int | None = None) -> Operation:
+def chunked(package: str = KERNELS, chunk_size: int | None = None, **more: Any) -> Operation:
     """Causal linear attention in chunks, with its states."""
     module = import_module(f"{package}.chunked")
-    domain = Domain(CHUNKED_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True)
-    apply = stateful_apply(module, chunk_size=chunk_size)
+    domain = Domain(
+        CHUNKED_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True
+    )
+    apply = linear_apply(package, "chunked", chunk_size=chunk_size, **more)
     name = "chunked" if chunk_size is None else f"chunked_by_{chunk_size}"
     return Operation(name, domain, apply, references.recurrent)
 
 
-def stateful_apply(module: Any, **options: Any) -> Any:
-    """Forward and backward of causal linear attention, states included, over a problem."""
-
-    def as_state(state: Any) -> Any:
-        return state if state is None else module.LinearState(*state)
+def linear_apply(package: str, algorithm: str, **more: Any) -> Any:
+    """Forward and backward of linear attention, states included, as one pass over a problem."""
+    guards = import_module(f"{package}.guards")
+    chosen = import_module(f"{package}.algorithms").ALGORITHMS[algorithm]
+    linear_state = import_module(f"{package}.recurrent").LinearState
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), {**problem.keywords, **options}
-        keywords.pop("causal")
-        keywords["initial_state"] = as_state(problem.initial_state)
-        output, denominator, state = module.forward(*arrays, **keywords)
-        *gradients, grad_initial = module.backward(
-            problem.cotangents["output"],
-            as_state(problem.grad_state),
-            *arrays,
-            output,
-            denominator,
-            **keywords,
-        )
-        outputs = {"output": output, "denominator": denominator, "S": state.S, "Z": state.Z}
-        named = by_name(gradients)
-        if problem.initial_state is not None:
-            named |= {"S": grad_initial.S, "Z": grad_initial.Z}
-        return Result(outputs, named)
+        arrays, visible, options = qkv(problem), problem.visible, problem.options
+        states = problem.initial_state, problem.grad_state
+        start, end = (x if x is None else linear_state(*x) for x in states)
+        how = {"feature_map": options.pop("feature_map"), **more}
+        how |= chosen.state(initial_state=start)
+        output, d, *state = chosen.forward(*arrays, visible, **how, **options)
+        gn, gd = guards.normaliser_gradients(
+            problem.cotangents["output"], output, d, arrays[1], visible,
+            initial_state=start, **options,
+        )  # fmt: skip
+        ends = chosen.state(grad_state=end).values()
+        dq, dk, dv, *grad_initial = chosen.gradients(gn, gd, *ends, *arrays, visible, **how)
+        outputs, gradients = {"output": output, "denominator": d}, by_name((dq, dk, dv))
+        if state:
+            outputs |= state[0]._asdict()
+        if start is not None:
+            gradients |= grad_initial[0]._asdict()
+        return Result(outputs, gradients)
 
     return apply
 
@@ -263,10 +267,18 @@ def fourier_causal(package: str = KERNELS) -> Operation:
     return fourier_recurrent(package, "fourier_causal", FOURIER_VARIANTS)
 
 
-def fourier_plain(package: str = KERNELS) -> Operation:
+def fourier_plain_denominator(package: str = KERNELS) -> Operation:
     """The same with plain denominators: no mean of the values."""
     exempt = ("preserves_a_constant_value",)
-    return replace(fourier_recurrent(package, "fourier_plain", PLAIN_VARIANTS), exempt=exempt)
+    return replace(
+        fourier_recurrent(package, "fourier_plain_denominator", PLAIN_VARIANTS), exempt=exempt
+    )
+
+
+def fourier_causal_plain(package: str = KERNELS) -> Operation:
+    """Causal Fourier attention by the plain kernels."""
+    apply = fourier_apply(package, "recurrent", "plain")
+    return plain(replace(fourier_causal(package), apply=apply))
 
 
 def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) -> Operation:
@@ -274,9 +286,7 @@ def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) ->
     module = import_module(f"{package}.fourier")
 
     def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {
-            name: x for name, x in keywords.items() if name not in ("causal", "query_offset")
-        }
+        options = {name: x for name, x in keywords.items() if name not in Visible._fields}
         token = (inputs[name] for name in ("query", "key", "value", *references.FOURIER))
         state = state if state is None else module.FourierState(*state)
         return module.step(*token, state, **options)
@@ -289,7 +299,7 @@ def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) ->
     return Operation(name, domain, apply, references.fourier_causal, step)
 
 
-def fourier_apply(package: str, algorithm: str) -> Any:
+def fourier_apply(package: str, algorithm: str, version: str = "fast") -> Any:
     """Forward and backward of Fourier attention as one pass over a problem."""
     module = import_module(f"{package}.fourier")
 
@@ -298,7 +308,8 @@ def fourier_apply(package: str, algorithm: str) -> Any:
 
     def apply(problem: Problem) -> Result:
         arrays = [*qkv(problem), *(problem.inputs[name] for name in references.FOURIER)]
-        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords = {**problem.options, "visible": problem.visible}
+        keywords |= {"algorithm": algorithm, "version": version}
         keywords["initial_state"] = as_state(problem.initial_state)
         output, d, saved, state = module.forward(*arrays, **keywords)
         outputs = {"output": output, "denominator": d}
@@ -349,7 +360,7 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
 def relative_naive(package: str = KERNELS) -> Operation:
     """Attention with relative positions by the quadratic form of both its terms."""
     module = import_module(f"{package}.relative")
-    domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.TILE,), extras=relative_inputs)
+    domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.fast.TILE,), extras=relative_inputs)
     apply = relative_apply(package, "naive")
     return Operation("relative_naive", domain, apply, references.relative)
 
@@ -357,7 +368,7 @@ def relative_naive(package: str = KERNELS) -> Operation:
 def relative(package: str = KERNELS) -> Operation:
     """Bidirectional attention with relative positions, in linear time."""
     module = import_module(f"{package}.relative")
-    domain = Domain(RELATIVE_VARIANTS, (module.TILE,), causal=(False,), extras=relative_inputs)
+    domain = Domain(RELATIVE_VARIANTS, (module.fast.TILE,), causal=(False,), extras=relative_inputs)
     return Operation("relative", domain, relative_apply(package, "linear"), references.relative)
 
 
@@ -366,14 +377,12 @@ def relative_causal(package: str = KERNELS) -> Operation:
     module = import_module(f"{package}.relative")
 
     def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {
-            name: x for name, x in keywords.items() if name not in ("causal", "query_offset")
-        }
+        options = {name: x for name, x in keywords.items() if name not in Visible._fields}
         token = (inputs[name] for name in ("query", "key", "value", "relative_embedding"))
         return module.step(*token, state and module.RelativeState(*state), **options)
 
     domain = Domain(
-        CAUSAL_RELATIVE_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
+        CAUSAL_RELATIVE_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
         extras=relative_inputs, states=relative_state, follows=True,
     )  # fmt: skip
     return Operation(
@@ -386,14 +395,31 @@ def relative_causal(package: str = KERNELS) -> Operation:
     )
 
 
-def relative_apply(package: str, algorithm: str) -> Any:
+# All keys beyond k have one weight: added up a thousand times, it is rounded to one side each time.
+ONE_WEIGHT_AGAIN_AND_AGAIN = ("a_long_sequence",)
+
+
+def relative_plain(package: str = KERNELS) -> Operation:
+    """Bidirectional attention with relative positions, by the plain kernels."""
+    apply = relative_apply(package, "linear", "plain")
+    return plain(replace(relative(package), apply=apply, exempt=ONE_WEIGHT_AGAIN_AND_AGAIN))
+
+
+def relative_causal_plain(package: str = KERNELS) -> Operation:
+    """Causal attention with relative positions, by the plain kernels."""
+    apply = relative_apply(package, "recurrent", "plain")
+    return plain(replace(relative_causal(package), apply=apply, exempt=ONE_WEIGHT_AGAIN_AND_AGAIN))
+
+
+def relative_apply(package: str, algorithm: str | dict[str, str], version: str = "fast") -> Any:
     """Forward and backward of attention with relative positions as one pass over a problem."""
     module = import_module(f"{package}.relative")
 
     def apply(problem: Problem) -> Result:
         arrays = (*qkv(problem), problem.inputs["relative_embedding"])
         initial, of_state = problem.initial_state, problem.grad_state
-        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords = {**problem.options, "visible": problem.visible}
+        keywords |= {"algorithm": algorithm, "version": version}
         keywords["initial_state"] = initial and module.RelativeState(*initial)
         output, d, weights, state = module.forward(*arrays, **keywords)
         *gradients, embedding, of_initial = module.backward(
@@ -420,8 +446,8 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     DELTA_VARIANTS += (Variant("float32", 130, 70), *(Variant(*each) for each in EVERY))
 
 
-def delta(package: str = KERNELS, algorithm: str = "recurrent") -> Operation:
-    """The delta rule, with its state and its step."""
+def delta(package: str = KERNELS, **options: str) -> Operation:
+    """The delta rule, with its state and its step; `options` are those of its host functions."""
     module = import_module(f"{package}.delta")
 
     def as_state(state: Any) -> Any:
@@ -429,7 +455,7 @@ def delta(package: str = KERNELS, algorithm: str = "recurrent") -> Operation:
 
     def apply(problem: Problem) -> Result:
         arrays = *qkv(problem), problem.inputs["beta"]
-        keywords = {**problem.keywords, "algorithm": algorithm}
+        keywords = {**problem.options, "visible": problem.visible, **options}
         keywords["initial_state"] = as_state(problem.initial_state)
         output, residual, state = module.forward(*arrays, **keywords)
         grad = problem.cotangents["output"], as_state(problem.grad_state)
@@ -444,13 +470,33 @@ def delta(package: str = KERNELS, algorithm: str = "recurrent") -> Operation:
         return module.step(*token, as_state(state))
 
     domain = Domain(
-        DELTA_VARIANTS, (module.TILE,), causal=(True,), stateful=True, packed=True,
+        DELTA_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
         extras=delta_inputs, states=delta_state,
     )  # fmt: skip
     return Operation(
         "delta", domain, apply, references.delta, step, values=("value", "W"),
-        exempt=("preserves_a_constant_value",),
+        exempt=("preserves_a_constant_value", "a_long_sequence"),  # that is in test_delta
     )  # fmt: skip
+
+
+def delta_plain(package: str = KERNELS) -> Operation:
+    """The same by the plain kernels."""
+    return plain(delta(package, version="plain"))
+
+
+def plain(operation: Operation) -> Operation:
+    """The twin by plain kernels, in one variant; it has no step of its own."""
+    return replace(narrowed(operation), name=f"{operation}_plain", step=None)
+
+
+def plain_of(operation: Callable[..., Operation]) -> Callable[..., Operation]:
+    """The same by the plain kernels."""
+    return lambda package=KERNELS: plain(operation(package, version="plain"))
+
+
+LINEAR_PLAIN = bidirectional_plain, naive_plain, recurrent_plain, chunked_plain = [
+    plain_of(operation) for operation in (bidirectional, naive, recurrent, chunked)
+]
 
 
 def by_name(gradients: Any) -> dict[str, Array]:
@@ -496,14 +542,20 @@ OPERATIONS: tuple[Operation, ...] = (
     naive(),
     recurrent(),
     chunked(),
+    *(operation() for operation in LINEAR_PLAIN),
     fourier(),
     fourier_causal(),
-    fourier_plain(),
+    fourier_plain_denominator(),
+    fourier_causal_plain(),
     relative_naive(),
     relative(),
     relative_causal(),
+    relative_plain(),
+    relative_causal_plain(),
     delta(),
+    delta_plain(),
     local(),
+    local_dropped(),
 )
 
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":

@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from minitransformer_kernels import arrays
 
@@ -27,9 +28,17 @@ def test_blocks_are_counted_by_the_processors_that_there_are(monkeypatch):
     arrays._multiprocessors.cache_clear()
     try:
         assert arrays.enough_blocks(np.zeros(1), 4) == 4
+        assert arrays.processors(np.zeros(1)) == 1
         assert not asked
+        assert arrays.processors(GpuArray()) == 132
         for _ in range(2):
             assert arrays.enough_blocks(GpuArray(), 4) == 132 * arrays.BLOCKS_OF_A_MULTIPROCESSOR
         assert asked == [(16, 3)]  # once: the driver is slow
     finally:
         arrays._multiprocessors.cache_clear()
+
+
+def test_an_unknown_version_is_refused():
+    assert arrays.version_of("plain", fast=1, plain=2) == 2
+    with pytest.raises(ValueError, match=r"version must be one of \['fast', 'plain'\], got 'slow'"):
+        arrays.version_of("slow", fast=1, plain=2)

@@ -119,7 +119,7 @@ def test_call_without_a_configuration_is_refused() -> None:
     [
         (4, r"needs \[blocks, threads\], got \[4\]"),
         ((1, 2, 3, 4, 5), r"needs \[blocks, threads\]"),
-        ((0, 4), "blocks must be one to three whole numbers from 1 up, got 0"),
+        ((-1, 4), "blocks must be one to three whole numbers from 1 up, got -1"),
         ((1, -4), "threads must be one to three whole numbers from 1 up, got -4"),
         ((1, (1, 1, 1, 1)), "threads must be one to three whole numbers"),
         ((1.0, 4), r"blocks must be one to three whole numbers from 1 up, got 1\.0"),
@@ -132,6 +132,13 @@ def test_call_without_a_configuration_is_refused() -> None:
 def test_bad_configuration_is_refused(configuration: Any, message: str) -> None:
     with pytest.raises(KernelError, match=f"kernel 'add_one'.*{message}"):
         add_one[configuration]
+
+
+def test_no_blocks_are_right_for_empty_arrays_only() -> None:
+    add_one[0, 4](np.zeros(0))
+    add_one[(1, 0), 4](np.zeros(0))
+    with pytest.raises(KernelError, match=r"'add_one': blocks must be .* up, got \(0, 1, 1\)"):
+        add_one[0, 4](np.zeros(4))
 
 
 def test_shared_memory_that_nobody_uses_is_no_error() -> None:

@@ -10,15 +10,24 @@ import numpy as np
 import pytest
 
 from minitransformer_kernels import delta as kernels
-from minitransformer_kernels import normalised, reference
+from minitransformer_kernels import reference
 from minitransformer_kernels.delta import DeltaState
+from minitransformer_kernels.features import normalised
 
 from ..cases import Array, Case, Problem, delta_inputs, delta_state
-from ..properties import array_library, equals_the_reference, to_numpy
+from ..properties import (
+    Operation,
+    allowed_errors,
+    array_library,
+    assert_within,
+    equals_the_reference,
+    times,
+    to_numpy,
+)
 from ..references import Result
-from .operations import delta
+from .operations import delta, delta_plain
 
-LENGTH = 2 * kernels.TILE + 3
+LENGTH = 2 * kernels.fast.TILE + 3
 CASE = Case(
     batch=2,
     heads=2,
@@ -116,6 +125,20 @@ def test_errors_do_not_grow_with_the_length() -> None:
     )
     error = np.abs(run(problem).outputs["output"] - truth[0]).max(axis=(0, 1, 3))
     assert error[-300:].max() < 3 * error[:300].max() < 1e-4
+
+
+@pytest.mark.parametrize("operation", [delta(), delta_plain()], ids=str)
+def test_a_long_sequence(operation: Operation, device: str) -> None:
+    """Gradients are differences of two sums, (12) and (13), and may be off by what both are.
+
+    Every key has a query that reads it. Far from all queries true gradients shrink with every
+    token, and what is left of the difference has the rounding of both sums.
+    """
+    case = replace(CASE, query_length=1234, key_length=1234, key_lengths=(900, 1234))
+    problem = case.problem()
+    found = operation.on(device).run(problem).arrays()
+    truth = operation.reference(problem, np.float64).arrays()
+    assert_within(found, truth, times(2, allowed_errors(operation, problem)))
 
 
 @pytest.mark.parametrize(("query_length", "key_length"), [(0, LENGTH), (LENGTH, 0)])

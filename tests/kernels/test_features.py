@@ -21,7 +21,6 @@ from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.feature_maps import FEATURE_MAPS, feature_map
 from tests.cases import LAYOUTS, Array
 from tests.properties import (
-    FLOOR,
     Check,
     Operation,
     array_library,
@@ -29,10 +28,9 @@ from tests.properties import (
     assert_within,
     derive,
     examine,
-    largest,
-    largest_error,
     to_numpy,
 )
+from tests.rounding import allowed_rows
 
 from .mutants import Mutant, without_barriers
 from .operations import Variant, bidirectional, naive, recurrent
@@ -112,54 +110,45 @@ class Rows:
     """Rows of numbers, and the map that is to take them."""
 
     map: str
-    size: int  # R, nu or the longest distance
+    size: int  # R or nu
     normalised: bool = False
     dtype: str = "float64"
     shape: tuple[int, ...] = (1, 2, 5, 3)
-    first: int = 0
     seed: int = 0
     spread: float = 1.0
     layout: str = "contiguous"
+    version: str = "fast"
 
     def arrays(self) -> dict[str, Array]:
         """Builds x, the cotangent g of the features, and for FAVOR+ the projection."""
         rng = np.random.default_rng(self.seed)
         head_dim = self.shape[-1]
-        width = {"favor": self.size, "dpfp": 2 * head_dim * self.size, "cosformer": 2 * head_dim}
         x = self.spread * rng.normal(size=self.shape)
         arrays = {"x": x * (rng.random(self.shape) > 0.05)}  # a few exact zeros
-        arrays["g"] = rng.normal(size=(*self.shape[:-1], width[self.map]))
+        width = self.size if self.map == "favor" else 2 * head_dim * self.size
+        arrays["g"] = rng.normal(size=(*self.shape[:-1], width))
         if self.map == "favor":
             arrays["projection"] = features.orthogonal_projection(self.size, head_dim, rng)
         return {name: array.astype(self.dtype) for name, array in arrays.items()}
 
-    def positions(self) -> Array:
-        return self.first + np.arange(self.shape[2])
-
     def reference(self, x: Array, projection: Array | None = None) -> Array:
         """The features in plain NumPy."""
-        if self.map == "favor":
-            assert projection is not None
+        if projection is not None:
             return reference.favor(x, projection, normalised=self.normalised)
-        if self.map == "dpfp":
-            return reference.dpfp(x, self.size)
-        return reference.cosformer(x, self.positions(), self.size)
+        return reference.dpfp(x, self.size)
 
     def kernels(self, module: Any, g: Array, x: Array, *projection: Array) -> dict[str, Array]:
         """The features by the kernels of a module, and the gradients."""
         if self.map == "favor":
-            normalised = {"normalised": self.normalised}
-            phi = module.favor_forward(x, *projection, **normalised)
+            options: Any = {"normalised": self.normalised, "version": self.version}
+            phi = module.favor_forward(x, *projection, **options)
             dx, dw = module.favor_backward(
-                g, x, *projection, phi, **normalised, projection_needs_gradient=True
+                g, x, *projection, phi, **options, projection_needs_gradient=True
             )
             return {"phi": phi, "dx": dx, "dw": dw}
-        if self.map == "dpfp":
-            phi = module.dpfp_forward(x, nu=self.size)
-            return {"phi": phi, "dx": module.dpfp_backward(g, x, nu=self.size)}
-        waves = self.positions(), {"longest": self.size}
-        phi = module.cosformer_forward(x, waves[0], **waves[1])
-        return {"phi": phi, "dx": module.cosformer_backward(g, x, waves[0], **waves[1])}
+        options = {"nu": self.size, "version": self.version}
+        phi = module.dpfp_forward(x, **options)
+        return {"phi": phi, "dx": module.dpfp_backward(g, x, **options)}
 
 
 def truth(rows: Rows, arrays: dict[str, Array], dtype: Any) -> dict[str, Array]:
@@ -184,14 +173,13 @@ def truth(rows: Rows, arrays: dict[str, Array], dtype: Any) -> dict[str, Array]:
     return found
 
 
-def allowed(rows: Rows, arrays: dict[str, Array], right: dict[str, Array]) -> dict[str, float]:
-    """Twice the error of the naive computation in the same dtype, and a floor."""
-    naive = truth(rows, arrays, rows.dtype)
-    return {
-        name: 2 * largest_error(naive[name], x) * (rows.dtype == "float32")
-        + FLOOR[rows.dtype] * max(largest(x), largest(right["phi"]) * rows.spread)
-        for name, x in right.items()
-    }
+def allowed(rows: Rows, arrays: dict[str, Array]) -> dict[str, Array]:
+    """What each row may be off by."""
+
+    def compute(make: Callable[[Array], Array]) -> dict[str, Array]:
+        return truth(rows, {name: make(x) for name, x in arrays.items()}, np.float64)
+
+    return allowed_rows(compute, rows.dtype)
 
 
 def assert_right(rows: Rows, device: str = "cpu", module: Any = features) -> None:
@@ -204,14 +192,15 @@ def assert_right(rows: Rows, device: str = "cpu", module: Any = features) -> Non
     assert_all_equal(again, found, "in a second call")
     assert {x.dtype for x in found.values()} == {np.dtype(rows.dtype)}
     right = truth(rows, given, np.float64)
-    assert_within(found, right, allowed(rows, given, right))
+    assert_within(found, right, allowed(rows, given))
 
 
-SIZES = {"favor": (1, 5, 32, 37), "dpfp": (1, 2, 5), "cosformer": (40,)}
+SIZES = {"favor": (1, 5, 32, 37), "dpfp": (1, 2, 5)}
+VERSIONS = "fast", "plain"
 
 
 @st.composite
-def drawn_rows(draw: st.DrawFn, name: str) -> Rows:
+def drawn_rows(draw: st.DrawFn, name: str, version: str) -> Rows:
     """Draws rows around every tile size of the kernels."""
     favor = name == "favor"
     return Rows(
@@ -223,18 +212,19 @@ def drawn_rows(draw: st.DrawFn, name: str) -> Rows:
             draw(st.integers(1, 2)),
             draw(st.integers(1, 2)),
             draw(st.sampled_from([1, 7, 8, 9, 32, 35])),
-            draw(st.sampled_from([3, 8, 33] if name == "cosformer" else [3, 8])),
+            draw(st.sampled_from([3, 8])),
         ),
-        first=draw(st.integers(-3, 5)),
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
+        version=version,
     )
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", SIZES)
-def test_rows(name: str, device: str) -> None:
-    @given(drawn_rows(name))
+def test_rows(name: str, version: str, device: str) -> None:
+    @given(drawn_rows(name, version))
     def are_right(rows: Rows) -> None:
         assert_right(rows, device)
 
@@ -274,15 +264,17 @@ def test_many_rows_are_shared_out(device: str) -> None:
     assert_right(Rows("favor", 5, shape=(2, 3, 500, 3)), device)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", SIZES)
-def test_no_rows(name: str, device: str) -> None:
-    assert_right(Rows(name, SIZES[name][-1], shape=(2, 1, 0, 3)), device)
+def test_no_rows(name: str, version: str, device: str) -> None:
+    assert_right(Rows(name, SIZES[name][-1], shape=(2, 1, 0, 3), version=version), device)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("far", [30.0, -30.0, 1e3])
-def test_far_rows_stay_finite(far: float, normalised: bool) -> None:
-    rows = Rows("favor", 8, normalised, "float32")
+def test_far_rows_stay_finite(far: float, normalised: bool, version: str) -> None:
+    rows = Rows("favor", 8, normalised, "float32", version=version)
     given = rows.arrays() | {"x": np.full(rows.shape, far, np.float32)}
     found = rows.kernels(features, *(given[name] for name in ("g", "x", "projection")))
     assert all(np.isfinite(x).all() for x in found.values())
@@ -346,23 +338,14 @@ def test_orthogonal_rows_estimate_better_than_independent_ones() -> None:
     assert orthogonal < 0.93 * error(lambda: rng.normal(size=(8, 8)))
 
 
-def test_cosformer_fades_with_the_distance() -> None:
-    """The product of two rows is that of their relus, times cos(pi distance / (2 T))."""
-    x = np.abs(np.random.default_rng(0).normal(size=(1, 1, 11, 3)))
-    phi = features.cosformer_forward(x, np.arange(11), longest=10)[0, 0]
-    distance = np.abs(np.arange(11)[:, None] - np.arange(11))
-    wanted = x[0, 0] @ x[0, 0].T * np.cos(np.pi * distance / 20)
-    np.testing.assert_allclose(phi @ phi.T, wanted, atol=1e-12)
-
-
 # -- The checked mode, and planted bugs ------------------------------------------------------------
 
 SAMPLE = {
     "favor": Rows("favor", 37, shape=(1, 2, 70, 3)),
     "normalised": Rows("favor", 37, normalised=True, shape=(1, 2, 70, 3)),
     "dpfp": Rows("dpfp", 2, shape=(1, 2, 9, 33)),
-    "cosformer": Rows("cosformer", 40, shape=(1, 2, 9, 33), first=2),
 }
+SAMPLE |= {f"plain_{name}": replace(rows, version="plain") for name, rows in SAMPLE.items()}
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -382,12 +365,9 @@ MUTANTS = {
     "no_way_round": ("dpfp", "later[ty, a] if a >= m else later[ty, a + 2 * E]", "later[ty, a]"),
     "neighbour_off_by_one": ("dpfp", "* r[ty, a + block + 1]", "* r[ty, a + block]"),
     "sign_lost": ("dpfp", "else -falls", "else falls"),
-    "slope_of_the_identity": ("cosformer", "dr if x[i, e] > real(0) else real(0)", "dr"),
-    "sine_and_cosine_change_places": (
-        "cosformer",
-        "phi[i, e] = r * cosine",
-        "phi[i, e] = r * sine",
-    ),
+    "square_not_pulled_plainly": ("plain_favor", "total = -pull * x[i, e]", "total = real(0)"),
+    "mean_not_taken_off_plainly": ("plain_normalised", "less = G_i if", "less = real(0) if"),
+    "no_way_round_plainly": ("plain_dpfp", "+ (a - m) % (2 * E)]", "+ max(a - m, 0)]"),
 }
 
 
@@ -399,7 +379,8 @@ ALWAYS = (
     "square_not_pulled",
     "parts_not_rescaled",
     "no_way_round",
-    "slope_of_the_identity",
+    "square_not_pulled_plainly",
+    "no_way_round_plainly",
 )
 
 
@@ -409,13 +390,14 @@ ALWAYS = (
 )
 def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
     sample, old, new = MUTANTS[bug]
-    mutant = Mutant(bug, features_of, "features.py", old, new)
+    file = "plain" if sample.startswith("plain") else "fast"
+    mutant = Mutant(bug, features_of, f"features/{file}.py", old, new)
     with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
         assert_right(SAMPLE[sample], module=module)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mutant", list(without_barriers("features.py", features_of)), ids=str)
+@pytest.mark.parametrize("mutant", list(without_barriers("features/fast.py", features_of)), ids=str)
 def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as module, checked(), pytest.raises(DataRace) as caught:
         for sample in ("favor", "normalised", "dpfp"):

@@ -71,7 +71,7 @@ def test_without_frequencies_it_is_plain_linear_attention() -> None:
     problem = replace(CASE, **COS).problem()
     a, b = (0 * problem.inputs[name] for name in ("frequency", "phase"))
     still = changed(problem, frequency=a, phase=b, amplitude=b + 1)
-    plain = reference.linear_attention(*qkv(problem), causal=True)
+    plain = reference.linear_attention(*qkv(problem), problem.visible)
     np.testing.assert_allclose(run(still).outputs["output"], plain, atol=1e-12)
 
 
@@ -118,14 +118,17 @@ def test_more_features_than_a_kernel_holds(causal: bool) -> None:
     equals_the_reference(operation, case)
 
 
-def test_features_wider_than_a_warp() -> None:
+@pytest.mark.parametrize("version", ["fast", "plain"])
+def test_features_wider_than_a_warp(version: str) -> None:
+    """Of two sequences at the same positions."""
     rng = np.random.default_rng(0)
     x, grad = rng.normal(size=(2, 2, 35, 37)), rng.normal(size=(2, 2, 35, 111))
     p, a, b, c = (rng.normal(size=s) for s in ((1, 35, 3), (2, 37, 3), (2, 37), (2, 37)))
     features = fourier.features(x, p, a, b, c, feature_map="identity")
     expected = reference.fourier_features(x, p, a, b, c, "one_plus_cos")
     np.testing.assert_allclose(features.rows, expected, atol=1e-12)
-    found = fourier.features_backward(grad, x, p, a, c, features, feature_map="identity")
+    options: dict[str, Any] = {"feature_map": "identity", "version": version}
+    found = fourier.features_backward(grad, x, p, a, c, features, **options)
     for result, truth in zip(
         found, reference.fourier_features_backward(grad, x, p, a, b, c), strict=True
     ):
@@ -174,6 +177,6 @@ def test_sequences_may_be_empty(query_length: int, key_length: int) -> None:
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
     problem = CASE.problem()
-    arguments = {**problem.inputs, **problem.keywords, "algorithm": "recurrent", **change}
+    arguments = {**problem.inputs, **problem.options, "algorithm": "recurrent", **change}
     with pytest.raises(ValueError, match=message):
-        fourier.forward(**arguments)
+        fourier.forward(**arguments, visible=problem.visible)

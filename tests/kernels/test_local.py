@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer_kernels import local, reference, softmax
+from minitransformer_kernels.softmax.fast import TILE
+from minitransformer_kernels.visible import Visible
 
 from ..cases import Array
 from .operations import by_name
 
-LENGTH = 2 * softmax.TILE + 9
+LENGTH = 2 * TILE + 9
 SHAPE = (2, 1, LENGTH)
 
 
@@ -27,9 +29,9 @@ def inputs(*shape: int, seed: int = 0) -> tuple[Array, ...]:
 def passes(module: Any, arrays: tuple[Array, ...], **options: Any) -> dict[str, Array]:
     """What a forward and a backward give."""
     *qkv, grad = arrays
-    output, log_sum_exp = module.forward(*qkv, **options)
-    gradients = module.backward(grad, *qkv, output, log_sum_exp, **options)
-    return {"output": output, "log_sum_exp": log_sum_exp, **by_name(gradients)}
+    output, highest, inverse = results = module.forward(*qkv, **options)
+    gradients = module.backward(grad, *qkv, *results, **options)
+    return {"output": output, "highest": highest, "inverse": inverse, **by_name(gradients)}
 
 
 def weights(query: Array, key: Array, **options: Any) -> Array:
@@ -60,8 +62,8 @@ def test_a_key_has_weight_exactly_where_the_rule_says(
 
     query, key, *_ = inputs(1, 1, 19)
     found = weights(
-        query, key, causal=causal, window=window, stride=stride, num_global=num_global,
-        global_queries=queries, query_offset=offset,
+        query, key, visible=Visible(causal, offset), window=window, stride=stride,
+        num_global=num_global, global_queries=queries,
     )  # fmt: skip
     expected = [[sees(i + offset, j) for j in range(19)] for i in range(19)]
     np.testing.assert_array_equal(found[0, 0] > 0, expected)
@@ -80,18 +82,27 @@ def test_a_key_has_weight_exactly_where_the_rule_says(
     ids=str,
 )
 def test_where_all_keys_are_seen_it_is_softmax_attention(causal: bool, all_seen: Any) -> None:
-    lengths = {"query_lengths": np.array([LENGTH, 70]), "key_lengths": np.array([66, LENGTH])}
-    found = passes(local, inputs(), causal=causal, **lengths, **all_seen)
-    for name, x in passes(softmax, inputs(), causal=causal, **lengths).items():
+    visible = Visible(causal, 0, np.array([LENGTH, 70]), np.array([66, LENGTH]))
+    found = passes(local, inputs(), visible=visible, **all_seen)
+    for name, x in passes(softmax, inputs(), visible=visible).items():
         np.testing.assert_allclose(found[name], x, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_over_everything_gives_the_bits_of_softmax(causal: bool) -> None:
+    """Kernels with a list of rows and without compute the same sums in the same order."""
+    visible = Visible(causal, 0, np.array([LENGTH, 70]), np.array([66, LENGTH]))
+    found = passes(local, inputs(), visible=visible, window=LENGTH)
+    for name, x in passes(softmax, inputs(), visible=visible).items():
+        np.testing.assert_array_equal(found[name], x, name)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_float32(causal: bool) -> None:
     query, key, value = (x.astype(np.float32) for x in inputs()[:3])
-    options: dict[str, Any] = {"causal": causal, "window": 20, "stride": 9, "num_global": 3}
-    found, _ = local.forward(query, key, value, **options)
-    truth = reference.local_attention(query, key, value, **options)
+    visible, options = Visible(causal), {"window": 20, "stride": 9, "num_global": 3}
+    found, *_ = local.forward(query, key, value, visible, **options)
+    truth = reference.local_attention(query, key, value, visible, **options)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, truth, atol=2e-6)
 
@@ -110,8 +121,8 @@ def test_what_no_query_sees_is_never_read(causal: bool) -> None:
     """Not even multiplied by a weight of zero: it may be NaN."""
     query, key, value, grad = inputs()
     window, stride, num_global, first = 5, 40, 2, 100
-    options = {"causal": causal, "window": window, "stride": stride, "num_global": num_global}
-    options["query_offset"] = first
+    options: dict[str, Any] = {"window": window, "stride": stride, "num_global": num_global}
+    options["visible"] = Visible(causal, first)
     queries, of_output = query[:, :, :8], grad[:, :, :8]  # at positions 100 to 107
     j = np.arange(LENGTH)
     seen = (j >= first - window) & (j < first + 8 + window) | (j < num_global)
@@ -129,11 +140,12 @@ def test_positions_count_from_the_first_key(causal: bool) -> None:
     """A window and its query move together, and what is before them does not matter."""
     arrays, moved = inputs(), 37
     *qkv, grad = (x[:, :, moved:] for x in arrays)
-    options: dict[str, Any] = {"window": 9, "causal": causal}
-    in_place = passes(local, (qkv[0], *arrays[1:3], grad), query_offset=moved, **options)
-    shifted = passes(local, (*qkv, grad), **options)
+    window = 9
+    whole = qkv[0], *arrays[1:3], grad
+    in_place = passes(local, whole, visible=Visible(causal, moved), window=window)
+    shifted = passes(local, (*qkv, grad), visible=Visible(causal), window=window)
     for name in ("output", "query"):
-        inside = slice(options["window"], None)  # those whose window no end cuts
+        inside = slice(window, None)  # those whose window no end cuts
         found, wanted = (x[name][:, :, inside] for x in (shifted, in_place))
         np.testing.assert_allclose(found, wanted, atol=1e-14, err_msg=name)
 
@@ -145,8 +157,7 @@ def test_sequences_may_be_empty(empty: tuple[int, int]) -> None:
     arrays = query[:, :, :queries], key[:, :, :keys], value[:, :, :keys], grad[:, :, :queries]
     options = {"window": 3, "stride": 2, "num_global": 4, "global_queries": 4}
     found = passes(local, arrays, **options)
-    assert not any(x.any() for name, x in found.items() if name != "log_sum_exp")
-    assert np.isneginf(found["log_sum_exp"]).all()
+    assert not any(x.any() for name, x in found.items() if name != "highest")
 
 
 def test_the_reference_has_the_gradient_of_its_forward() -> None:

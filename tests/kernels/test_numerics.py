@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import kernelized, reference
+from minitransformer_kernels import algorithms, reference
+from minitransformer_kernels.visible import Visible
 from tests.cases import Array, Arrays, Domain, Problem, Variant
 from tests.properties import (
     Operation,
     array_library,
     equals_the_reference,
-    largest,
-    largest_error,
     to_numpy,
 )
 from tests.references import Result, qkv
 from tests.references import linear as linear_reference
+from tests.rounding import difference, largest
 
 from .operations import (
     distances,
@@ -55,9 +55,10 @@ def by(algorithm: str) -> Operation:
     """Linear attention by one of its algorithms."""
 
     def apply(problem: Problem) -> Result:
-        inputs, keywords = qkv(problem), {**problem.keywords, "algorithm": algorithm}
-        output, denominator, _ = kernelized.forward(*inputs, **keywords)
-        gradients = kernelized.backward(
+        inputs = qkv(problem)
+        keywords = {**problem.options, "visible": problem.visible, "algorithm": algorithm}
+        output, denominator, _ = algorithms.forward(*inputs, **keywords)
+        gradients = algorithms.backward(
             problem.cotangents["output"], None, *inputs, output, denominator, **keywords
         )
         named = dict(zip(("query", "key", "value"), gradients, strict=False))
@@ -145,17 +146,17 @@ def test_long_sequences(length: int, device: str) -> None:
     for algorithm in ("recurrent", "chunked"):
         for name, x in long_result(algorithm, arrays, xp).items():
             assert x.dtype == np.float32
-            allowed = 2 * largest_error(plain[name], truth[name]) + 1e-6 * largest(truth[name])
-            error = largest_error(x, truth[name])
+            allowed = 2 * largest(plain[name] - truth[name]) + 1e-6 * largest(truth[name])
+            error = difference(x, truth[name]).max()
             assert error <= allowed, f"{algorithm}: {name} is off by {error}, allowed {allowed}"
 
 
 def long_result(algorithm: str, arrays: Arrays, xp: Any = np) -> Arrays:
     """The same arrays as of `recurrence`, by the kernels."""
     *inputs, g = (xp.asarray(x) for x in arrays.values())
-    options: dict[str, Any] = {"algorithm": algorithm, "causal": True}
-    output, d, _ = kernelized.forward(*inputs, **options)
-    gradients: tuple[Array, ...] = kernelized.backward(g, None, *inputs, output, d, **options)[:3]
+    options: dict[str, Any] = {"algorithm": algorithm, "visible": Visible(causal=True)}
+    output, d, _ = algorithms.forward(*inputs, **options)
+    gradients: tuple[Array, ...] = algorithms.backward(g, None, *inputs, output, d, **options)[:3]
     results = dict(zip(("output", "query", "key", "value"), (output, *gradients), strict=True))
     return to_numpy(results)
 
@@ -168,7 +169,7 @@ def test_long_sequences_without_causality(length: int, device: str) -> None:
     q, k = (reference.phi(arrays[x][0, 0].astype(np.float64), "elu") for x in ("query", "key"))
     S, Z = k.T @ arrays["value"][0, 0], k.sum(axis=0)
     inputs = (xp.asarray(arrays[name]) for name in ("query", "key", "value"))
-    output, _, _ = kernelized.forward(*inputs, algorithm="linear")
+    output, _, _ = algorithms.forward(*inputs, algorithm="linear")
     wanted = q @ S / (q @ Z)[:, None]
-    error = largest_error(to_numpy({"output": output})["output"][0, 0], wanted)
-    assert error <= 3e-6 * largest(wanted)
+    error = difference(to_numpy({"output": output})["output"][0, 0], wanted)
+    assert error.max() <= 3e-6 * largest(wanted)

@@ -1,18 +1,19 @@
-"""The planner counts what is there: the seed's numbers, allocated bytes, tiles, and the choice."""
+"""The planner counts what is there: the seed's numbers, allocated bytes, blocks, and the choice."""
 
 from __future__ import annotations
 
 import itertools
 import tracemalloc
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planner import attention
-from minitransformer_kernels import cuda, planner, work
+from minitransformer_kernels import cuda, planner
 from minitransformer_kernels.planner import Sizes, choose, crossovers, plan
 
 ALGORITHMS = ("naive", True), ("naive", False), ("linear", False), ("recurrent", True), (
@@ -62,15 +63,9 @@ def test_the_seed_s_crossovers(dim, k, causal):
 
 @given(sizes=rectangles)
 def test_the_seed_takes_naive_where_it_costs_no_more(sizes):
-    found = plan(sizes, cost_model="seed")
-    for term, forms in found.terms.items():
-        cheaper = forms["naive"].bytes <= forms["linear"].bytes
-        assert found.choice[term] == ("naive" if cheaper else "linear")
-
-
-def test_the_seed_s_bytes_are_those_of_all_heads():
-    sizes = Sizes(10, 20, 8, 8, batch=3, heads=4, itemsize=8)
-    assert plan(sizes, cost_model="seed").terms["kernelized"]["naive"].bytes == 3 * 4 * 8 * 10 * 20
+    chosen = plan(sizes, cost_model="seed")
+    for term, forms in planner.seed_numbers(sizes).items():
+        assert chosen[term] == ("naive" if forms["naive"] <= forms["linear"] else "linear")
 
 
 # -- What the kernels' host functions allocate -----------------------------------------------------
@@ -112,9 +107,7 @@ def check_bytes(sizes, algorithm):
 
     both()  # what is made once, such as kernels, is made here
     for run, backward in ((passes.forward, False), (both, True)):
-        costs = planner.costs(sizes, algorithm, backward)
-        modelled = sum(cost.bytes for cost in costs.values())
-        assert modelled == pytest.approx(peak(run), rel=0.1)
+        assert planner.memory(sizes, algorithm, backward) == pytest.approx(peak(run), rel=0.1)
 
 
 @pytest.fixture
@@ -160,96 +153,95 @@ def test_bytes_with_all_kernels_launched(algorithm, causal, term):
     check_bytes(SHAPES["more queries"]._replace(causal=causal, **TERMS[term]), algorithm)
 
 
-# -- What the kernels compute ----------------------------------------------------------------------
-
-
-@given(queries=lengths, keys=lengths, offset=st.integers(-200, 3000), causal=st.booleans())
-def test_tile_pairs_are_those_with_a_query_that_sees_a_key(queries, keys, offset, causal):
-    first, last = np.arange(0, queries, 32)[:, None], np.arange(0, keys, 32)
-    seen = (last <= first + 31 + offset) | (not causal)
-    sizes = Sizes(queries, keys, 8, 8, causal=causal, query_offset=offset)
-    assert work.tile_pairs(sizes) == seen.sum()
-
-
-@given(queries=st.integers(1, 60), keys=st.integers(1, 60), offset=st.integers(-20, 60),
-       k=st.integers(0, 70), causal=st.booleans())  # fmt: skip
-def test_occurring_distances_are_those_of_all_pairs(queries, keys, offset, k, causal):
-    distances = np.arange(keys) - np.arange(queries)[:, None] - offset
-    seen = distances[distances <= (0 if causal else np.inf)]
-    assume(seen.size)
-    sizes = Sizes(queries, keys, 8, 8, causal=causal, query_offset=offset)
-    clipped = np.clip(seen, -k, k)
-    assert work.occurring_distances(sizes, k)[1] == clipped.max()
-    assert work.occurring_distances(sizes, k)[0] <= clipped.min()
-
-
-@given(sizes=squares)
-def test_no_kernel_computes_less_than_the_formula_says(sizes):
-    L, E, M = sizes.queries, sizes.head_dim, sizes.value_dim
-    pairs = L * (L + 1) // 2 if sizes.causal else L * L
-    least = {"naive": 2 * pairs * (E + M), "recurrent": 4 * L * E * M, "chunked": 4 * L * E * M,
-             "linear": 4 * L * E * M}  # fmt: skip
-    for algorithm, cost in plan(sizes._replace(max_distance=None)).total.items():
-        assert cost.flops >= sizes.heads * least[algorithm]
-
-
-@given(sizes=rectangles, more=st.sampled_from(["queries", "keys", "head_dim", "value_dim"]),
-       by=st.integers(1, 300), backward=st.booleans())  # fmt: skip
-def test_more_costs_no_less(sizes, more, by, backward):
-    assume(more in ("queries", "keys") or getattr(sizes, more) + by <= 256)
-    larger = sizes._replace(**{more: getattr(sizes, more) + by})
-    small, large = (plan(each, backward=backward).total for each in (sizes, larger))
-    # Embeddings are copied where only some of their distances occur: not where more do.
-    rows = 0 if sizes.max_distance is None else 2 * sizes.max_distance + 1
-    copied = sizes.itemsize * sizes.heads * rows * sizes.head_dim
-    for algorithm in small:
-        assert large[algorithm].bytes >= small[algorithm].bytes - copied
-        assert large[algorithm].flops >= small[algorithm].flops
-        assert large[algorithm].seconds >= small[algorithm].seconds
-
-
-@given(sizes=rectangles)
-def test_terms_add_up_and_the_backward_comes_on_top(sizes):
-    forward, both = plan(sizes), plan(sizes, backward=True)
-    for algorithm, total in both.total.items():
-        parts = [costs[algorithm] for costs in both.terms.values()]
-        assert total.bytes == sum(part.bytes for part in parts)
-        assert total.seconds == pytest.approx(sum(part.seconds for part in parts))
-        assert total.flops >= forward.total[algorithm].flops
-        assert total.seconds > forward.total[algorithm].seconds
-        assert total.bytes >= forward.total[algorithm].bytes
-
-
 # -- The choice ------------------------------------------------------------------------------------
 
 
-@given(sizes=rectangles)
-def test_the_choice_is_the_fastest(sizes):
-    totals = plan(sizes, backward=True).total
-    assert totals[choose(sizes)].seconds == min(cost.seconds for cost in totals.values())
+@given(queries=lengths, keys=lengths, offset=st.integers(-200, 3000), causal=st.booleans())
+def test_pairs_are_those_of_a_query_that_sees_a_key(queries, keys, offset, causal):
+    seen = np.clip(np.arange(queries) + offset + 1, 0, keys) if causal else keys
+    sizes = Sizes(queries, keys, 8, 8, causal=causal, query_offset=offset)
+    assert sizes.pairs == np.sum(np.broadcast_to(seen, queries))
 
 
-@given(sizes=rectangles)
-def test_what_has_a_state_is_never_naive(sizes):
-    assume(sizes.causal)
-    assert choose(sizes, stateful=True) in ("recurrent", "chunked")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("algorithm", "causal"), ALGORITHMS)
+def test_blocks_are_those_that_are_launched(algorithm, causal, shape, monkeypatch):
+    grids = []
+    monkeypatch.setattr(cuda.Launch, "__call__", lambda launch, *_: grids.append(prod(launch.grid)))
+    sizes = SHAPES[shape]._replace(causal=causal)
+    attention(sizes, algorithm).forward()
+    assert planner.blocks(sizes, algorithm) == grids[-1]
 
 
-@given(sizes=squares)
-def test_crossovers_are_where_the_choice_changes(sizes):
-    (starts, *_) = crossovers(sizes).values()
+@given(sizes=rectangles, more=st.sampled_from(["queries", "keys", "head_dim", "value_dim"]),
+       by=st.integers(1, 300), algorithm=st.sampled_from(ALGORITHMS))  # fmt: skip
+def test_more_takes_no_less_effort(sizes, more, by, algorithm):
+    small = sizes._replace(causal=algorithm[1])
+    large = small._replace(**{more: getattr(small, more) + by})
+    assert planner.effort(large, algorithm[0]) >= planner.effort(small, algorithm[0])
+
+
+@given(sizes=rectangles, processors=st.integers(1, 200), stateful=st.booleans())
+def test_the_choice_is_of_the_least_effort(sizes, processors, stateful):
+    efforts = {x: planner.effort(sizes, x, processors) for x in planner.algorithms(sizes)}
+    if stateful:
+        del efforts["naive"]
+    assert efforts[choose(sizes, processors, stateful)] == min(efforts.values())
+
+
+@given(dim=st.integers(2, 256), heads=st.integers(1, 64))
+def test_crossovers_on_a_cpu_are_a_rule_of_thumb(dim, heads):
+    """Equation (7), whatever the number of heads."""
+    for causal, factor, linear in ((True, 4 / 3, "recurrent"), (False, 2 / 3, "linear")):
+        sizes = Sizes(1, 1, dim, dim, causal, heads=heads)
+        below, above = int(factor * dim) - 1, int(factor * dim) + 1
+        assert choose(sizes._replace(queries=below, keys=below)) == "naive"
+        assert choose(sizes._replace(queries=above, keys=above)) == linear
+
+
+# Multiprocessors: of a T4, an H200.
+@pytest.mark.parametrize(
+    ("heads", "length", "processors", "chosen"),
+    [
+        (8, 4096, 1, "recurrent"),
+        (8, 4096, 132, "chunked"),
+        (8, 512, 132, "naive"),
+        (80, 4096, 132, "chunked"),
+        (96, 4096, 132, "recurrent"),
+        (40, 4096, 40, "recurrent"),
+        (512, 64, 132, "naive"),
+    ],
+)
+def test_a_gpu_is_filled(heads, length, processors, chosen):
+    sizes = Sizes(length, length, 64, 64, causal=True, heads=heads)
+    assert choose(sizes, processors) == chosen
+
+
+@given(sizes=squares, processors=st.sampled_from([1, 40, 132]))
+def test_crossovers_are_where_the_choice_changes(sizes, processors):
+    (starts, *_) = crossovers(sizes, processors=processors).values()
     assert starts[0][0] == 1
-    assert starts[-1][0] < 2000
     assert starts[-1][1] != "naive"
     for (_, before), (start, after) in itertools.pairwise(starts):
-        at = plan(sizes._replace(queries=start, keys=start))
-        assert set(at.choice.values()) == {after} != {before}
+        at = plan(sizes._replace(queries=start, keys=start), processors=processors)
+        assert at["kernelized"] == after != before
+
+
+@given(sizes=rectangles)
+def test_a_plan_has_an_algorithm_for_each_term(sizes):
+    chosen = plan(sizes)
+    assert chosen["kernelized"] == choose(sizes)
+    if sizes.max_distance is None:
+        assert len(chosen) == 1
+    else:
+        naive = chosen["kernelized"] == "naive"
+        assert chosen["relative"] == ("naive" if naive else "linear")
 
 
 def test_features_wider_than_a_kernel_and_no_tokens_at_all():
-    assert choose(Sizes(4096, 4096, 3 * 256, 64, causal=True)) in ("recurrent", "chunked")
-    assert choose(Sizes(0, 0, 64, 64)) in ("naive", "linear")
-    assert choose(Sizes(0, 0, 64, 64, causal=True, max_distance=3)) != "linear"
+    assert choose(Sizes(4096, 4096, 3 * 256, 64, causal=True)) == "recurrent"
+    assert choose(Sizes(0, 0, 64, 64), processors=132) == "naive"
+    assert choose(Sizes(0, 0, 64, 64, causal=True), stateful=True) == "recurrent"
 
 
 def test_a_single_query_over_a_long_past_reads_the_keys_once():

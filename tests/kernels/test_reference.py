@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import CAUSAL
 
 from .. import references
 from ..cases import (
@@ -117,7 +118,7 @@ def complex_step(compute: Reference, problem: Problem, name: str) -> Array:
 
 
 def assert_proven(compute: Reference, case: Case) -> None:
-    problem = case.problem()
+    problem = replace(case, grad=1.0).problem()
     for name, gradient in compute(problem, np.float64).gradients.items():
         proof = complex_step(compute, problem, name)
         size = max(1.0, np.max(np.abs(proof), initial=0.0))
@@ -279,7 +280,7 @@ def test_the_recurrence_is_the_quadratic_form(feature_map: str) -> None:
     g, query, key, value = (rng.normal(size=(2, 2, 9, width)) for width in (4, 3, 3, 4))
     keywords: dict[str, Any] = {"feature_map": feature_map}
     found = reference.linear_recurrence(g, query, key, value, **keywords)
-    keywords["causal"] = True
+    keywords["visible"] = CAUSAL
     *gradients, _ = reference.linear_attention_backward(g, query, key, value, **keywords)
     output = reference.linear_attention(query, key, value, **keywords)
     for x, wanted in zip(found, (output, *gradients), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from minitransformer_kernels import reference, relative
 from minitransformer_kernels.relative import RelativeState, empty_state
+from minitransformer_kernels.visible import CAUSAL, EVERYTHING, Visible
 
 from ..cases import Array, Arrays
+from ..properties import equals_the_reference
+from .operations import FEW, KERNELS, ragged, relative_apply, relative_causal, relative_naive
 
 N, H, E, M = 2, 2, 5, 3
-CAUSAL: dict[str, Any] = {"algorithm": "recurrent", "causal": True}
+RECURRENT: dict[str, Any] = {"algorithm": "recurrent", "visible": CAUSAL}
 ALGORITHMS = [
-    pytest.param(CAUSAL, id="recurrent"),
-    pytest.param({"algorithm": "chunked", "causal": True}, id="chunked"),
-    pytest.param({"algorithm": "naive", "causal": True}, id="naive-causal"),
+    pytest.param(RECURRENT, id="recurrent"),
+    pytest.param({"algorithm": "chunked", "visible": CAUSAL}, id="chunked"),
+    pytest.param({"algorithm": "naive", "visible": CAUSAL}, id="naive-causal"),
     pytest.param({"algorithm": "linear"}, id="linear"),
     pytest.param({"algorithm": "naive"}, id="naive"),
 ]
@@ -63,15 +67,40 @@ def test_every_choice(
     inputs = drawn(70, 4)
     chosen = {"score_map": score_map, "relative_query": relative_query, "guard": guard}
     output, gradients = passes(inputs, **options, **chosen)
-    causal = {"causal": "causal" in options}
-    truth = reference.relative_linear_attention(*inputs.values(), **chosen, **causal)
+    inputs_and_visible = *inputs.values(), options.get("visible", EVERYTHING)
+    truth = reference.relative_linear_attention(*inputs_and_visible, **chosen)
     grad = np.random.default_rng(1).normal(size=output.shape)
-    expected, _ = reference.relative_linear_attention_backward(
-        grad, *inputs.values(), **chosen, **causal
-    )
+    expected, _ = reference.relative_linear_attention_backward(grad, *inputs_and_visible, **chosen)
     assert_allclose(output, truth, rtol=1e-7, atol=1e-9 * np.abs(truth).max())
     for found, x in zip(gradients.values(), expected, strict=True):
         assert_allclose(found, x, rtol=1e-7, atol=1e-9 * np.abs(x).max())
+
+
+@pytest.mark.parametrize("of_scores", ["naive", "linear"])
+@pytest.mark.parametrize(
+    ("kernelized", "causal"),
+    [("naive", True), ("recurrent", True), ("chunked", True), ("naive", False), ("linear", False)],
+)
+def test_each_term_by_an_algorithm_of_its_own(
+    kernelized: str, causal: bool, of_scores: str
+) -> None:
+    operation = relative_causal() if kernelized in ("recurrent", "chunked") else relative_naive()
+    by_term = {"kernelized": kernelized, "relative": of_scores}
+    operation = replace(operation, apply=relative_apply(KERNELS, by_term))
+    equals_the_reference(operation, ragged(operation, FEW, causal))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"kernelized": "naive"}, r"an entry for each term, .* got \['kernelized'\]"),
+        ({"kernelized": "naive", "relative": "chunked"}, "'naive' or 'linear', got 'chunked'"),
+        ({"kernelized": "recurrent", "relative": "naive"}, "'recurrent' needs causal=True"),
+    ],
+)
+def test_terms_that_there_are_not_are_refused(algorithm: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        relative.forward(*drawn(3, 1).values(), algorithm=algorithm)
 
 
 @pytest.mark.parametrize("options", ALGORITHMS)
@@ -80,8 +109,9 @@ def test_only_the_difference_of_positions_counts(options: dict[str, Any], shift:
     """The last queries alone, as far on as they were, give the rows that they gave with all."""
     inputs = drawn(70, 3)
     whole, _ = passes(inputs, **options)
+    visible = options.get("visible", EVERYTHING)._replace(query_offset=shift)
     later, _ = passes(
-        {**inputs, "query": inputs["query"][:, :, shift:]}, **options, query_offset=shift
+        {**inputs, "query": inputs["query"][:, :, shift:]}, **{**options, "visible": visible}
     )
     assert_allclose(later, whole[:, :, shift:], rtol=1e-12, atol=1e-13)
 
@@ -104,7 +134,7 @@ def test_an_embedding_that_no_pair_uses_has_no_gradient(options: dict[str, Any])
     inputs = drawn(4, k)
     _, gradients = passes(inputs, **options)
     used = np.zeros(2 * k + 1, bool)
-    used[k - 3 : k + (1 if options.get("causal") else 4)] = True
+    used[k - 3 : k + (1 if "visible" in options else 4)] = True
     de = gradients["relative_embedding"]
     assert_array_equal(de[:, ~used], 0)
     assert de[:, used].all()
@@ -131,17 +161,16 @@ def test_one_embedding_adds_a_constant_to_every_score(options: dict[str, Any]) -
     q, k = (reference.phi(inputs[name], "elu") for name in ("query", "key"))
     more = np.sum(q * inputs["relative_embedding"], axis=-1, keepdims=True)
     wider = (np.concatenate(x, axis=-1) for x in ((q, more), (k, np.ones_like(more))))
-    expected = reference.linear_attention(
-        *wider, inputs["value"], feature_map="identity", causal="causal" in options
-    )
+    visible = options.get("visible", EVERYTHING)
+    expected = reference.linear_attention(*wider, inputs["value"], visible, feature_map="identity")
     assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_an_empty_state_is_no_state() -> None:
     inputs = drawn(40, 3)
     start = empty_state(N, inputs["key"], inputs["value"], 3)
-    begun = relative.forward(**inputs, **CAUSAL, initial_state=start)
-    fresh = relative.forward(**inputs, **CAUSAL)
+    begun = relative.forward(**inputs, **RECURRENT, initial_state=start)
+    fresh = relative.forward(**inputs, **RECURRENT)
     for x, y in zip((begun[0], *begun[3]), (fresh[0], *fresh[3]), strict=True):
         assert_allclose(x, y, rtol=1e-12, atol=1e-13)
 
@@ -149,7 +178,9 @@ def test_an_empty_state_is_no_state() -> None:
 @pytest.mark.parametrize("k", [0, 1, 3, 40])
 def test_the_window_holds_the_last_values(k: int) -> None:
     inputs = drawn(35, k)
-    *_, state = relative.forward(**inputs, **CAUSAL, key_lengths=np.array([35, 2]))
+    *_, state = relative.forward(
+        **inputs, algorithm="recurrent", visible=CAUSAL._replace(key_lengths=np.array([35, 2]))
+    )
     for n, length in enumerate((35, 2)):
         kept = min(k, length)
         value = inputs["value"][n, :, :length]
@@ -181,7 +212,7 @@ def test_scores_far_from_zero(score_map: str, score: float) -> None:
 def test_one_state_takes_many_steps_unchanged() -> None:
     """A state is never written to: two continuations of one prefix do not disturb each other."""
     inputs = drawn(6, 2)
-    *_, state = relative.forward(**inputs, **CAUSAL)
+    *_, state = relative.forward(**inputs, **RECURRENT)
     kept = [x.copy() for x in state]
     token = [inputs[name][:, :, 0] for name in ("query", "key", "value")]
     first = relative.step(*token, inputs["relative_embedding"], state)
@@ -203,9 +234,12 @@ def state_of(k: int) -> RelativeState:
     [
         ({"relative_embedding": np.ones((H, 4, E))}, r"2k \+ 1 rows.*got 4"),
         ({"algorithm": "linear"}, r"'linear' needs causal=False, got causal=True"),
-        ({"causal": False}, r"'recurrent' needs causal=True, got causal=False"),
+        ({"visible": EVERYTHING}, r"'recurrent' needs causal=True, got causal=False"),
         ({"initial_state": state_of(2)}, r"keeps 2 recent values.* of 7 rows needs 3"),
-        ({"initial_state": state_of(3), "query_offset": -1}, r"query_offset must be 0 or more"),
+        (
+            {"initial_state": state_of(3), "visible": Visible(True, -1)},
+            r"query_offset must be",
+        ),
         ({"initial_state": state_of(3), "algorithm": "naive"}, r"'naive' takes no initial_state"),
         ({"score_map": "relu"}, r"score_map must be one of .*softplus.*got 'relu'"),
         ({"relative_query": "key"}, r"relative_query must be one of .*raw.*got 'key'"),
@@ -213,4 +247,4 @@ def state_of(k: int) -> RelativeState:
 )
 def test_refusals(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        relative.forward(**{**drawn(4, 3), **CAUSAL, **changes})
+        relative.forward(**{**drawn(4, 3), **RECURRENT, **changes})

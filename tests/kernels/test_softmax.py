@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import dropout, reference, softmax
+from minitransformer_kernels import reference, softmax
+from minitransformer_kernels.layers import dropout
+from minitransformer_kernels.visible import CAUSAL
 
 from ..properties import array_library, to_numpy
 
@@ -52,7 +54,7 @@ def factors(device: str, dtype: Any, head_dim: int, value_dim: int, **options: A
     columns = []
     for first in range(0, Lk, value_dim):
         one_hot = xp.broadcast_to(xp.eye(Lk, value_dim, -first, dtype), (N, H, Lk, value_dim))
-        shown, _ = softmax.forward(query, key, one_hot, relative_scores=alike, **options)
+        shown, *_ = softmax.forward(query, key, one_hot, relative_scores=alike, **options)
         columns.append(to_numpy({"output": shown})["output"])
     return Lk * np.concatenate(columns, axis=-1)[..., :Lk]
 
@@ -117,13 +119,13 @@ def test_one_distance_changes_nothing() -> None:
     """With k = 0 all scores of a query rise alike: its weights stay, and its gradient is zero."""
     rng = np.random.default_rng(0)
     query, key, value, g = rng.normal(size=(4, 2, 2, 70, 5))
-    options: dict[str, Any] = {"causal": True, "dropout": 0.2, "seed": 3}
+    options: dict[str, Any] = {"visible": CAUSAL, "dropout": 0.2, "seed": 3}
     options["relative_scores"] = rng.normal(size=(2, 2, 70, 1))
-    output, log_sum_exp = softmax.forward(query, key, value, **options)
-    *_, found = softmax.backward(g, query, key, value, output, log_sum_exp, **options)
+    results = output, *_ = softmax.forward(query, key, value, **options)
+    *_, found = softmax.backward(g, query, key, value, *results, **options)
     np.testing.assert_allclose(found, 0, atol=1e-12)
     kept = reference.dropout_factors((2, 2, 70, 70), 0.2, 3)
-    expected = reference.softmax_attention(query, key, value, causal=True, kept=kept)
+    expected = reference.softmax_attention(query, key, value, CAUSAL, kept=kept)
     np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -142,4 +144,4 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         softmax.forward(x, x, x, **options)
     with pytest.raises(ValueError, match=message):
-        softmax.backward(x, x, x, x, x, np.zeros((1, 1, 2)), **options)
+        softmax.backward(x, x, x, x, x, *np.zeros((2, 1, 1, 2)), **options)

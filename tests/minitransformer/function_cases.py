@@ -128,6 +128,13 @@ def permuted(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return (shape,), {"dims": tuple(draw(st.permutations(range(len(shape)))))}
 
 
+def stretched(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+    """Up to two new dimensions, and some of size 1 repeated; -1 and a 1 keep a size."""
+    shape = draw(shapes)
+    new = draw(st.lists(sides, max_size=2))
+    return (shape,), {"sizes": (*new, *(draw(sides) if n == 1 else -1 for n in shape))}
+
+
 def indexed(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     index = st.sampled_from(
         [
@@ -367,9 +374,9 @@ CASES = [
     ),
     FunctionCase(
         "expand",
-        lambda x: x.unsqueeze(0).expand(2, 3, *[-1] * x.ndim),
-        lambda x: np.broadcast_to(x, (2, 3, *x.shape)),
-        examples(one),
+        lambda x, sizes: x.expand(*sizes),
+        lambda x, sizes: np.tile(x, [new if new > 0 else 1 for new in sizes]),
+        examples(stretched),
     ),
     FunctionCase("squeeze", lambda x: x.unsqueeze(-1).squeeze(-1), np.copy, examples(one)),
     FunctionCase("getitem", F.getitem, lambda x, index: x[index], examples(indexed)),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minitransformer import Tensor, gradcheck
+from minitransformer import Tensor, gradcheck, nn
 from minitransformer import functions as F
 from minitransformer.attention import (
     FourierState,
     LinearState,
     RelativeState,
+    algorithms,
     fourier_linear_attention,
     fourier_linear_attention_step,
     linear_attention,
@@ -22,12 +24,14 @@ from minitransformer.attention import (
     relative_linear_attention_step,
     softmax_attention,
 )
-from minitransformer_kernels import reference
-from minitransformer_kernels.fourier import cosformer
-from minitransformer_kernels.recurrent import TILE
+from minitransformer.attention.linear import LinearAttention
+from minitransformer_kernels import planner, reference
+from minitransformer_kernels.recurrent.fast import TILE
+from minitransformer_kernels.visible import Visible
 from tests import references
 from tests.cases import (
     Arrays,
+    Case,
     Domain,
     Problem,
     Variant,
@@ -36,17 +40,13 @@ from tests.cases import (
     relative_inputs,
     relative_state,
 )
-from tests.kernels.operations import distances, rotation
-from tests.properties import Check, Operation, derive, examine
+from tests.kernels.operations import LINEAR_VARIANTS, SOFTMAX_VARIANTS, distances, rotation
+from tests.properties import Check, Operation, derive, equals_the_reference, examine
 from tests.references import Result
 
-# A few of the kernels' own variants: the tests of the kernels draw all of them.
-SOFTMAX = (Variant("float64", 5, 3), Variant("float32", 12, 8, {"scale": 0.3}))
-LINEAR = (
-    Variant("float64", 5, 3, {"feature_map": "elu", "guard": "clamp"}),
-    Variant("float64", 7, 2, {"feature_map": "identity", "guard": "signed"}),
-    Variant("float32", 16, 7, {"feature_map": "elu", "guard": "add"}),
-)
+# Some of the kernels' own variants: no other kernels are compiled for them.
+SOFTMAX = SOFTMAX_VARIANTS[0], SOFTMAX_VARIANTS[2]
+LINEAR = LINEAR_VARIANTS[:2]
 
 
 INPUTS = ("query", "key", "value")
@@ -110,7 +110,7 @@ def operation(
         name,
         Domain(tiles=(TILE,), **domain),
         through_the_tape(function, names, State, **fixed),
-        truth,
+        references.public(truth),
         step and through_the_step(step, names, State),
         values=("value", *(x for x in State._fields if x not in ("Z", "length"))),
     )
@@ -165,12 +165,87 @@ OPERATIONS = [
         step=fourier_linear_attention_step, return_state=True,
     ),
 ]  # fmt: skip
-CHECKS = [pytest.param(op, check, id=f"{op}-{check}") for op in OPERATIONS for check in derive(op)]
+# What the tape can break; all else it has from the kernels, which `tests.kernels` examines.
+BY_DEFAULT = (
+    "equals_the_reference",
+    "takes_empty_arrays",
+    "ignores_padding",
+    "hands_its_state_over",
+    "packs_like_it_pads",
+    "steps_like_the_whole",
+)
 
 
-@pytest.mark.parametrize(("op", "check"), CHECKS)
+def tape_checks(*operations: Operation) -> list[Any]:
+    """Every check of public functions; by default those that are not of the kernels alone."""
+    return [
+        pytest.param(
+            operation,
+            check,
+            id=f"{operation}-{check}",
+            marks=[] if str(check) in BY_DEFAULT else pytest.mark.nightly,
+        )
+        for operation in operations
+        for check in derive(operation)
+    ]
+
+
+@pytest.mark.parametrize(("op", "check"), tape_checks(*OPERATIONS))
 def test_properties(op: Operation, check: Check, device: str) -> None:
     examine(op.on(device), check)
+
+
+def computes(plan: dict[str, str], function: Any, truth: Any, case: Case, *more: str) -> None:
+    """Check that a function computes what a plan says, and computes it right."""
+    planned = operation("planned", function, truth, {"variants": ()}, *more, algorithm=plan)
+    equals_the_reference(planned, case)
+
+
+# The seed takes sums for the kernelized term where L > 15 = E M (causal) or L L > 15 (both ways),
+# and for the relative one where L > 2k + 5.
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("length", "k"), [(3, 0), (12, 3), (12, 40), (40, 3), (40, 40)])
+def test_what_the_seed_plans_can_be_computed(length: int, k: int, causal: bool) -> None:
+    sizes = planner.Sizes(length, length, 5, 3, causal, max_distance=k)
+    plan = planner.plan(sizes, cost_model="seed")
+    sums = length > 15 if causal else length**2 > 15
+    assert plan["kernelized"] == ("linear" if sums else "naive")
+    assert plan["relative"] == ("linear" if length > 2 * k + 5 else "naive")
+    case = Case(
+        query_length=length, key_length=length, head_dim=5, value_dim=3, causal=causal,
+        **distances(k, "softplus", "feature"), extras=relative_inputs,
+    )  # fmt: skip
+    computes(plan, relative_linear_attention, references.relative, case, "relative_embedding")
+    of_one_term = {"kernelized": plan["kernelized"]}
+    case = replace(case, options=LINEAR[0].options, sizes={}, extras=None)
+    computes(of_one_term, linear_attention, references.linear, case)
+
+
+@pytest.mark.parametrize(("blocks", "chosen"), [(1, "recurrent"), (132, "chunked")])
+def test_auto_knows_the_device(blocks: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight heads are one block each for "recurrent": enough for a CPU, not for an H200."""
+    taken: list[str] = []
+    monkeypatch.setattr(algorithms, "processors", lambda array: blocks)
+    monkeypatch.setattr(
+        LinearAttention, "apply", lambda *inputs, algorithm, **rest: taken.append(algorithm)
+    )
+    x = Tensor(np.zeros((1, 8, 4096, 64), np.float32))
+    linear_attention(x, x, x, causal=True)
+    assert taken == [chosen]
+
+
+def test_a_plan_of_other_terms_is_refused() -> None:
+    inputs = [Tensor(x) for x in FLOATING.values()]
+    with pytest.raises(
+        ValueError, match="an entry for each of 'kernelized', got 'kernelized', 're"
+    ):
+        linear_attention(*inputs, algorithm={"kernelized": "naive", "relative": "naive"})
+    with pytest.raises(
+        ValueError, match=r"algorithm\['relative'\] must be one of 'naive', 'linear'"
+    ):
+        relative(algorithm={"kernelized": "auto", "relative": "recurrent"})
+    with pytest.raises(ValueError, match=r"algorithm must be one of 'auto', .*, got 'x'"):
+        relative(algorithm={"kernelized": "x", "relative": "naive"})
 
 
 def tensors(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -253,7 +328,7 @@ FLOATING = {name: np.ones(shape, np.float32) for name, shape in GOOD.items()}
         (
             {"key": Tensor(np.ones((2, 4, 6, 4), np.float32))},
             ValueError,
-            "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); N, H, E and M are",
+            "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); H, E and M are",
         ),
         (
             {"value": Tensor(np.ones((2, 3, 5, 7), np.float32))},
@@ -303,7 +378,7 @@ def state(e: int = 4, m: int = 7) -> LinearState:
         (
             {"feature_map": "cosine"},
             "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
-            "'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one (N, H, L, D),",
+            "'dpfp', or a function from a Tensor (N, H, L, E) to one (N, H, L, D),",
         ),
         ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
         (
@@ -425,11 +500,6 @@ def fourier(**changed: Any) -> Any:
             {"causal": True, "initial_state": FourierState(*state())},
             "S must have the shape (N=2, H=3, D=12, M=7), got (2, 3, 4, 7)",
         ),
-        (
-            linear_attention,
-            {"causal": True, "return_state": True, "feature_map": "cosformer"},
-            "the features of 'cosformer' depend on positions, which a state does not know; use",
-        ),
     ],
 )
 def test_refusals_of_the_relatives(call: Any, changed: dict[str, Any], message: str) -> None:
@@ -440,18 +510,17 @@ def test_refusals_of_the_relatives(call: Any, changed: dict[str, Any], message: 
     assert str(caught.value).startswith(f"{name.get(call.__name__, call.__name__)}: {message}")
 
 
-def test_cosformer_is_fourier_attention_and_a_feature_map() -> None:
-    """relu features re-weighted by cos(pi (i - j) / 2T), by either road (Qin et al. 2022)."""
-    x = [Tensor(y) for y in np.random.default_rng(0).standard_normal((3, 1, 2, 40, 5))]
-    places = np.arange(40)[None, :, None]
-    wave = map(Tensor, cosformer(4096, heads=2, head_dim=5))
-    for causal in (True, False):
-        by_features = linear_attention(*x, feature_map="cosformer", causal=causal)
-        by_positions = fourier_linear_attention(
-            *x, places, places, *wave, form="cos", feature_map="relu", causal=causal
-        )
-        wave = map(Tensor, cosformer(4096, heads=2, head_dim=5))
-        np.testing.assert_allclose(by_features.numpy(), by_positions.numpy(), rtol=1e-9)
+@pytest.mark.parametrize("causal", [True, False])
+def test_cosformer_is_a_fourier_attention(causal: bool) -> None:
+    """relu features re-weighted by cos(pi (i - j) / 2T), as Qin et al. 2022 have them by rows."""
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 40, 5))
+    rows = (reference.cosformer(x, np.arange(40), 50) for x in (q, k))
+    seen = Visible(causal=causal)
+    expected = reference.linear_attention(*rows, v, seen, feature_map="identity")
+    variant = nn.CosFormerAttention(longest=50)
+    variant.prepare(2, 5)
+    output = variant(*map(Tensor, (q, k, v)), causal=causal)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -470,7 +539,7 @@ def test_a_function_of_ones_own_is_a_feature_map(causal: bool) -> None:
     assert gradcheck(attend, [*inputs, weight], elementwise=False, directions=4)
     q, k = (np.exp(x.numpy() @ weight.numpy()) for x in inputs[:2])
     expected = reference.linear_attention(
-        q, k, inputs[2].numpy(), feature_map="identity", causal=causal
+        q, k, inputs[2].numpy(), Visible(causal), feature_map="identity"
     )
     np.testing.assert_allclose(attend(*inputs, weight).numpy(), expected, rtol=1e-10)
 
@@ -490,7 +559,7 @@ def test_a_token_far_from_zero_steps_like_the_whole() -> None:
         np.testing.assert_allclose(output.numpy(), whole[:, :, i], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("feature_map", ["favor", "dpfp", "cosformer", "relu"])
+@pytest.mark.parametrize("feature_map", ["favor", "dpfp", "relu"])
 def test_maps_of_rows_pack_like_they_pad(feature_map: str) -> None:
     x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 50, 6)))
     packed = linear_attention(

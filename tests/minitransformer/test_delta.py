@@ -11,13 +11,13 @@ from minitransformer import Tensor, gradcheck, nn
 from minitransformer import functions as F
 from minitransformer.attention import DeltaState, delta_attention, delta_attention_step
 from minitransformer_kernels import reference
-from minitransformer_kernels.delta import TILE
+from minitransformer_kernels.delta.fast import TILE
 from tests import references
 from tests.cases import Array, Domain, Variant, delta_inputs, delta_state
-from tests.properties import Check, Operation, derive, examine
+from tests.properties import Check, Operation, examine
 
 from .models import float64, normal
-from .test_attention import INPUTS, through_the_step, through_the_tape
+from .test_attention import INPUTS, tape_checks, through_the_step, through_the_tape
 
 NAMES = (*INPUTS, "beta")
 GIVEN = {"feature_map": "identity", "normalize": "none"}
@@ -36,16 +36,16 @@ OPERATION = Operation(
         extras=delta_inputs, states=delta_state,
     ),
     through_the_tape(delta_attention, NAMES, DeltaState, return_state=True),
-    lambda problem, dtype: references.delta(made(problem), dtype),
+    references.public(lambda problem, dtype: references.delta(made(problem), dtype)),
     through_the_step(delta_attention_step, NAMES, DeltaState),
     values=("value", "W"),
     exempt=("preserves_a_constant_value",),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("check", derive(OPERATION), ids=str)
-def test_properties(check: Check, device: str) -> None:
-    examine(OPERATION.on(device), check)
+@pytest.mark.parametrize(("op", "check"), tape_checks(OPERATION))
+def test_properties(op: Operation, check: Check, device: str) -> None:
+    examine(op.on(device), check)
 
 
 def token_inputs(length: int = 6) -> list[Tensor]:
@@ -159,10 +159,6 @@ def test_across_to_a_sequence_all_of_it_is_written_before_it_is_read() -> None:
         (
             {"initial_state": DeltaState(Tensor(np.ones((1, 2, 3, 4))))},
             "W must have the shape (N=1, H=2, E=3, M=3), got (1, 2, 3, 4)",
-        ),
-        (
-            {"feature_map": "cosformer", "return_state": True},
-            "the features of 'cosformer' depend on positions, which a state does not know; use",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from minitransformer.tasks.digits import (
 )
 from minitransformer.tasks.graph import GraphTask, neighbourhood, squared_distances
 from minitransformer.tasks.perceiver import PerceiverTask, distort, looks
-from minitransformer.training import Recipe, Trainer
+from minitransformer.training.loop import Recipe, Trainer
 
 SPLIT = load_split()
 SOME = SPLIT.held_out.images[:5]
@@ -130,6 +130,7 @@ def test_loss_and_accuracy_are_those_of_the_labels(task: DigitsTask, attention: 
     batch = task.draw(np.random.default_rng(1), 30)
     loss, accuracy = task.loss(model, batch)
     logits = task.logits(model, batch.images, batch.chosen).numpy().astype(np.float64)
+    assert logits.shape == (30, 10), "a logit for each digit, and no more"
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     right = shares[np.arange(30), batch.labels]
     assert loss.item() == pytest.approx(-np.log(right).mean(), rel=1e-5)

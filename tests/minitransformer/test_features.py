@@ -12,22 +12,16 @@ import pytest
 from minitransformer import Tensor, gradcheck, manual_seed, nn
 from minitransformer import functions as F
 from minitransformer.attention import linear_attention, linear_attention_step, softmax_attention
-from minitransformer.features import (
-    DPFP,
-    CosFormer,
-    Favor,
-    FeatureMap,
-    apply_feature_map,
-    row_map,
-)
+from minitransformer.attention.features import row_features
+from minitransformer.nn import DPFP, Favor, FeatureMap
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
 
 N, H, L, E, M = 2, 2, 5, 4, 3
 
 MAPS: dict[str, Callable[[], Any]] = {
     "favor": lambda: Favor(E, 6, seed=1),
     "dpfp": lambda: DPFP(nu=1),
-    "cosformer": lambda: CosFormer(longest=9),
     "own": lambda: lambda x: F.relu(x) + 0.1,
 }
 
@@ -38,14 +32,12 @@ def drawn(*widths: int, seed: int = 0) -> list[Tensor]:
     return [Tensor(rng.normal(size=(N, H, L, width))) for width in widths]
 
 
-def features(feature_map: Any, x: Tensor, first: int = 0) -> np.ndarray:
+def features(feature_map: Any, x: Tensor) -> np.ndarray:
     """What the map should give, in plain NumPy."""
     if isinstance(feature_map, Favor):
         return reference.favor(x.numpy(), feature_map.projection.numpy())
     if isinstance(feature_map, DPFP):
         return reference.dpfp(x.numpy(), feature_map.nu)
-    if isinstance(feature_map, CosFormer):
-        return reference.cosformer(x.numpy(), first + np.arange(x.shape[2]), feature_map.longest)
     return np.maximum(x.numpy(), 0) + 0.1
 
 
@@ -53,8 +45,8 @@ def features(feature_map: Any, x: Tensor, first: int = 0) -> np.ndarray:
 def test_features_are_those_of_the_reference(name: str) -> None:
     (x,) = drawn(E)
     feature_map = MAPS[name]()
-    found = apply_feature_map("test", feature_map, x, 2)
-    np.testing.assert_allclose(found.numpy(), features(feature_map, x, 2), rtol=1e-6)
+    found = row_features("test", feature_map, x)
+    np.testing.assert_allclose(found.numpy(), features(feature_map, x), rtol=1e-6)
     if isinstance(feature_map, FeatureMap):
         assert found.shape == (N, H, L, feature_map.dim(E))
 
@@ -63,13 +55,13 @@ def test_features_are_those_of_the_reference(name: str) -> None:
 def test_gradients(name: str) -> None:
     (x,) = drawn(E)
     feature_map = MAPS[name]()
-    gradcheck(lambda x: apply_feature_map("test", feature_map, x), [x])
+    gradcheck(lambda x: row_features("test", feature_map, x), [x])
 
 
 def test_gradients_of_favor_for_queries_and_with_a_learned_projection() -> None:
     (x,) = drawn(E)
     favor = Favor(E, 6, seed=1)
-    gradcheck(lambda x: favor(x, query=True), [x])
+    gradcheck(lambda x: favor.scaled(x), [x])
     favor.projection.requires_grad = True
     cotangent = np.random.default_rng(1).normal(size=(N, H, L, 6))
     favor(x).backward(cotangent)
@@ -89,16 +81,15 @@ def test_attention_goes_on_with_the_features(name: str, causal: bool) -> None:
     output = linear_attention(
         query, key, value, feature_map=feature_map, causal=causal, query_offset=offset
     )
-    rows = features(feature_map, query, offset), features(feature_map, key)
+    rows = features(feature_map, query), features(feature_map, key)
     wanted = reference.linear_attention(
-        *rows, value.numpy(), feature_map="identity", causal=causal, query_offset=offset
+        *rows, value.numpy(), Visible(causal, offset), feature_map="identity"
     )
     np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["favor", "dpfp"])
+@pytest.mark.parametrize("name", MAPS)
 def test_decoding_gives_the_rows_of_the_whole(name: str) -> None:
-    """Maps that do not look at positions can be taken a token at a time."""
     query, key, value = drawn(E, E, M)
     feature_map, state, rows = MAPS[name](), None, []
     for i in range(L):
@@ -113,8 +104,8 @@ def test_a_scale_for_each_query_cancels_in_attention() -> None:
     query, key, value = drawn(E, E, M)
     favor = Favor(E, 6, seed=1)
     outputs = [
-        linear_attention(favor(query, query=scaled), favor(key), value, feature_map="identity")
-        for scaled in (False, True)
+        linear_attention(rows, favor(key), value, feature_map="identity")
+        for rows in (favor(query), favor.scaled(query))
     ]
     np.testing.assert_allclose(outputs[0].numpy(), outputs[1].numpy(), rtol=1e-5)
 
@@ -135,22 +126,18 @@ def test_favor_attention_comes_near_to_softmax_attention() -> None:
     assert 2.4 < few / many < 6.5
 
 
-def test_names() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_names(dtype: Any) -> None:
     """By name, keys and queries share one map, whose defaults never change."""
-    query, key, value = drawn(E, E, M)
-    for name in ("favor", "dpfp", "cosformer"):
-        by_name = linear_attention(query, key, value, feature_map=name)
-        by_hand = linear_attention(query, key, value, feature_map=row_map(name, E))
+    inputs = [x.to(dtype=dtype) for x in drawn(E, E, M)]
+    for name, feature_map in (("favor", Favor(E, seed=0)), ("dpfp", DPFP())):
+        by_name = linear_attention(*inputs, feature_map=name)
+        by_hand = linear_attention(*inputs, feature_map=feature_map)
         np.testing.assert_array_equal(by_name.numpy(), by_hand.numpy())
-    row_map("favor", E).redraw()
-    again = linear_attention(query, key, value, feature_map="favor")
-    np.testing.assert_array_equal(
-        again.numpy(), linear_attention(query, key, value, feature_map=row_map("favor", E)).numpy()
-    )
 
 
 def test_enough_features_by_default() -> None:
-    assert [row_map("favor", e).dim(e) for e in (1, 8, 16, 32, 64, 256)] == [
+    assert [Favor(e).dim(e) for e in (1, 8, 16, 32, 64, 256)] == [
         8, 24, 48, 112, 256, 256,
     ]  # fmt: skip
 
@@ -181,15 +168,6 @@ def test_redraw_follows_its_seed_or_the_engine() -> None:
     np.testing.assert_array_equal(Favor(4, 6).projection.numpy(), first)
 
 
-def test_cosformer_takes_the_position_of_each_row() -> None:
-    (x,) = drawn(E)
-    cosformer = CosFormer(longest=9)
-    anywhere = cosformer(x, np.array([3, 0, 1, 8, 2])).numpy()
-    for row, position in enumerate([3, 0, 1, 8, 2]):
-        alone = cosformer(x[:, :, row : row + 1], position).numpy()
-        np.testing.assert_allclose(anywhere[:, :, row], alone[:, :, 0])
-
-
 X = Tensor(np.zeros((N, H, L, E), np.float32))
 
 
@@ -197,38 +175,37 @@ X = Tensor(np.zeros((N, H, L, E), np.float32))
     ("call", "error", "message"),
     [
         (
-            lambda: apply_feature_map("asked", "fourier", X),
+            lambda: row_features("asked", "fourier", X),
             ValueError,
             "asked: feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', "
-            "'favor', 'dpfp', 'cosformer', or a function from a Tensor (N, H, L, E) to one",
+            "'favor', 'dpfp', or a function from a Tensor (N, H, L, E) to one",
         ),
         (
-            lambda: apply_feature_map("asked", 3, X),
+            lambda: row_features("asked", 3, X),
             TypeError,
-            "asked: feature_map must be a name, a FeatureMap or a function from a Tensor",
+            "asked: feature_map must be a name or a function from a Tensor",
         ),
         (
-            lambda: apply_feature_map("asked", lambda x: x.numpy(), X),
+            lambda: row_features("asked", lambda x: x.numpy(), X),
             TypeError,
             "asked: feature_map <lambda> must return a Tensor, got ndarray; compute with",
         ),
         (
-            lambda: apply_feature_map("asked", lambda x: x.sum(dim=2), X),
+            lambda: row_features("asked", lambda x: x.sum(dim=2), X),
             ValueError,
             "asked: feature_map <lambda> must return the shape (2, 2, 5, D), D features for each "
             "row of (2, 2, 5, 4), got (2, 2, 4)",
         ),
         (
-            lambda: apply_feature_map("asked", lambda x: x.transpose(1, 2), X),
+            lambda: row_features("asked", lambda x: x.transpose(1, 2), X),
             ValueError,
             "asked: feature_map <lambda> must return the shape (2, 2, 5, D)",
         ),
         (
-            lambda: apply_feature_map("asked", lambda x: x.to(dtype=np.float64), X),
+            lambda: row_features("asked", lambda x: x.to(dtype=np.float64), X),
             ValueError,
             "asked: feature_map <lambda> must return float32 on cpu, as it was given, got float64",
         ),
-        (lambda: row_map("elu", 4), ValueError, "row_map: name must be one of 'favor', 'dpfp'"),
         (
             lambda: Favor(8)(X),
             ValueError,
@@ -243,18 +220,7 @@ X = Tensor(np.zeros((N, H, L, E), np.float32))
             ValueError,
             "DPFP: x must be floating (N, H, L, E), got float32 (2,",
         ),
-        (lambda: CosFormer(0), ValueError, "CosFormer: longest must be a whole number above 0"),
-        (
-            lambda: CosFormer(4)(X),
-            ValueError,
-            "CosFormer: positions must be below longest=4, got 4: keys that far away would get",
-        ),
-        (
-            lambda: CosFormer(9)(X, np.arange(3)),
-            ValueError,
-            "CosFormer: first must be one position or one for each of the 5 rows, got the shape",
-        ),
-        (lambda: FeatureMap()(X), NotImplementedError, "FeatureMap does not override features"),
+        (lambda: FeatureMap()(X), NotImplementedError, "FeatureMap does not override forward"),
     ],
 )
 def test_refusals(call: Callable[[], Any], error: type[Exception], message: str) -> None:

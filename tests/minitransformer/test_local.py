@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from minitransformer import Tensor, nn, no_grad
 from minitransformer.attention import local_attention, softmax_attention
 from minitransformer.generation import generate
-from minitransformer.nn.variants import KeyValueCache
+from minitransformer.nn.variant import KeyValueCache
 from minitransformer_kernels.recurrent import LinearState
-from minitransformer_kernels.softmax import TILE
+from minitransformer_kernels.softmax.fast import TILE
 from tests import references
 from tests.cases import Array, Domain, Variant
-from tests.properties import Check, Operation, derive, examine
+from tests.properties import Check, Operation, examine
 
 from .models import language_model, normal, some_tokens
-from .test_attention import INPUTS, through_the_tape
+from .test_attention import INPUTS, tape_checks, through_the_tape
 from .test_generation import greedily
 
 PATTERN = {"window": 9, "stride": 7, "num_global": 2, "global_queries": 3}
@@ -28,19 +28,14 @@ OPERATION = Operation(
     "local",
     Domain((Variant("float64", 5, 3, PATTERN),), (TILE,)),
     through_the_tape(local_attention, INPUTS, LinearState),
-    lambda problem, dtype: without_log_sum_exp(references.local(problem, dtype)),
+    references.public(references.softmax),
     exempt=("ignores_the_order_of_keys",),
 )
 
 
-def without_log_sum_exp(result: references.Result) -> references.Result:
-    """What the tape returns of a reference's result."""
-    return references.Result({"output": result.outputs["output"]}, result.gradients)
-
-
-@pytest.mark.parametrize("check", derive(OPERATION), ids=str)
-def test_properties(check: Check, device: str) -> None:
-    examine(OPERATION.on(device), check)
+@pytest.mark.parametrize(("op", "check"), tape_checks(OPERATION))
+def test_properties(op: Operation, check: Check, device: str) -> None:
+    examine(op.on(device), check)
 
 
 def tokens(length: int, seed: int = 0) -> list[Array]:

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from minitransformer import Tensor, gradcheck, multi_head
+from minitransformer import Tensor, manual_seed, multi_head, nn
 from minitransformer import functions as F
 from minitransformer.attention import softmax_attention
-from minitransformer.functions.multi_head import MultiHeadAttention
-from minitransformer.multi_head import Weights
+from minitransformer.attention.multi_head import Weights
 from minitransformer_kernels import reference, softmax
+from minitransformer_kernels.visible import Visible
+
+from .models import check_gradients
 
 Array = Any  # where one is optional, too: the tests say which are None
 Passes = tuple[Array, list[Array], Weights]  # Y, the gradients of the data and the weights
@@ -128,8 +130,7 @@ def truth(case: Problem, kept: Array = None) -> Passes:
     biases: list[Any] = [0 if bias is None else bias for bias in case.weights.biases]
     visible = dict(case.options)
     heads, alpha = visible.pop("num_heads"), visible.pop("alpha", None)
-    nothing: Any = {"causal": False, "query_offset": 0, "query_lengths": None, "key_lengths": None}
-    seen = reference.visible(x[0][:, None], x[1][:, None], **{**nothing, **visible})
+    seen = Visible(**visible).mask(x[0][:, None], x[1][:, None])
     y = np.zeros_like(case.cotangent) + biases[3]
     data = [np.zeros_like(each) for each in x]
     grads = [np.zeros_like(weight) for weight in (w_q, w_k, w_v, w_o)]
@@ -202,19 +203,49 @@ def test_the_passes_are_the_definitions(case: Problem) -> None:
     assert_same(passes(case), truth(case))
 
 
+def layer_of(case: Problem) -> nn.MultiHeadAttention:
+    """A layer with the weights of a problem."""
+    w, options = case.weights, case.options
+    alpha = options.get("alpha")
+    layer = nn.MultiHeadAttention(
+        len(w.query),
+        options["num_heads"],
+        attention=nn.SoftmaxAttention(None if alpha is None else 1 / alpha),
+        value_head_dim=len(w.value) // options["num_heads"],
+        dropout=options.get("dropout", 0.0),
+        **{f"{name}_dim": getattr(w, name).shape[1] for name in ("query", "key", "value")},
+        out_dim=len(w.out),
+    )
+    for name in ("query", "key", "value", "out"):
+        projection, bias = getattr(layer, f"{name}_projection"), getattr(w, f"{name}_bias")
+        projection.weight = nn.Parameter(getattr(w, name))
+        projection.bias = None if bias is None else nn.Parameter(bias)
+    return layer
+
+
+VISIBLE = "causal", "query_offset", "query_lengths", "key_lengths"
+
+
 @given(problems())
-def test_the_tape_sees_the_same_gradients(case: Problem) -> None:
+def test_the_layer_sees_the_same_gradients(case: Problem) -> None:
     """All gradients at once, and those of the weights alone, for which no data's are computed."""
     y, data, weights = passes(case)
+    visible = {name: x for name, x in case.options.items() if name in VISIBLE}
     for learned in (True, False):
         inputs = [None if x is None else Tensor(x, requires_grad=learned) for x in case.inputs]
-        own = [None if x is None else Tensor(x, requires_grad=True) for x in case.weights]
-        output = MultiHeadAttention.apply(*inputs, *own, **case.options)
+        layer = layer_of(case)
+        output = layer(*inputs, **visible)
         output.backward(case.cotangent)
         np.testing.assert_array_equal(output.numpy(), y)
-        for x, gradient in zip([*inputs, *own], [*data, *weights], strict=True):
-            if x is not None and x.requires_grad:
+        for x, gradient in zip(inputs, data, strict=True):
+            if learned and x is not None:
                 np.testing.assert_array_equal(gradient_of(x), gradient)
+        for name, gradient in zip(Weights._fields, weights, strict=True):
+            projection = getattr(layer, f"{name.removesuffix('_bias')}_projection")
+            own = projection.bias if name.endswith("_bias") else projection.weight
+            assert (own is None) == (gradient is None)
+            if own is not None:
+                np.testing.assert_array_equal(gradient_of(own), gradient)
 
 
 @given(problems())
@@ -303,15 +334,13 @@ def test_the_seed_decides_what_is_dropped() -> None:
 
 def test_gradients_with_dropout_by_differences() -> None:
     case = problem("memory", lengths=(3, 4), dropout=0.3)
+    layer = layer_of(case)
 
-    def function(*tensors: Tensor) -> Tensor:
-        query, key, *weights = tensors
-        options = {**case.options, "seed": 7}
-        output: Tensor = MultiHeadAttention.apply(query, key, None, *weights, **options)
-        return output
+    def attend(layer: nn.MultiHeadAttention, query: Tensor, key: Tensor) -> Tensor:
+        manual_seed(7)
+        return layer(query, key)
 
-    arrays = [*case.inputs[:2], *case.weights]
-    assert gradcheck(function, arrays, step=1e-6, elementwise=False, directions=5)
+    check_gradients(layer, attend, *case.inputs[:2])
 
 
 def test_a_query_that_sees_nothing_gives_the_bias_alone() -> None:
@@ -338,18 +367,15 @@ MISTAKES = {
         "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
         "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
     ),
-    "out_bias_missing": ("output += weights.out_bias", "pass"),
-    "bias_of_one_row": (
-        "biases.append(by_rows.sum(axis=0))\n    by_rows",
-        "biases.append(by_rows[0])\n    by_rows",
-    ),
+    "out_bias_missing": ("output += bias", "pass"),
+    "bias_of_one_row": ("by_rows.sum(axis=0)", "by_rows[0]"),
     "out_weights_of_another_sequence": (
-        "rows(_side_by_side(saved.output))",
-        "rows(_side_by_side(saved.output[::-1]))",
+        "_side_by_side(saved.output))",
+        "_side_by_side(saved.output[::-1]))",
     ),
     "keys_length_of_queries": (
-        '"key_lengths": lengths_of(name, "key_lengths", key_lengths',
-        '"key_lengths": lengths_of(name, "key_lengths", query_lengths',
+        'lengths_of(name, "key_lengths", key_lengths',
+        'lengths_of(name, "key_lengths", query_lengths',
     ),
     "shared_gradient_of_one": (
         "product(joint, _stacked(saved.weights.of_inputs[part]))  # (10)",
@@ -362,8 +388,8 @@ def with_mistake(old: str, new: str) -> ModuleType:
     """A copy of the module in which a text that occurs once is another."""
     source = inspect.getsource(multi_head)
     assert source.count(old) == 1, f"the text to replace must occur once: {old!r}"
-    copy = ModuleType("minitransformer.multi_head_with_mistake")
-    copy.__package__ = "minitransformer"
+    copy = ModuleType("minitransformer.attention.multi_head_with_mistake")
+    copy.__package__ = "minitransformer.attention"
     exec(compile(source.replace(old, new), "<mistake>", "exec"), vars(copy))
     return copy
 

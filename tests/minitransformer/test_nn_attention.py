@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, no_grad
-from minitransformer.attention_weights import recorded_weights
-from minitransformer.nn import MultiHeadAttention
-from minitransformer.nn import variants as hook
-from minitransformer.nn.variants import AttentionVariant, KeyValueCache, LinearAttention
+from minitransformer.nn import LinearAttention, MultiHeadAttention, recorded_weights
+from minitransformer.nn import variant as hook
+from minitransformer.nn.variant import AttentionVariant, KeyValueCache
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
 from tests.cases import Array
 
 from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
@@ -41,8 +41,10 @@ def attended(
         whole = x @ projection.weight.numpy().T + bias
         return np.split(whole, layer.num_heads, axis=-1)[head][:, None]
 
-    linear = isinstance(layer.attention, LinearAttention)
-    attend = reference.linear_attention if linear else reference.softmax_attention
+    attend: Any = reference.softmax_attention
+    if isinstance(layer.attention, LinearAttention):
+        attend = reference.linear_attention
+    options = {"visible": Visible(**options)}
     heads = [
         attend(
             projected(query, layer.query_projection, head),
@@ -123,36 +125,6 @@ def test_out_dropout_is_on_the_output_and_in_training_only() -> None:
     np.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-5)
 
 
-class OtherSoftmax(nn.SoftmaxAttention):
-    """Softmax attention that goes the way of the other variants."""
-
-
-@pytest.mark.parametrize("scale", [None, 0.3, 0.0])
-@pytest.mark.parametrize("inputs", ["self", "shared", "memory", "separate", "concatenated"])
-def test_three_passes_equal_a_variant_between_projections(inputs: str, scale: Any) -> None:
-    widths: Any = WIDTHS if inputs in ("separate", "concatenated") else {}
-    layer = float64(MultiHeadAttention(8, 2, attention=OtherSoftmax(scale), **widths))
-    x, y = normal(2, 3, 4, 8)
-    arrays = {
-        "self": [x],
-        "shared": [x, x, x],
-        "memory": [x, y],
-        "separate": [normal(3, 4, 5), normal(3, 4, 6), normal(3, 4, 7)],
-        "concatenated": [normal(3, 4, 18)],
-    }[inputs]
-    results = []
-    for variant in (layer.attention, nn.SoftmaxAttention(scale)):
-        layer.attention = variant
-        layer.zero_grad()
-        tensors = {id(array): Tensor(array, requires_grad=True) for array in arrays}
-        output = layer(*(tensors[id(array)] for array in arrays), causal=True, query_offset=1)
-        output.backward(normal(*output.shape))
-        leaves: Any = *tensors.values(), *layer.parameters()
-        results.append([output.numpy(), *(leaf.grad.numpy() for leaf in leaves)])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
-
-
 def test_dropout_is_on_the_weights_and_in_training_only() -> None:
     manual_seed(0)
     layer = float64(MultiHeadAttention(8, 2, dropout=0.5))
@@ -168,16 +140,6 @@ def test_dropout_is_on_the_weights_and_in_training_only() -> None:
     samples = np.stack([layer(x).numpy() for _ in range(400)])
     standard_error = samples.std(axis=0) / 20
     assert np.all(abs(samples.mean(axis=0) - whole) < 5 * standard_error)
-
-
-def test_dropout_of_a_variant_of_ones_own_reaches_it() -> None:
-    layer = float64(MultiHeadAttention(8, 2, attention=OtherSoftmax(), dropout=0.5))
-    x = Tensor(normal(2, 5, 8))
-    manual_seed(0)
-    output = layer(x).numpy()
-    layer.attention = nn.SoftmaxAttention()
-    manual_seed(0)
-    np.testing.assert_allclose(layer(x).numpy(), output, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("variant", ["softmax", "linear"])
@@ -198,13 +160,12 @@ def test_weights_on_request(variant: str) -> None:
     def heads(array: Array, projection: nn.Linear) -> Array:
         return projection(Tensor(array)).numpy().reshape(2, -1, 2, 3).swapaxes(1, 2)
 
-    definition: Any = {"softmax": reference.softmax_attention, "linear": reference.linear_attention}
-    expected = definition[variant](
-        heads(x, layer.query_projection),
-        heads(y, layer.key_projection),
-        np.broadcast_to(np.eye(11), (2, 2, 11, 11)),
-        **visible,
-    )
+    q, k = heads(x, layer.query_projection), heads(y, layer.key_projection)
+    identity = np.broadcast_to(np.eye(11), (2, 2, 11, 11))
+    if variant == "softmax":
+        expected = reference.softmax_attention(q, k, identity, Visible(**visible))
+    else:
+        expected = reference.linear_attention(q, k, identity, Visible(**visible))
     np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 

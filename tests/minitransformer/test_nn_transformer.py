@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, no_grad
+from minitransformer import functions as F
 from minitransformer.nn.module import Module
 from minitransformer.nn.positions import sinusoids
 from minitransformer.nn.transformer import Residual
@@ -66,6 +67,64 @@ def test_a_decoder_layer_attends_to_itself_then_across(options: dict[str, Any]) 
     hidden = framed(layer.feed_forward.residual, hidden, layer.feed_forward.layers)
     actual = layer(x, memory, memory_lengths=[3, 1]).numpy()
     np.testing.assert_allclose(actual, hidden.numpy(), rtol=1e-12)
+
+
+ENCODER_DROPS = "self_attention.out_dropout", "feed_forward.layers.2", "feed_forward.layers.4"
+DECODER_DROPS = "cross_attention.out_dropout", *ENCODER_DROPS
+
+
+@pytest.mark.parametrize("place", DECODER_DROPS)
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+def test_each_dropout_of_a_layer(kind: Any, place: str) -> None:
+    """One place drops, the others do not: the layer is what its parts are, with a mask there."""
+    decoder = kind is nn.TransformerDecoderLayer
+    layer = float64(kind(8, 2, **small_options(dropout=0.4)))
+    drops = {path: x for path, x in layer.named_modules() if isinstance(x, nn.Dropout)}
+    places = DECODER_DROPS if decoder else ENCODER_DROPS
+    assert {path: x.p for path, x in drops.items()} == dict.fromkeys(places, 0.4)
+    for path, module in drops.items():
+        module.p = 0.4 * (path == place)
+    x, memory = Tensor(normal(2, 5, 8)), Tensor(normal(2, 3, 8))
+
+    manual_seed(0)
+    actual = layer(x, memory) if decoder else layer(x, causal=True)
+    layer.eval()
+    manual_seed(0)
+
+    def drop(at: str, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.4) if at == place else x
+
+    def attend(x: Tensor) -> Tensor:
+        return drop("self_attention.out_dropout", layer.self_attention(x, causal=True))
+
+    def feed_forward(x: Tensor) -> Tensor:
+        first, bend, _, second, _ = layer.feed_forward.layers
+        hidden = drop("feed_forward.layers.2", bend(first(x)))
+        return drop("feed_forward.layers.4", second(hidden))
+
+    hidden = framed(layer.self_residual if decoder else layer.residual, x, attend)
+    if decoder:
+        across = "cross_attention.out_dropout"
+        hidden = framed(
+            layer.cross_residual, hidden, lambda x: drop(across, layer.cross_attention(x, memory))
+        )
+    expected = framed(layer.feed_forward.residual, hidden, feed_forward)
+    np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=1e-12)
+
+
+def test_dropout_of_what_enters_a_model() -> None:
+    model = float64(language_model(dropout=0.4))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.4 * (module is model.embedding.dropout)
+    tokens = some_tokens(2, 5)
+    manual_seed(0)
+    actual = model(tokens).numpy()
+    model.eval()
+    manual_seed(0)
+    embedded = F.dropout(model.embedding(tokens), 0.4)
+    expected = model.head(model.decoder(embedded, causal=True)).numpy()
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_pre_norm_stacks_normalize_what_leaves_them() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, random
-from minitransformer.attention_weights import recorded_weights
+from minitransformer.nn import recorded_weights
 from tests.cases import Array
 
 from .models import check_gradients, float64, normal
@@ -427,11 +427,11 @@ Y = Tensor(normal(2, 6, C))
         ),
         (
             lambda: perceiver(cross_heads=3, norm="post"),
-            "ThreeProjections: dim must be a multiple of num_heads, got 8 and 3",
+            "MultiHeadAttention: embed_dim must be a multiple of num_heads, got 8 and 3",
         ),
         (lambda: perceiver(activation="sine"), "activation must be one of 'relu', 'gelu', got"),
-        (lambda: perceiver(attention="none"), "attention must be one of 'softmax', "),
-        (lambda: perceiver(cross_attention="none"), "attention must be one of 'softmax', "),
+        (lambda: perceiver(attention="none"), "attention must be one of 'cosformer', "),
+        (lambda: perceiver(cross_attention="none"), "attention must be one of 'cosformer', "),
         (
             lambda: perceiver()(Tensor(normal(2, 2, 3, C))),
             "Perceiver: inputs must be (B, M, 5), got (2, 2, 3, 5); flatten what has dimensions, "

@@ -9,11 +9,14 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from minitransformer.checkpoint import CheckpointError
-from minitransformer.plots import plot_attention, plot_looks, plot_neighbours, plot_training
-from minitransformer.tasks import AttentionMap
+from minitransformer.tasks.copy import AttentionMap
+from minitransformer.tasks.copy.picture import plot_attention
 from minitransformer.tasks.graph import Neighbourhood
+from minitransformer.tasks.graph.picture import plot_neighbours
 from minitransformer.tasks.perceiver import Look
+from minitransformer.tasks.perceiver.picture import plot_looks
+from minitransformer.training import CheckpointError
+from minitransformer.training.curves import plot_training
 
 BLUE, VERMILION, ORANGE = (0, 114, 178), (213, 94, 0), (230, 159, 0)
 DARKEST = (8, 48, 107)

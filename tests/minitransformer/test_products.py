@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitransformer import Tensor
 from minitransformer.functions import products
 from minitransformer.functions.arithmetic import product
-from minitransformer_kernels.cpu import pool
+from minitransformer_kernels.cpu.runtime import pool
 
 THREADS, ROWS, WORTH = "MINITRANSFORMER_NUM_THREADS", 3, 40
 BATCHES = [((), ()), ((5,), (5,)), ((7, 2), (7, 2)), ((4,), ()), ((), (4,)), ((3, 1), (2,))]

@@ -87,7 +87,7 @@ def test_the_engines_seed_decides_what_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"dropout": 1.0}, ValueError, "dropout must be a probability with 0 <= dropout < 1, got"),
+        ({"dropout": 1.0}, ValueError, "dropout must be a probability in [0, 1), got"),
         ({"dropout": 0.1, "seed": -1}, ValueError, "seed must be from 0 to 2^63 - 1, got -1"),
         ({"dropout": 0.1, "seed": 1.5}, TypeError, "seed must be a whole number, got 1.5"),
         (

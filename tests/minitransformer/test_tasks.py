@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn
-from minitransformer.attention_weights import recorded_weights
+from minitransformer.nn import recorded_weights
 from minitransformer.tasks.copy import (
     SEPARATOR,
     CopyBatch,
@@ -22,6 +22,7 @@ from minitransformer.tasks.copy import (
     parse_sequence,
 )
 from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
 
 RNG = np.random.default_rng(5)
 TASK = CopyTask(length=6, layers=2, heads=3, head_dim=16)
@@ -56,6 +57,12 @@ def test_padding_changes_neither_loss_nor_accuracy(model: nn.Transformer) -> Non
     loss_other, accuracy_other = TASK.loss(model, CopyBatch(other, batch.lengths))
     assert loss.numpy() == pytest.approx(loss_other.numpy(), rel=1e-6)
     assert accuracy == accuracy_other
+
+
+def test_a_logit_for_each_symbol_and_the_separator(model: nn.Transformer) -> None:
+    batch = TASK.draw(RNG, 3)
+    logits = model(batch.source, batch.decoder_input)
+    assert logits.shape == (*batch.source.shape, SEPARATOR + 1)
 
 
 def test_loss_and_accuracy_of_an_answer() -> None:
@@ -147,7 +154,10 @@ def test_recorded_weights_are_the_definitions(length: int) -> None:
 
     identity = np.broadcast_to(np.eye(length), (2, 2, length, length))
     expected = reference.linear_attention(
-        heads(layer.query_projection), heads(layer.key_projection), identity, key_lengths=lengths
+        heads(layer.query_projection),
+        heads(layer.key_projection),
+        identity,
+        Visible(key_lengths=lengths),
     )
     np.testing.assert_allclose(weights[""], expected, rtol=1e-4, atol=1e-6)
 

@@ -245,12 +245,13 @@ class FunctionInPlace:
 
     def __call__(self, grid: Any, block: Any, places: Any, shared: int, stream: Any) -> None:
         """Runs every block of the grid."""
-        from minitransformer_kernels.cpu import CpuKernel, checking
+        from minitransformer_kernels.cpu import CpuKernel
+        from minitransformer_kernels.cpu.watchers import checked_mode
 
         LAUNCHES[self.kernel, *map(numba_type, self.examples)] += 1
         slots = iter([place.ptr for place in places])
         arguments = tuple(read_back(example, slots) for example in self.examples)
-        run = checking.launch if checking.is_on() else CpuKernel.launch
+        run = checked_mode.launch if checked_mode.is_on() else CpuKernel.launch
         run(self.kernel.on_cpu, grid, block, arguments, shared)
 
 
@@ -324,7 +325,7 @@ def report() -> str:
 
 def install() -> None:
     """Puts the stand-in in the place of CuPy, for the rest of this process."""
-    from minitransformer_kernels import gpu
+    from minitransformer_kernels.gpu import launch as gpu
 
     def load(kernel: gpu.CudaKernel, arguments: tuple[Any, ...], cuda: Any) -> gpu.Loaded:
         return gpu.Loaded(FunctionInPlace(kernel.kernel, arguments), arguments, cuda)

@@ -45,8 +45,10 @@ def names_of_the_emitted_code(u, stack, block, grid_x):
 @launched(2, 4, doubles(8), doubles(8), 3)
 @cuda.jit
 def names_of_slots_and_masks(x, out, n):
-    """Variables named as the compiler names masks, slots and second definitions."""
+    """Variables named as the compiler names threads, masks, slots and second definitions."""
     t = cuda.threadIdx.x
+    thread_value = x[t]
+    twice = thread_value + thread_value
     v, v_of, active_1, has_j, j_2, j_first = x[t], x[t] + 1, t * 1.5, t * 2.5, t + 0.5, t + 7
     cuda.syncthreads()
     total = 0.0
@@ -57,7 +59,8 @@ def names_of_slots_and_masks(x, out, n):
         total += j
     for j in range(3):
         total += x[j] * j
-    out[cuda.grid(1)] = total + v + 10 * v_of + 100 * active_1 + has_j + j_2 * 3 + j_first
+    total += v + 10 * v_of + 100 * active_1 + has_j + j_2 * 3 + j_first
+    out[cuda.grid(1)] = total + 1000 * twice
 
 
 def constants_with_such_names() -> Any:

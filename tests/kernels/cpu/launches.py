@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 Maker = Callable[[np.random.Generator], Any]
 
@@ -44,6 +45,17 @@ class Cases(dict[str, Case]):
             return kernel
 
         return record
+
+
+def sampled(items: Mapping[str, Any], every: int, *always: str) -> list[Any]:
+    """Items as a test's parameters, each a kernel to compile: by default one of `every` few."""
+    return [
+        pytest.param(
+            item, id=name,
+            marks=[] if number % every == 0 or name in always else pytest.mark.nightly,
+        )
+        for number, (name, item) in enumerate(items.items())
+    ]  # fmt: skip
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Maker:

@@ -1,1636 +1,354 @@
-"""85 mistakes that people make in kernels, each beside the kernel as it should be.
+"""86 mistakes that people make in kernels: each is a right kernel, and an edit of its text.
 
-A kernel of `FINE` is right, and the checked mode has nothing to say about it. Each kernel of
-`PLANTED` is a copy of one with a single mistake. A comment `# here` marks the line that the error
-has to name. A data race is between two accesses, so there one or two lines are marked, and the
-error names them in either order: which thread came first is what nobody knows.
+The kernels are those of `right.py`. A data race is between two accesses, so there one or two lines
+are meant, and the error names them in either order: which thread came first is what nobody knows.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable
+import linecache
+import re
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float32, int32, int64
 
 from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds, UninitializedRead
-from minitransformer_kernels.cuda import DeviceFunction, cuda
+from minitransformer_kernels.cuda import cuda
 
-from .launches import Case, Cases, counts, floats, integers, ints, zeros
+from . import right
+from .launches import Case, counts, floats, integers, ints, with_steps, zeros
 
-MARK = "# here"
-ALL = 0xFFFFFFFF  # the lanes of a whole warp
 Place3 = tuple[int, int, int]
 
 
-class Planted(NamedTuple):
-    """A launch of a kernel with a mistake, and what is to be said about it; None: anything."""
+class Text(NamedTuple):
+    """A function's text, and the name of the file that it seems to come from."""
 
-    case: Case
-    error: type[Exception]
-    arrays: tuple[str, ...]  # the array is one of these; none: the mistake concerns no array
-    index: tuple[int, ...] | None
-    at: Place3 | None  # the block
-    threads: tuple[Place3, ...] | None
-    inside: DeviceFunction | None  # where the mark is, if not in the kernel
+    text: str
+    filename: str
+
+    def function(self, **outside: Any) -> Any:
+        """The plain function, which sees what the right kernels see, and `outside`."""
+        linecache.cache[self.filename] = (
+            len(self.text), None, self.text.splitlines(keepends=True), self.filename,
+        )  # fmt: skip
+        namespace = vars(right) | outside
+        exec(compile(self.text, self.filename, "exec"), namespace)
+        return namespace[re.findall(r"def (\w+)", self.text)[0]]
+
+
+def text_of(kernel: Any) -> str:
+    """The text of a kernel without its decorators and its description."""
+    text = inspect.getsource(kernel.function)
+    return re.sub(r'\n    """.*?"""', "", text[text.index("def ") :], flags=re.DOTALL)
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    """Text with an edit; `old` occurs once, indented in any way, `new` is indented like it."""
+    (found,) = re.finditer(r"\n *".join(re.escape(line.strip()) for line in old.split("\n")), text)
+    *_, line = text[: found.start()].split("\n")
+    indent = " " * (len(line) - len(line.lstrip()))
+    return text[: found.start()] + new.replace("\n", f"\n{indent}") + text[found.end() :]
+
+
+class Mistake:
+    """A launch of a kernel with a mistake, and what is to be said about it; None: anything.
+
+    Args:
+        kernel: A right kernel.
+        name: What its copy is called, after its own name.
+        edits: What becomes what in the text, of the kernel or of the device function `inside`.
+        error: What the checked mode raises.
+        arrays: The array is one of these; none: the mistake concerns no array.
+        here: What the lines that the error names contain: the text of the last edit, as a rule.
+        index, at, thread: The element, the block and the thread; numbers that are left out are 0.
+        launch: What is not as in the launch of the right kernel, `block` for instance.
+    """
+
+    def __init__(
+        self, kernel: Any, name: str, edits: dict[str, str], error: type[Exception], *arrays: str,
+        here: Sequence[str] = (), index: Any = None, at: Any = None, thread: Any = None,
+        inside: Any = None, fastmath: bool = False, **launch: Any,
+    ) -> None:  # fmt: skip
+        self.kernel, self.edits, self.error, self.arrays = kernel, edits, error, arrays
+        self.name = f"{kernel.__name__}_{name}"
+        self.here = here or [list(edits.values())[-1].rpartition("\n")[2].strip()]
+        self.index = index if index is None or isinstance(index, tuple) else (index,)
+        self.at, self.thread = map(_place, (at, thread))
+        self.inside, self.fastmath, self.launch = inside, fastmath, launch
+
+    @property
+    def edited(self) -> Text:
+        """The text with the mistake: of the device function, or of the kernel."""
+        text = text_of(self.inside or self.kernel)
+        for old, new in self.edits.items():
+            text = replaced(text, old, new)
+        text = text.replace(f"def {self.kernel.__name__}(", f"def {self.name}(")
+        return Text(text, f"<{self.name}>")
+
+    @cached_property
+    def case(self) -> Case:
+        """The wrong kernel, and a launch of it."""
+        like = next(case for case in right.CASES.values() if case.kernel is self.kernel)
+        text, outside = self.edited, {}
+        if self.inside:
+            outside[self.inside.function.__name__] = cuda.jit(device=True)(text.function())
+            named = text_of(self.kernel).replace(self.kernel.__name__, self.name, 1)
+            text = Text(named, f"<{self.name} itself>")
+        kernel = cuda.jit(fastmath=self.fastmath)(text.function(**outside))
+        return like._replace(kernel=kernel, **self.launch)
 
     def lines(self) -> set[int]:
-        """The marked lines."""
-        function = (self.inside or self.case.kernel).function
-        lines, first = inspect.getsourcelines(function)
-        return {number for number, line in enumerate(lines, first) if MARK in line}
-
-
-FINE = Cases()
-PLANTED: dict[str, Planted] = {}
-
-
-def planted(
-    fine: Any,
-    error: type[Exception],
-    *arrays: str,
-    index: tuple[int, ...] | None = None,
-    at: Place3 | None = None,
-    threads: tuple[Place3, ...] | None = None,
-    inside: DeviceFunction | None = None,
-    **launch: Any,
-) -> Callable[[Any], Any]:
-    """Record the decorated kernel: launched as `fine` is, but for the fields in `launch`."""
-
-    def record(kernel: Any) -> Any:
-        like = next(case for case in FINE.values() if case.kernel is fine)
-        case = like._replace(kernel=kernel, **launch)
-        PLANTED[kernel.__name__] = Planted(case, error, arrays, index, at, threads, inside)
-        return kernel
-
-    return record
-
-
-# One thread, one element: the guard ---------------------------------------------------------------
-
-
-@FINE.launched(2, 64, floats(100), zeros(100))
-@cuda.jit
-def scaled(x, out):
-    """Twice each number."""
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i] = float32(2) * x[i]
-
-
-@planted(scaled, OutOfBounds, "x", index=(100,), at=(1, 0, 0), threads=((36, 0, 0),))
-@cuda.jit
-def scaled_without_guard(x, out):
-    i = cuda.grid(1)
-    out[i] = float32(2) * x[i]  # here
-
-
-@planted(scaled, OutOfBounds, "x", index=(100,), at=(1, 0, 0), threads=((36, 0, 0),))
-@cuda.jit
-def scaled_with_one_too_many(x, out):
-    i = cuda.grid(1)
-    if i <= x.size:
-        out[i] = float32(2) * x[i]  # here
-
-
-@planted(scaled, OutOfBounds, "x", index=(100,), at=(1, 0, 0), threads=((36, 0, 0),))
-@cuda.jit
-def scaled_by_a_stride_with_one_too_many(x, out):
-    for i in range(cuda.grid(1), x.size + 1, cuda.gridsize(1)):
-        out[i] = float32(2) * x[i]  # here
-
-
-@planted(scaled, OutOfBounds, "x", index=(100,), at=(1, 0, 0), threads=((36, 0, 0),))
-@cuda.jit(fastmath=True)
-def scaled_without_guard_in_fast_mode(x, out):
-    i = cuda.grid(1)
-    out[i] = float32(2) * x[i]  # here
-
-
-@planted(
-    scaled, OutOfBounds, "x", index=(50,), at=(0, 0, 0), threads=((50, 0, 0),),
-    makers=(lambda rng: rng.standard_normal(100)[::2], zeros(100)),
-)  # fmt: skip
-@cuda.jit
-def scaled_beyond_every_other_element(x, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = float32(2) * x[i]  # here
-
-
-@planted(
-    scaled, OutOfBounds, "x", index=(0,), at=(0, 0, 0), threads=((0, 0, 0),),
-    makers=(floats(0), zeros(100)),
-)  # fmt: skip
-@cuda.jit
-def scaled_without_any_numbers(x, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = float32(2) * x[i]  # here
-
-
-@planted(scaled, OutOfBounds, "out", index=(100,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def scaled_from_the_end(x, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[x.size - i] = float32(2) * x[i]  # here
-
-
-@planted(scaled, OutOfBounds, "x", index=(-1,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def scaled_by_the_last_as_in_python(x, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i] = x[-1] * x[i]  # here
-
-
-# Two dimensions -----------------------------------------------------------------------------------
-
-
-@FINE.launched((2, 3), (8, 4), floats(11, 14), zeros(14, 11))
-@cuda.jit
-def transposed(a, out):
-    """Rows become columns."""
-    column, row = cuda.grid(2)
-    if row < a.shape[0] and column < a.shape[1]:
-        out[column, row] = a[row, column]
-
-
-@planted(transposed, OutOfBounds, "out", index=(0, 11), at=(1, 0, 0), threads=((3, 0, 0),))
-@cuda.jit
-def transposed_with_indices_swapped(a, out):
-    column, row = cuda.grid(2)
-    if row < a.shape[0] and column < a.shape[1]:
-        out[row, column] = a[row, column]  # here
-
-
-@planted(transposed, OutOfBounds, "a", index=(11, 0), at=(0, 2, 0), threads=((0, 3, 0),))
-@cuda.jit
-def transposed_with_guards_swapped(a, out):
-    column, row = cuda.grid(2)
-    if row < a.shape[1] and column < a.shape[0]:
-        out[column, row] = a[row, column]  # here
-
-
-@FINE.launched((2, 3), (8, 4), floats(11, 14), zeros(154))
-@cuda.jit
-def flattened(a, out):
-    """Rows one after the other."""
-    column, row = cuda.grid(2)
-    if row < a.shape[0] and column < a.shape[1]:
-        out[row * a.shape[1] + column] = a[row, column]
-
-
-@planted(flattened, OutOfBounds, "out", index=(154,), at=(1, 0, 0), threads=((3, 0, 0),))
-@cuda.jit
-def flattened_with_the_wrong_pitch(a, out):
-    column, row = cuda.grid(2)
-    if row < a.shape[0] and column < a.shape[1]:
-        out[column * a.shape[1] + row] = a[row, column]  # here
-
-
-@planted(flattened, DataRace, "out")
-@cuda.jit
-def flattened_with_the_number_of_rows(a, out):
-    column, row = cuda.grid(2)
-    if row < a.shape[0] and column < a.shape[1]:
-        out[row * a.shape[0] + column] = a[row, column]  # here
-
-
-@FINE.launched((2, 2, 2), (4, 2, 2), floats(4, 4, 8), zeros(4, 4, 8))
-@cuda.jit
-def negated(a, out):
-    """Minus each number of a volume."""
-    x, y, z = cuda.grid(3)
-    out[z, y, x] = -a[z, y, x]
-
-
-@planted(negated, DataRace, "out", index=(0, 0, 0), at=(0, 0, 1))
-@cuda.jit
-def negated_with_layers_of_blocks_on_each_other(a, out):
-    x, y, z = cuda.grid(3)
-    out[cuda.threadIdx.z, y, x] = -a[z, y, x]  # here
-
-
-@FINE.launched(2, (8, 4), floats(8, 8), zeros(8, 8))
-@cuda.jit
-def rolled(a, out):
-    """Each row moved by one, by way of shared memory."""
-    line = cuda.shared.array((4, 8), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    row = cuda.blockIdx.x * 4 + y
-    line[y, x] = a[row, x]
-    cuda.syncthreads()
-    out[row, x] = line[y, (x + 1) % 8]
-
-
-@planted(rolled, DataRace, "line")
-@cuda.jit
-def rolled_with_one_line_for_all_rows(a, out):
-    line = cuda.shared.array(8, float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    row = cuda.blockIdx.x * 4 + y
-    line[x] = a[row, x]  # here
-    cuda.syncthreads()
-    out[row, x] = line[(x + 1) % 8]
-
-
-@planted(rolled, OutOfBounds, "line", index=(1, 0), at=(0, 0, 0), threads=((0, 1, 0),))
-@cuda.jit
-def rolled_with_room_for_the_first_row(a, out):
-    line = cuda.shared.array((1, 8), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    row = cuda.blockIdx.x * 4 + y
-    line[y, x] = a[row, x]  # here
-    cuda.syncthreads()
-    out[row, x] = line[y, (x + 1) % 8]
-
-
-# Views and slices ---------------------------------------------------------------------------------
-
-
-@FINE.launched(3, 8, floats(24, 5), zeros(24))
-@cuda.jit
-def row_sums(a, out):
-    """The sum of each row."""
-    row = a[cuda.grid(1)]
-    total = float32(0)
-    for k in range(row.size):
-        total += row[k]
-    out[cuda.grid(1)] = total
-
-
-@planted(row_sums, OutOfBounds, "row", "a", at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def row_sums_with_one_too_many(a, out):
-    row = a[cuda.grid(1)]
-    total = float32(0)
-    for k in range(row.size + 1):
-        total += row[k]  # here
-    out[cuda.grid(1)] = total
-
-
-@planted(row_sums, OutOfBounds, "a", index=(24,), at=(3, 0, 0), threads=((0, 0, 0),), grid=4)
-@cuda.jit
-def row_sums_below_the_last_row(a, out):
-    row = a[cuda.grid(1)]  # here
-    total = float32(0)
-    for k in range(row.size):
-        total += row[k]
-    if cuda.grid(1) < out.size:
-        out[cuda.grid(1)] = total
-
-
-@FINE.launched(2, 16, floats(32, 3), zeros(32, 3))
-@cuda.jit
-def squared(a, out):
-    """Each number times itself, row by row."""
-    given, wanted = a[cuda.grid(1)], out[cuda.grid(1)]
-    for k in range(3):
-        wanted[k] = given[k] * given[k]
-
-
-@planted(squared, DataRace, "wanted", "out")
-@cuda.jit
-def squared_into_half_of_the_rows(a, out):
-    given, wanted = a[cuda.grid(1)], out[cuda.grid(1) // 2]
-    for k in range(3):
-        wanted[k] = given[k] * given[k]  # here
-
-
-# Tiles in shared memory ---------------------------------------------------------------------------
-
-
-@FINE.launched(3, 64, floats(192), zeros(192))
-@cuda.jit
-def mirrored(x, out):
-    """Each block's numbers from back to front."""
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    out[cuda.grid(1)] = tile[63 - t]
-
-
-@planted(mirrored, DataRace, "tile")
-@cuda.jit
-def mirrored_without_barrier(x, out):
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]  # here
-    out[cuda.grid(1)] = tile[63 - t]  # here
-
-
-@planted(mirrored, DataRace, "tile")
-@cuda.jit
-def mirrored_with_a_barrier_for_warps_only(x, out):
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]  # here
-    cuda.syncwarp()
-    out[cuda.grid(1)] = tile[63 - t]  # here
-
-
-@planted(mirrored, OutOfBounds, "tile", index=(32,), at=(0, 0, 0), threads=((32, 0, 0),))
-@cuda.jit
-def mirrored_in_too_small_a_tile(x, out):
-    tile = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]  # here
-    cuda.syncthreads()
-    out[cuda.grid(1)] = tile[63 - t]
-
-
-@planted(mirrored, OutOfBounds, "tile", index=(64,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def mirrored_from_one_too_far(x, out):
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    out[cuda.grid(1)] = tile[64 - t]  # here
-
-
-@FINE.launched((2, 2), (8, 8), floats(16, 16), zeros(16, 16))
-@cuda.jit
-def transposed_by_tiles(a, out):
-    """Rows become columns; the tile is padded, so that its columns lie in different banks."""
-    tile = cuda.shared.array((8, 9), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    tile[y, x] = a[cuda.blockIdx.y * 8 + y, cuda.blockIdx.x * 8 + x]
-    cuda.syncthreads()
-    out[cuda.blockIdx.x * 8 + y, cuda.blockIdx.y * 8 + x] = tile[x, y]
-
-
-@planted(transposed_by_tiles, UninitializedRead, "tile", index=(0, 8), threads=((0, 7, 0),))
-@cuda.jit
-def transposed_from_the_padding(a, out):
-    tile = cuda.shared.array((8, 9), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    tile[y, x] = a[cuda.blockIdx.y * 8 + y, cuda.blockIdx.x * 8 + x]
-    cuda.syncthreads()
-    out[cuda.blockIdx.x * 8 + y, cuda.blockIdx.y * 8 + x] = tile[x, y + 1]  # here
-
-
-@planted(transposed_by_tiles, DataRace, "out")
-@cuda.jit
-def transposed_within_the_first_column_of_blocks(a, out):
-    tile = cuda.shared.array((8, 9), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    tile[y, x] = a[cuda.blockIdx.y * 8 + y, cuda.blockIdx.x * 8 + x]
-    cuda.syncthreads()
-    out[y, cuda.blockIdx.y * 8 + x] = tile[x, y]  # here
-
-
-@FINE.launched(3, 32, floats(83), zeros(83))
-@cuda.jit
-def distances(x, out):
-    """The sum of each point's distances to all others, which come tile by tile."""
-    tile = cuda.shared.array(32, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    own, total = x[min(i, last)], float32(0)
-    for start in range(0, x.size, 32):
-        tile[t] = x[min(start + t, last)]
-        cuda.syncthreads()
-        for j in range(min(32, x.size - start)):
-            total += abs(own - tile[j])
-        cuda.syncthreads()
-    if i < x.size:
-        out[i] = total
-
-
-@planted(distances, DataRace, "tile")
-@cuda.jit
-def distances_to_a_tile_not_yet_there(x, out):
-    tile = cuda.shared.array(32, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    own, total = x[min(i, last)], float32(0)
-    for start in range(0, x.size, 32):
-        tile[t] = x[min(start + t, last)]  # here
-        for j in range(min(32, x.size - start)):
-            total += abs(own - tile[j])  # here
-        cuda.syncthreads()
-    if i < x.size:
-        out[i] = total
-
-
-@planted(distances, DataRace, "tile")
-@cuda.jit
-def distances_to_a_tile_no_longer_there(x, out):
-    tile = cuda.shared.array(32, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    own, total = x[min(i, last)], float32(0)
-    for start in range(0, x.size, 32):
-        tile[t] = x[min(start + t, last)]  # here
-        cuda.syncthreads()
-        for j in range(min(32, x.size - start)):
-            total += abs(own - tile[j])  # here
-    if i < x.size:
-        out[i] = total
-
-
-@planted(distances, OutOfBounds, "x", index=(83,), at=(0, 0, 0), threads=((19, 0, 0),))
-@cuda.jit
-def distances_beyond_the_last_tile(x, out):
-    tile = cuda.shared.array(32, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    own, total = x[min(i, last)], float32(0)
-    for start in range(0, x.size, 32):
-        tile[t] = x[start + t]  # here
-        cuda.syncthreads()
-        for j in range(min(32, x.size - start)):
-            total += abs(own - tile[j])
-        cuda.syncthreads()
-    if i < x.size:
-        out[i] = total
-
-
-@cuda.jit(device=True)
-def element(matrix, row, column):
-    """An element of a matrix, and zero around it."""
-    if row < matrix.shape[0] and column < matrix.shape[1]:
-        return matrix[row, column]
-    return float32(0)
-
-
-@cuda.jit(device=True)
-def element_of_enough_rows(matrix, row, column):
-    if row < matrix.shape[0]:
-        return matrix[row, column]  # here
-    return float32(0)
-
-
-@FINE.launched((2, 3), (8, 8), floats(22, 13), floats(13, 15), zeros(22, 15))
-@cuda.jit
-def product(a, b, out):
-    """The product of two matrices, by tiles, the last of which are ragged."""
-    a_tile = cuda.shared.array((8, 8), float32)
-    b_tile = cuda.shared.array((8, 8), float32)
-    column, row = cuda.grid(2)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0)
-    for start in range(0, a.shape[1], 8):
-        a_tile[y, x] = element(a, row, start + x)
-        b_tile[y, x] = element(b, start + y, column)
-        cuda.syncthreads()
-        for k in range(8):
-            total += a_tile[y, k] * b_tile[k, x]
-        cuda.syncthreads()
-    if row < out.shape[0] and column < out.shape[1]:
-        out[row, column] = total
-
-
-@planted(
-    product, OutOfBounds, "a", "matrix", index=(0, 13), at=(0, 0, 0), threads=((5, 0, 0),),
-    inside=element_of_enough_rows,
-)  # fmt: skip
-@cuda.jit
-def product_beyond_the_last_tile(a, b, out):
-    a_tile = cuda.shared.array((8, 8), float32)
-    b_tile = cuda.shared.array((8, 8), float32)
-    column, row = cuda.grid(2)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0)
-    for start in range(0, a.shape[1], 8):
-        a_tile[y, x] = element_of_enough_rows(a, row, start + x)
-        b_tile[y, x] = element(b, start + y, column)
-        cuda.syncthreads()
-        for k in range(8):
-            total += a_tile[y, k] * b_tile[k, x]
-        cuda.syncthreads()
-    if row < out.shape[0] and column < out.shape[1]:
-        out[row, column] = total
-
-
-@planted(product, UninitializedRead, "b_tile", index=(7, 0), at=(0, 0, 0))
-@cuda.jit
-def product_with_a_row_of_a_tile_missing(a, b, out):
-    a_tile = cuda.shared.array((8, 8), float32)
-    b_tile = cuda.shared.array((8, 8), float32)
-    column, row = cuda.grid(2)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0)
-    for start in range(0, a.shape[1], 8):
-        a_tile[y, x] = element(a, row, start + x)
-        if y < 7:
-            b_tile[y, x] = element(b, start + y, column)
-        cuda.syncthreads()
-        for k in range(8):
-            total += a_tile[y, k] * b_tile[k, x]  # here
-        cuda.syncthreads()
-    if row < out.shape[0] and column < out.shape[1]:
-        out[row, column] = total
-
-
-# Stencils -----------------------------------------------------------------------------------------
-
-
-@FINE.launched(3, 32, floats(90), zeros(90))
-@cuda.jit
-def smoothed(x, out):
-    """The mean of each number and its two neighbours; at the ends a number is its own neighbour."""
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 0:
-        tile[0] = x[max(i - 1, 0)]
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)
-
-
-@planted(smoothed, OutOfBounds, "tile", index=(33,), at=(0, 0, 0), threads=((31, 0, 0),))
-@cuda.jit
-def smoothed_with_half_a_halo(x, out):
-    tile = cuda.shared.array(33, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 0:
-        tile[0] = x[max(i - 1, 0)]
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]  # here
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)
-
-
-@planted(smoothed, OutOfBounds, "x", index=(-1,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def smoothed_beyond_the_left_edge(x, out):
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 0:
-        tile[0] = x[i - 1]  # here
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)
-
-
-@planted(smoothed, OutOfBounds, "x", index=(96,), at=(2, 0, 0), threads=((31, 0, 0),))
-@cuda.jit
-def smoothed_beyond_the_right_edge(x, out):
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 0:
-        tile[0] = x[max(i - 1, 0)]
-    if t == 31:
-        tile[33] = x[i + 1]  # here
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)
-
-
-@planted(smoothed, UninitializedRead, "tile", index=(0,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def smoothed_without_the_left_halo(x, out):
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)  # here
-
-
-@planted(smoothed, UninitializedRead, "tile", index=(27,), at=(2, 0, 0), threads=((25, 0, 0),))
-@cuda.jit
-def smoothed_with_a_gap_in_the_last_block(x, out):
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    if i < x.size:
-        tile[t + 1] = x[i]
-    if t == 0:
-        tile[0] = x[max(i - 1, 0)]
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]
-    cuda.syncthreads()
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)  # here
-
-
-@planted(smoothed, DataRace, "tile")
-@cuda.jit
-def smoothed_with_the_halo_after_the_barrier(x, out):
-    tile = cuda.shared.array(34, float32)
-    i, t, last = cuda.grid(1), cuda.threadIdx.x, x.size - 1
-    tile[t + 1] = x[min(i, last)]
-    if t == 31:
-        tile[33] = x[min(i + 1, last)]
-    cuda.syncthreads()
-    if t == 1:
-        tile[0] = x[max(i - 2, 0)]  # here
-    if i < x.size:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)  # here
-
-
-@FINE.launched(5, 16, floats(5, 16), zeros(5, 16))
-@cuda.jit
-def summed_with_the_row_above(a, out):
-    """Each row plus the one above it; a block for each row."""
-    row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    if row > 0:
-        out[row, t] = a[row, t] + a[row - 1, t]
-
-
-@planted(summed_with_the_row_above, DataRace, "a")
-@cuda.jit
-def summed_with_the_row_above_in_place(a, out):
-    row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    if row > 0:
-        a[row, t] = a[row, t] + a[row - 1, t]  # here
-
-
-# Sums of a block ----------------------------------------------------------------------------------
-
-
-@FINE.launched(3, 64, floats(150), zeros(3))
-@cuda.jit
-def sums(x, out):
-    """The sum of each block's numbers: half of the threads add the other half, again and again."""
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, DivergentBarrier)
-@cuda.jit
-def sums_with_the_barrier_in_the_if(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]
-            cuda.syncthreads()  # here
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, DivergentBarrier, at=(2, 0, 0))
-@cuda.jit
-def sums_after_an_early_return(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    if i >= x.size:
-        return
-    tile[t] = x[i]
-    cuda.syncthreads()  # here
-    stride = 32
-    while stride > 0:
-        if t < stride and i + stride < x.size:
-            tile[t] += tile[t + stride]
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, DataRace, "tile")
-@cuda.jit
-def sums_without_barriers_between_the_halves(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]  # here
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, DataRace, "tile")
-@cuda.jit
-def sums_by_threads_that_need_not_stop(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t + stride < 64:
-            tile[t] += tile[t + stride]  # here
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, UninitializedRead, "tile", index=(32,), at=(2, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def sums_beyond_what_is_there(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    if i < x.size:
-        tile[t] = x[i]
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]  # here
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, OutOfBounds, "tile", index=(64,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def sums_from_too_large_a_stride(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 64
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]  # here
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, OutOfBounds, "tile", index=(48,), threads=((16, 0, 0),), grid=4, block=48)
-@cuda.jit
-def sums_of_blocks_that_do_not_halve(x, out):
-    tile = cuda.shared.array(48, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]  # here
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0 and cuda.blockIdx.x < out.size:
-        out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums, DataRace, "out", index=(0,), at=(1, 0, 0))
-@cuda.jit
-def sums_of_all_blocks_in_one_place(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        if t < stride:
-            tile[t] += tile[t + stride]
-        cuda.syncthreads()
-        stride //= 2
-    if t == 0:
-        out[0] = tile[0]  # here
-
-
-@planted(sums, DataRace, "tile", at=(0, 0, 0))
-@cuda.jit
-def sums_that_the_wrong_thread_hands_over(x, out):
-    tile = cuda.shared.array(64, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    tile[t] = x[i] if i < x.size else float32(0)
-    cuda.syncthreads()
-    stride = 32
-    while stride > 0:
-        cuda.syncthreads()
-        if t < stride:
-            tile[t] += tile[t + stride]  # here
-        stride //= 2
-    if t == 63:
-        out[cuda.blockIdx.x] = tile[0]  # here
-
-
-@FINE.launched(2, 32, floats(64), zeros(2))
-@cuda.jit
-def totals(x, out):
-    """The sum of each block's numbers, by atomics."""
-    total = cuda.shared.array(1, float32)
-    if cuda.threadIdx.x == 0:
-        total[0] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(total, 0, x[cuda.grid(1)])
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x] = total[0]
-
-
-@planted(totals, UninitializedRead, "total", index=(0,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def totals_from_anything(x, out):
-    total = cuda.shared.array(1, float32)
-    cuda.atomic.add(total, 0, x[cuda.grid(1)])  # here
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x] = total[0]
-
-
-@planted(totals, DataRace, "total", index=(0,))
-@cuda.jit
-def totals_with_plain_additions(x, out):
-    total = cuda.shared.array(1, float32)
-    if cuda.threadIdx.x == 0:
-        total[0] = 0
-    cuda.syncthreads()
-    total[0] += x[cuda.grid(1)]  # here
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x] = total[0]
-
-
-@FINE.launched((2, 3), (8, 4), floats(12, 16), floats(16), zeros(12))
-@cuda.jit
-def matrix_times_vector(a, x, out):
-    """A thread for each product."""
-    column, row = cuda.grid(2)
-    cuda.atomic.add(out, row, a[row, column] * x[column])
-
-
-@planted(matrix_times_vector, DataRace, "out")
-@cuda.jit
-def matrix_times_vector_with_plain_additions(a, x, out):
-    column, row = cuda.grid(2)
-    out[row] += a[row, column] * x[column]  # here
-
-
-# Warps --------------------------------------------------------------------------------------------
-
-
-@FINE.launched(2, 64, floats(128), zeros(2))
-@cuda.jit
-def sums_by_one_warp(x, out):
-    """The sum of each block's numbers; the first warp alone does the last steps."""
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    if t < 32:
-        stride = 32
-        while stride > 0:
-            pair = tile[t] + tile[t + stride]
-            cuda.syncwarp()
-            tile[t] = pair
-            cuda.syncwarp()
-            stride //= 2
-        if t == 0:
-            out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums_by_one_warp, DataRace, "tile")
-@cuda.jit
-def sums_by_a_warp_that_is_taken_to_be_in_step(x, out):
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    if t < 32:
-        stride = 32
-        while stride > 0:
-            tile[t] += tile[t + stride]  # here
-            stride //= 2
-        if t == 0:
-            out[cuda.blockIdx.x] = tile[0]
-
-
-@planted(sums_by_one_warp, DataRace, "tile")
-@cuda.jit
-def sums_by_a_warp_that_waits_after_writing_only(x, out):
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    if t < 32:
-        stride = 32
-        while stride > 0:
-            tile[t] += tile[t + stride]  # here
-            cuda.syncwarp()
-            stride //= 2
-        if t == 0:
-            out[cuda.blockIdx.x] = tile[0]
-
-
-@FINE.launched(2, 96, floats(192), zeros(2))
-@cuda.jit
-def sums_of_warps(x, out):
-    """The sum of each block's numbers: shuffles within a warp, shared memory between them."""
-    partial = cuda.shared.array(3, float32)
-    t, total = cuda.threadIdx.x, x[cuda.grid(1)]
-    stride = 16
-    while stride > 0:
-        total += cuda.shfl_down_sync(ALL, total, stride)
-        stride //= 2
-    if t % 32 == 0:
-        partial[t // 32] = total
-    cuda.syncthreads()
-    if t == 0:
-        out[cuda.blockIdx.x] = partial[0] + partial[1] + partial[2]
-
-
-@planted(sums_of_warps, DataRace, "partial", index=(1,))
-@cuda.jit
-def sums_of_warps_that_do_not_wait(x, out):
-    partial = cuda.shared.array(3, float32)
-    t, total = cuda.threadIdx.x, x[cuda.grid(1)]
-    stride = 16
-    while stride > 0:
-        total += cuda.shfl_down_sync(ALL, total, stride)
-        stride //= 2
-    if t % 32 == 0:
-        partial[t // 32] = total  # here
-    if t == 0:
-        out[cuda.blockIdx.x] = partial[0] + partial[1] + partial[2]  # here
-
-
-@planted(sums_of_warps, DataRace, "partial", index=(1,))
-@cuda.jit
-def sums_of_warps_that_wait_for_themselves(x, out):
-    partial = cuda.shared.array(3, float32)
-    t, total = cuda.threadIdx.x, x[cuda.grid(1)]
-    stride = 16
-    while stride > 0:
-        total += cuda.shfl_down_sync(ALL, total, stride)
-        stride //= 2
-    if t % 32 == 0:
-        partial[t // 32] = total  # here
-    cuda.syncwarp()
-    if t == 0:
-        out[cuda.blockIdx.x] = partial[0] + partial[1] + partial[2]  # here
-
-
-@FINE.launched(2, 48, integers(5, 96), counts(96))
-@cuda.jit
-def votes(x, out):
-    """How many lanes of the warp hold the same number as this one, and one more where any is 0."""
-    i = cuda.grid(1)
-    number = int32(x[i])
-    same = cuda.match_any_sync(cuda.activemask(), number)
-    zero = cuda.ballot_sync(cuda.activemask(), number == 0)
-    out[i] = cuda.popc(same) + (1 if zero != 0 else 0)
-
-
-# Counting -----------------------------------------------------------------------------------------
-
-
-@FINE.launched(3, 32, integers(8, 96), ints(8))
-@cuda.jit
-def histogram(x, counts):
-    """How often each number from 0 to 7 occurs."""
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
-
-
-@planted(histogram, DataRace, "bins")
-@cuda.jit
-def histogram_with_plain_additions(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    bins[x[cuda.grid(1)]] += 1  # here
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
-
-
-@planted(histogram, DataRace, "bins")
-@cuda.jit
-def histogram_handed_over_too_early(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)  # here
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])  # here
-
-
-@planted(histogram, DataRace, "bins")
-@cuda.jit
-def histogram_begun_too_early(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t >= 24:
-        bins[t - 24] = 0  # here
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)  # here
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
-
-
-@planted(histogram, UninitializedRead, "bins")
-@cuda.jit
-def histogram_not_begun_at_all(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)  # here
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
-
-
-@planted(histogram, OutOfBounds, "bins", index=(8,), makers=(integers(9, 96), ints(8)))
-@cuda.jit
-def histogram_of_one_number_more(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)  # here
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
-
-
-@planted(histogram, DataRace, "counts", at=(1, 0, 0))
-@cuda.jit
-def histogram_summed_up_by_plain_additions(x, counts):
-    bins = cuda.shared.array(8, int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, x[cuda.grid(1)], 1)
-    cuda.syncthreads()
-    if t < 8:
-        counts[t] += bins[t]  # here
-
-
-@FINE.launched(2, 32, floats(64), ints(1))
-@cuda.jit
-def counted(x, count):
-    """How many numbers are positive."""
-    if x[cuda.grid(1)] > 0:
-        cuda.atomic.add(count, 0, 1)
-
-
-@planted(counted, DataRace, "count", index=(0,))
-@cuda.jit
-def counted_with_plain_additions(x, count):
-    if x[cuda.grid(1)] > 0:
-        count[0] += 1  # here
-
-
-@planted(counted, DataRace, "count", index=(0,), makers=(floats(64), lambda rng: np.full(1, 9)))
-@cuda.jit
-def counted_from_a_zero_that_may_come_late(x, count):
-    if cuda.grid(1) == 0:
-        count[0] = 0  # here
-    if x[cuda.grid(1)] > 0:
-        cuda.atomic.add(count, 0, 1)  # here
-
-
-@planted(counted, DataRace, "count", index=(0,))
-@cuda.jit
-def counted_up_to_a_limit_that_is_not_kept(x, count):
-    if x[cuda.grid(1)] > 0 and count[0] < 10:  # here
-        cuda.atomic.add(count, 0, 1)  # here
-
-
-@FINE.launched(2, 32, floats(64), ints(1))
-@cuda.jit
-def any_positive(x, found):
-    """Whether a number is positive: all who write write the same, and so nobody loses."""
-    if x[cuda.grid(1)] > 0:
-        found[0] = 1
-
-
-@planted(any_positive, DataRace, "found", index=(0,))
-@cuda.jit
-def any_positive_by_number(x, found):
-    if x[cuda.grid(1)] > 0:
-        found[0] = cuda.grid(1)  # here
-
-
-# Running sums -------------------------------------------------------------------------------------
-
-
-@FINE.launched(2, 48, floats(96), zeros(96))
-@cuda.jit
-def running_sums(x, out):
-    """Hillis and Steele's: each adds what is 1, 2, 4, ... to its left, from one row to another."""
-    rows = cuda.shared.array((2, 48), float32)
-    t, now, step = cuda.threadIdx.x, 0, 1
-    rows[0, t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    while step < 48:
-        total = rows[now, t]
-        if t >= step:
-            total += rows[now, t - step]
-        now = 1 - now
-        rows[now, t] = total
-        step *= 2
-        cuda.syncthreads()
-    out[cuda.grid(1)] = rows[now, t]
-
-
-@planted(running_sums, DataRace, "row")
-@cuda.jit
-def running_sums_in_place(x, out):
-    row = cuda.shared.array(48, float32)
-    t, step = cuda.threadIdx.x, 1
-    row[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    while step < 48:
-        if t >= step:
-            row[t] += row[t - step]  # here
-        step *= 2
-        cuda.syncthreads()
-    out[cuda.grid(1)] = row[t]
-
-
-@planted(running_sums, DataRace, "rows")
-@cuda.jit
-def running_sums_in_the_same_row(x, out):
-    rows = cuda.shared.array((2, 48), float32)
-    t, now, step = cuda.threadIdx.x, 0, 1
-    rows[0, t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    while step < 48:
-        total = rows[now, t]
-        if t >= step:
-            total += rows[now, t - step]  # here
-        rows[now, t] = total  # here
-        step *= 2
-        cuda.syncthreads()
-    out[cuda.grid(1)] = rows[now, t]
-
-
-@planted(running_sums, UninitializedRead, "rows", index=(1, 0), at=(0, 0, 0))
-@cuda.jit
-def running_sums_from_the_other_row(x, out):
-    rows = cuda.shared.array((2, 48), float32)
-    t, now, step = cuda.threadIdx.x, 0, 1
-    rows[0, t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    while step < 48:
-        total = rows[1 - now, t]  # here
-        if t >= step:
-            total += rows[now, t - step]
-        now = 1 - now
-        rows[now, t] = total
-        step *= 2
-        cuda.syncthreads()
-    out[cuda.grid(1)] = rows[now, t]
-
-
-# Shared memory that is used again -----------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def total_of(value, tile):
-    """The sum of the threads' values; `tile` has room for one of each."""
-    tile[cuda.threadIdx.x] = value
-    cuda.syncthreads()
-    total = float32(0)
-    for j in range(cuda.blockDim.x):
-        total += tile[j]
-    cuda.syncthreads()  # from here on the tile may be used for something else
-    return total
-
-
-@cuda.jit(device=True)
-def total_of_a_hurry(value, tile):
-    tile[cuda.threadIdx.x] = value  # here
-    cuda.syncthreads()
-    total = float32(0)
-    for j in range(cuda.blockDim.x):
-        total += tile[j]  # here
-    return total
-
-
-@FINE.launched(2, 32, floats(64), zeros(64))
-@cuda.jit
-def standardised(x, out):
-    """Each block's numbers, with mean 0 and variance 1."""
-    tile = cuda.shared.array(32, float32)
-    value = x[cuda.grid(1)]
-    value -= total_of(value, tile) / float32(32)
-    out[cuda.grid(1)] = value / math.sqrt(total_of(value * value, tile) / float32(32))
-
-
-@planted(standardised, DataRace, "tile", inside=total_of_a_hurry)
-@cuda.jit
-def standardised_in_a_hurry(x, out):
-    tile = cuda.shared.array(32, float32)
-    value = x[cuda.grid(1)]
-    value -= total_of_a_hurry(value, tile) / float32(32)
-    out[cuda.grid(1)] = value / math.sqrt(total_of_a_hurry(value * value, tile) / float32(32))
-
-
-@FINE.launched(3, 24, floats(3, 24), zeros(3, 24))
-@cuda.jit
-def normalised(a, out):
-    """Each row minus its first number, over its last."""
-    told = cuda.shared.array(1, float32)
-    row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    if t == 0:
-        told[0] = a[row, 0]
-    cuda.syncthreads()
-    value = a[row, t] - told[0]
-    cuda.syncthreads()
-    if t == 23:
-        told[0] = a[row, 23]
-    cuda.syncthreads()
-    out[row, t] = value / told[0]
-
-
-@planted(normalised, DataRace, "told", index=(0,))
-@cuda.jit
-def normalised_by_a_word_still_in_use(a, out):
-    told = cuda.shared.array(1, float32)
-    row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    if t == 0:
-        told[0] = a[row, 0]
-    cuda.syncthreads()
-    value = a[row, t] - told[0]  # here
-    if t == 23:
-        told[0] = a[row, 23]  # here
-    cuda.syncthreads()
-    out[row, t] = value / told[0]
-
-
-@FINE.launched(2, 32, integers(9, 64), counts(64))
-@cuda.jit
-def waited(x, out):
-    """How many rounds a block makes until the last of its threads has counted down to 0."""
-    busy = cuda.shared.array(1, int32)
-    t, left, rounds = cuda.threadIdx.x, x[cuda.grid(1)], 0
-    if t == 0:
-        busy[0] = 1
-    cuda.syncthreads()
-    while busy[0] == 1:
-        cuda.syncthreads()  # all have read the flag, so it may change
-        if t == 0:
-            busy[0] = 0
-        cuda.syncthreads()
-        if left > 0:
-            busy[0] = 1
-        left -= 1
-        rounds += 1
-        cuda.syncthreads()
-    out[cuda.grid(1)] = rounds
-
-
-@planted(waited, DataRace, "busy", index=(0,))
-@cuda.jit
-def waited_for_a_flag_that_falls_too_early(x, out):
-    busy = cuda.shared.array(1, int32)
-    t, left, rounds = cuda.threadIdx.x, x[cuda.grid(1)], 0
-    if t == 0:
-        busy[0] = 1
-    cuda.syncthreads()
-    while busy[0] == 1:  # here
-        if t == 0:
-            busy[0] = 0  # here
-        cuda.syncthreads()
-        if left > 0:
-            busy[0] = 1
-        left -= 1
-        rounds += 1
-        cuda.syncthreads()
-    out[cuda.grid(1)] = rounds
-
-
-@FINE.launched(2, 32, floats(64), integers(99, 64, dtype=np.int32), zeros(64), shared_bytes=256)
-@cuda.jit
-def exchanged(x, keys, out):
-    """Two arrays in one piece of dynamic shared memory."""
-    numbers = cuda.shared.array(0, float32)[:32]
-    factors = cuda.shared.array(0, int32)[32:]
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    numbers[t] = x[i]
-    factors[t] = keys[i]
-    cuda.syncthreads()
-    out[i] = numbers[31 - t] * float32(factors[31 - t])
-
-
-@planted(
-    exchanged, OutOfBounds, "factors", index=(16,), at=(0, 0, 0), threads=((16, 0, 0),),
-    shared_bytes=192,
-)  # fmt: skip
-@cuda.jit
-def exchanged_with_too_few_bytes(x, keys, out):
-    numbers = cuda.shared.array(0, float32)[:32]
-    factors = cuda.shared.array(0, int32)[32:]
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    numbers[t] = x[i]
-    factors[t] = keys[i]  # here
-    cuda.syncthreads()
-    out[i] = numbers[31 - t] * float32(factors[31 - t])
-
-
-@planted(exchanged, DataRace, "numbers", "factors")
-@cuda.jit
-def exchanged_over_each_other(x, keys, out):
-    numbers = cuda.shared.array(0, float32)[:32]
-    factors = cuda.shared.array(0, int32)[16:]
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    numbers[t] = x[i]  # here
-    factors[t] = keys[i]  # here
-    cuda.syncthreads()
-    out[i] = numbers[31 - t] * float32(factors[31 - t])
-
-
-# Local and constant arrays, records ---------------------------------------------------------------
-
-
-@FINE.launched(2, 32, floats(64, 4), zeros(64))
-@cuda.jit
-def powers(a, out):
-    """a[0] + a[1] / 2 + a[2] / 4 + a[3] / 8 for each row."""
-    own = cuda.local.array(4, float32)
-    i = cuda.grid(1)
-    for k in range(4):
-        own[k] = a[i, k]
-    total = float32(0)
-    for k in range(4):
-        total = total / float32(2) + own[3 - k]
-    out[i] = total
-
-
-@planted(powers, UninitializedRead, "own", index=(3,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def powers_of_three_of_four(a, out):
-    own = cuda.local.array(4, float32)
-    i = cuda.grid(1)
-    for k in range(3):
-        own[k] = a[i, k]
-    total = float32(0)
-    for k in range(4):
-        total = total / float32(2) + own[3 - k]  # here
-    out[i] = total
-
-
-@planted(powers, OutOfBounds, "own", index=(4,), at=(0, 0, 0), threads=((0, 0, 0),))
-@cuda.jit
-def powers_from_one_too_far(a, out):
-    own = cuda.local.array(4, float32)
-    i = cuda.grid(1)
-    for k in range(4):
-        own[k] = a[i, k]
-    total = float32(0)
-    for k in range(4):
-        total = total / float32(2) + own[4 - k]  # here
-    out[i] = total
-
-
-@planted(powers, UninitializedRead, "own", index=(0,), at=(1, 0, 0), threads=((31, 0, 0),))
-@cuda.jit
-def powers_that_the_last_thread_lacks(a, out):
-    own = cuda.local.array(4, float32)
-    i = cuda.grid(1)
-    for k in range(4):
-        if 4 * i + k + 4 < a.size:
-            own[k] = a[i, k]
-    total = float32(0)
-    for k in range(4):
-        total = total / float32(2) + own[k]  # here
-    out[i] = total
-
-
-WEIGHTS = np.array([1, 2, 1], np.float32) / 4
-
-
-@FINE.launched(2, 32, floats(66), zeros(64))
-@cuda.jit
-def filtered(x, out):
-    """The mean of three neighbours, the middle one counted twice."""
-    weights = cuda.const.array_like(WEIGHTS)
-    i = cuda.grid(1)
-    total = float32(0)
-    for k in range(3):
-        total += weights[k] * x[i + k]
-    out[i] = total
-
-
-@planted(filtered, OutOfBounds, "weights", "WEIGHTS", index=(3,), threads=((0, 0, 0),))
-@cuda.jit
-def filtered_with_a_fourth_weight(x, out):
-    weights = cuda.const.array_like(WEIGHTS)
-    i = cuda.grid(1)
-    total = float32(0)
-    for k in range(4):
-        total += weights[k] * x[i + k]  # here
-    out[i] = total
-
-
-def particles(count: int) -> Callable[[np.random.Generator], np.ndarray]:
-    """Records with a mass and a speed."""
-
-    def make(rng: np.random.Generator) -> np.ndarray:
-        made = np.zeros(count, [("mass", np.float32), ("speed", np.float32)])
-        made["mass"], made["speed"] = rng.standard_normal((2, count))
-        return made
-
-    return make
-
-
-@FINE.launched(2, 32, particles(50), zeros(50))
-@cuda.jit
-def momenta(bodies, out):
-    """Mass times speed."""
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = bodies[i].mass * bodies[i].speed
-
-
-@planted(momenta, OutOfBounds, "bodies", index=(50,), at=(1, 0, 0), threads=((18, 0, 0),))
-@cuda.jit
-def momenta_without_guard(bodies, out):
-    i = cuda.grid(1)
-    out[i] = bodies[i].mass * bodies[i].speed  # here
-
-
-@FINE.launched(2, 32, particles(50), zeros(50))
-@cuda.jit
-def energies(bodies, out):
-    """Mass times the square of speed."""
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = bodies[i]["mass"] * bodies[i]["speed"] ** 2
-
-
-@planted(energies, OutOfBounds, "bodies", index=(50,), at=(1, 0, 0), threads=((18, 0, 0),))
-@cuda.jit
-def energies_without_guard(bodies, out):
-    i = cuda.grid(1)
-    out[i] = bodies[i]["mass"] * bodies[i]["speed"] ** 2  # here
-
-
-@FINE.launched(2, 32, particles(64), floats(64))
-@cuda.jit
-def accelerated(bodies, forces):
-    """Every body gains speed."""
-    i = cuda.grid(1)
-    bodies[i].speed += forces[i]
-
-
-@planted(accelerated, DataRace, "bodies")
-@cuda.jit
-def accelerated_in_pairs(bodies, forces):
-    i = cuda.grid(1)
-    bodies[i // 2].speed += forces[i]  # here
-
-
-# Barriers that not all threads reach --------------------------------------------------------------
-
-
-@FINE.launched(2, 32, lambda rng: rng.permutation(64) + 1, counts(64))
-@cuda.jit
-def halvings(x, out):
-    """How often each number can be halved; a block goes on until its last thread is done."""
-    left, count = x[cuda.grid(1)], 0
-    while cuda.syncthreads_or(left > 1):
-        if left > 1:
-            left //= 2
-            count += 1
-    out[cuda.grid(1)] = count
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_that_end_at_different_times(x, out):
-    left, count = x[cuda.grid(1)], 0
-    while left > 1:
-        left //= 2
-        count += 1
-        cuda.syncthreads()  # here
-    out[cuda.grid(1)] = count
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_that_break_off(x, out):
-    left, count = x[cuda.grid(1)], 0
-    while True:
-        if left <= 1:
-            break
-        left //= 2
-        count += 1
-        cuda.syncthreads()  # here
-    out[cuda.grid(1)] = count
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_that_return_early(x, out):
-    left = x[cuda.grid(1)]
-    for count in range(7):
-        if left <= 1:
-            out[cuda.grid(1)] = count
-            return
-        left //= 2
-        cuda.syncthreads()  # here
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_with_a_wait_for_each_unit(x, out):
-    for _ in range(x[cuda.grid(1)]):
-        cuda.syncthreads()  # here
-    out[cuda.grid(1)] = 0
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_with_a_barrier_for_each_branch(x, out):
-    left, count = x[cuda.grid(1)], 0
-    if left > 1:
-        count = 1
-        cuda.syncthreads()  # here
-    else:
-        cuda.syncthreads()  # here
-    out[cuda.grid(1)] = count
-
-
-@planted(halvings, DivergentBarrier)
-@cuda.jit
-def halvings_with_a_vote_of_the_large(x, out):
-    left, count = x[cuda.grid(1)], 0
-    if left > 8:
-        count = cuda.syncthreads_count(left > 16)  # here
-    out[cuda.grid(1)] = count
-
-
-@planted(halvings, DivergentBarrier, at=(1, 0, 0), makers=(
-    lambda rng: np.r_[np.full(32, 9), rng.permutation(32)], counts(64)
-))  # fmt: skip
-@cuda.jit
-def halvings_that_differ_in_the_second_block(x, out):
-    left, count = x[cuda.grid(1)], 0
-    while left > 1:
-        left //= 2
-        count += 1
-        cuda.syncthreads()  # here
-    out[cuda.grid(1)] = count
-
-
-# Rows of shared arrays ----------------------------------------------------------------------------
-
-
-@FINE.launched(2, 8, integers(3, 16), integers(8, 16), counts(2, 8))
-@cuda.jit
-def counted_in_rows(x, y, out):
-    """Counts of pairs, and their sums: each thread takes a row of the table."""
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    table = cuda.shared.array((3, 8), int64)
-    for k in range(3):
-        row = table[k]
-        row[t] = 0
-    cuda.syncthreads()
-    own = table[x[i]]
-    cuda.atomic.add(own, y[i], 1)
-    cuda.syncthreads()
-    last = table[2]
-    out[cuda.blockIdx.x, t] = table[0, t] + 10 * table[1, t] + 100 * last[t]
-
-
-@planted(counted_in_rows, DataRace, "own", "last")
-@cuda.jit
-def counted_in_rows_without_the_second_barrier(x, y, out):
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    table = cuda.shared.array((3, 8), int64)
-    for k in range(3):
-        row = table[k]
-        row[t] = 0
-    cuda.syncthreads()
-    own = table[x[i]]
-    cuda.atomic.add(own, y[i], 1)  # here
-    last = table[2]
-    out[cuda.blockIdx.x, t] = last[t]  # here
+        """The lines that the error is to name."""
+        text = self.edited.text
+        ends = (found.end() for part in self.here for found in re.finditer(re.escape(part), text))
+        return {text[:end].count("\n") + 1 for end in ends}
+
+
+def _place(given: Any) -> Place3 | None:
+    if given is None:
+        return None
+    numbers = given if isinstance(given, tuple) else (given,)
+    return (*numbers, 0, 0)[:3]
+
+
+# fmt: off
+LOOP = "while cuda.syncthreads_or(left > 1):\nif left > 1:\nleft //= 2\ncount += 1"
+UNTIL_DONE = "while left > 1:\n    left //= 2\n    count += 1\n    cuda.syncthreads()"
+PAIR = "pair = tile[t] + tile[t + stride]\ncuda.syncwarp()\ntile[t] = pair"
+FIRST_WRITE = "tile[t] = x[i] if i < x.size else float32(0)"
+
+MISTAKES = (
+    # One thread, one element: the guard
+    Mistake(right.scaled, "without_guard", {"if i < x.size:\nout": "out"}, OutOfBounds, "x",
+            here=["out[i] ="], index=100, at=1, thread=36),
+    Mistake(right.scaled, "with_one_too_many", {"i < x.size": "i <= x.size"}, OutOfBounds, "x",
+            here=["out[i] ="], index=100, at=1, thread=36),
+    Mistake(right.scaled, "by_a_stride_with_one_too_many",
+            {"i = cuda.grid(1)\nif i < x.size":
+             "for i in range(cuda.grid(1), x.size + 1, cuda.gridsize(1))"},
+            OutOfBounds, "x", here=["out[i] ="], index=100, at=1, thread=36),
+    Mistake(right.scaled, "without_guard_in_fast_mode", {"if i < x.size:\nout": "out"},
+            OutOfBounds, "x", here=["out[i] ="], index=100, at=1, thread=36, fastmath=True),
+    Mistake(right.scaled, "beyond_every_other_element", {"i < x.size": "i < out.size"},
+            OutOfBounds, "x", here=["out[i] ="], index=50, at=0, thread=50,
+            makers=(with_steps(2, floats(100)), zeros(100))),
+    Mistake(right.scaled, "without_any_numbers", {"i < x.size": "i < out.size"}, OutOfBounds, "x",
+            here=["out[i] ="], index=0, at=0, thread=0, makers=(floats(0), zeros(100))),
+    Mistake(right.scaled, "from_the_end", {"out[i]": "out[x.size - i]"}, OutOfBounds, "out",
+            index=100, at=0, thread=0),
+    Mistake(right.scaled, "by_the_last_as_in_python", {"float32(2)": "x[-1]"}, OutOfBounds, "x",
+            index=-1, at=0, thread=0),
+    # Two dimensions
+    Mistake(right.transposed, "with_indices_swapped", {"out[column, row]": "out[row, column]"},
+            OutOfBounds, "out", index=(0, 11), at=1, thread=3),
+    Mistake(right.transposed, "with_guards_swapped",
+            {"row < a.shape[0]": "row < a.shape[1]", "column < a.shape[1]": "column < a.shape[0]"},
+            OutOfBounds, "a", here=["out[column"], index=(11, 0), at=(0, 2), thread=(0, 3)),
+    Mistake(right.flattened, "with_the_wrong_pitch",
+            {"row * a.shape[1] + column": "column * a.shape[1] + row"}, OutOfBounds, "out",
+            index=154, at=1, thread=3),
+    Mistake(right.flattened, "with_the_number_of_rows", {"row * a.shape[1]": "row * a.shape[0]"},
+            DataRace, "out"),
+    Mistake(right.negated, "with_layers_of_blocks_on_each_other",
+            {"out[z,": "out[cuda.threadIdx.z,"}, DataRace, "out",
+            index=(0, 0, 0), at=(0, 0, 1)),
+    Mistake(right.rolled, "with_one_line_for_all_rows",
+            {"array((4, 8)": "array(8", "line[y, (x": "line[(x", "line[y, x]": "line[x]"},
+            DataRace, "line"),
+    Mistake(right.rolled, "with_room_for_the_first_row", {"(4, 8)": "(1, 8)"}, OutOfBounds, "line",
+            here=["line[y, x]"], index=(1, 0), at=0, thread=(0, 1)),
+    # Views and slices
+    Mistake(right.row_sums, "with_one_too_many", {"row.size": "row.size + 1"},
+            OutOfBounds, "row", "a", here=["total +="], at=0, thread=0),
+    Mistake(right.row_sums, "below_the_last_row",
+            {"out[cuda": "if cuda.grid(1) < out.size:\n    out[cuda"}, OutOfBounds, "a",
+            here=["row = a"], index=24, at=3, thread=0, grid=4),
+    Mistake(right.moved, "with_one_too_many", {"i < a.shape[0]": "i <= a.shape[0]"},
+            OutOfBounds, "a", here=["row = a"], index=20, at=1, thread=4),
+    Mistake(right.squared, "into_half_of_the_rows", {"out[cuda.grid(1)]": "out[cuda.grid(1) // 2]"},
+            DataRace, "wanted", "out", here=["wanted[k] ="]),
+    # Tiles in shared memory
+    Mistake(right.mirrored, "without_barrier", {"cuda.syncthreads()": "pass"}, DataRace, "tile",
+            here=["tile[t] =", "out["]),
+    Mistake(right.mirrored, "with_a_barrier_for_warps_only", {"syncthreads": "syncwarp"},
+            DataRace, "tile", here=["tile[t] =", "out["]),
+    Mistake(right.mirrored, "in_too_small_a_tile", {"array(64": "array(32"}, OutOfBounds, "tile",
+            here=["tile[t] ="], index=32, at=0, thread=32),
+    Mistake(right.mirrored, "from_one_too_far", {"63 - t": "64 - t"}, OutOfBounds, "tile",
+            index=64, at=0, thread=0),
+    Mistake(right.transposed_by_tiles, "from_the_padding", {"tile[x, y]": "tile[x, y + 1]"},
+            UninitializedRead, "tile", index=(0, 8), thread=(0, 7)),
+    Mistake(right.transposed_by_tiles, "within_the_first_column_of_blocks",
+            {"out[cuda.blockIdx.x * 8 + y": "out[y"}, DataRace, "out"),
+    Mistake(right.distances, "to_a_tile_not_yet_there", {"cuda.syncthreads()\nfor": "for"},
+            DataRace, "tile", here=["tile[t] =", "total +="]),
+    Mistake(right.distances, "to_a_tile_no_longer_there",
+            {"tile[j])\ncuda.syncthreads()": "tile[j])"}, DataRace, "tile",
+            here=["tile[t] =", "total +="]),
+    Mistake(right.distances, "beyond_the_last_tile", {"min(start + t, last)": "start + t"},
+            OutOfBounds, "x", index=83, at=0, thread=19),
+    Mistake(right.product, "beyond_the_last_tile", {" and column < matrix.shape[1]": ""},
+            OutOfBounds, "a", "matrix", here=["return matrix"], inside=right.element,
+            index=(0, 13), at=0, thread=5),
+    Mistake(right.product, "with_a_row_of_a_tile_missing",
+            {"b_tile[y, x]": "if y < 7:\n    b_tile[y, x]"}, UninitializedRead, "b_tile",
+            here=["total +="], index=(7, 0), at=0),
+    # Stencils
+    Mistake(right.smoothed, "with_half_a_halo", {"array(34": "array(33"}, OutOfBounds, "tile",
+            here=["tile[33]"], index=33, at=0, thread=31),
+    Mistake(right.smoothed, "beyond_the_left_edge", {"max(i - 1, 0)": "i - 1"}, OutOfBounds, "x",
+            index=-1, at=0, thread=0),
+    Mistake(right.smoothed, "beyond_the_right_edge", {"min(i + 1, last)": "i + 1"},
+            OutOfBounds, "x", index=96, at=2, thread=31),
+    Mistake(right.smoothed, "without_the_left_halo",
+            {"if t == 0:\ntile[0] = x[max(i - 1, 0)]": "pass"}, UninitializedRead, "tile",
+            here=["out[i] ="], index=0, at=0, thread=0),
+    Mistake(right.smoothed, "with_a_gap_in_the_last_block",
+            {"tile[t + 1] = x[min(i, last)]": "if i < x.size:\n    tile[t + 1] = x[i]"},
+            UninitializedRead, "tile", here=["out[i] ="], index=27, at=2, thread=25),
+    Mistake(right.smoothed, "with_the_halo_after_the_barrier",
+            {"if t == 0:\ntile[0] = x[max(i - 1, 0)]": "pass",
+             "if i <": "if t == 1:\n    tile[0] = x[max(i - 2, 0)]\nif i <"},
+            DataRace, "tile", here=["tile[0]", "out[i] ="]),
+    Mistake(right.summed_with_the_row_above, "in_place", {"out[row, t]": "a[row, t]"},
+            DataRace, "a"),
+    # Sums of a block
+    Mistake(right.sums, "with_the_barrier_in_the_if",
+            {"cuda.syncthreads()\nstride //": "    cuda.syncthreads()\nstride //"},
+            DivergentBarrier, here=["            cuda.syncthreads()"]),
+    Mistake(right.sums, "after_an_early_return",
+            {FIRST_WRITE: "if i >= x.size:\n    return\ntile[t] = x[i]",
+             "t < stride": "t < stride and i + stride < x.size"},
+            DivergentBarrier, here=["x[i]\n    cuda.syncthreads()"], at=2),
+    Mistake(right.sums, "without_barriers_between_the_halves",
+            {"cuda.syncthreads()\nstride //": "stride //"}, DataRace, "tile", here=["tile[t] +="]),
+    Mistake(right.sums, "by_threads_that_need_not_stop", {"t < stride": "t + stride < 64"},
+            DataRace, "tile", here=["tile[t] +="]),
+    Mistake(right.sums, "beyond_what_is_there", {FIRST_WRITE: "if i < x.size:\n    tile[t] = x[i]"},
+            UninitializedRead, "tile", here=["tile[t] +="], index=32, at=2, thread=0),
+    Mistake(right.sums, "from_too_large_a_stride", {"stride = 32": "stride = 64"},
+            OutOfBounds, "tile", here=["tile[t] +="], index=64, at=0, thread=0),
+    Mistake(right.sums, "of_blocks_that_do_not_halve",
+            {"array(64": "array(48", "t == 0": "t == 0 and cuda.blockIdx.x < out.size"},
+            OutOfBounds, "tile", here=["tile[t] +="], index=48, thread=16, grid=4, block=48),
+    Mistake(right.sums, "of_all_blocks_in_one_place", {"out[cuda.blockIdx.x]": "out[0]"},
+            DataRace, "out", index=0, at=1),
+    Mistake(right.sums, "that_the_wrong_thread_hands_over",
+            {"cuda.syncthreads()\nstride //": "stride //", "t == 0": "t == 63",
+             "while stride > 0:": "while stride > 0:\n    cuda.syncthreads()"},
+            DataRace, "tile", here=["tile[t] +=", "out["], at=0),
+    Mistake(right.totals, "from_anything",
+            {"if cuda.threadIdx.x == 0:\ntotal[0] = 0\ncuda.syncthreads()": "pass"},
+            UninitializedRead, "total", here=["cuda.atomic"], index=0, at=0, thread=0),
+    Mistake(right.totals, "with_plain_additions",
+            {"cuda.atomic.add(total, 0, x[cuda.grid(1)])": "total[0] += x[cuda.grid(1)]"},
+            DataRace, "total", index=0),
+    Mistake(right.matrix_times_vector, "with_plain_additions",
+            {"cuda.atomic.add(out, row, a": "out[row] += (a"}, DataRace, "out"),
+    # Warps
+    Mistake(right.sums_by_one_warp, "taken_to_be_in_step",
+            {f"{PAIR}\ncuda.syncwarp()": "tile[t] += tile[t + stride]"}, DataRace, "tile"),
+    Mistake(right.sums_by_one_warp, "that_waits_after_writing_only",
+            {PAIR: "tile[t] += tile[t + stride]"}, DataRace, "tile"),
+    Mistake(right.sums_of_warps, "that_do_not_wait", {"cuda.syncthreads()": "pass"},
+            DataRace, "partial", here=["partial[t", "out["], index=1),
+    Mistake(right.sums_of_warps, "that_wait_for_themselves", {"syncthreads": "syncwarp"},
+            DataRace, "partial", here=["partial[t", "out["], index=1),
+    # Counting
+    Mistake(right.histogram, "with_plain_additions",
+            {"cuda.atomic.add(bins, x[cuda.grid(1)], 1)": "bins[x[cuda.grid(1)]] += 1"},
+            DataRace, "bins"),
+    Mistake(right.histogram, "handed_over_too_early", {"1)\ncuda.syncthreads()": "1)"},
+            DataRace, "bins", here=["add(bins", "add(counts"]),
+    Mistake(right.histogram, "begun_too_early",
+            {"if t < 8:\nbins[t] = 0\ncuda.syncthreads()": "if t >= 24:\n    bins[t - 24] = 0"},
+            DataRace, "bins", here=["bins[t - 24]", "add(bins"]),
+    Mistake(right.histogram, "not_begun_at_all",
+            {"if t < 8:\nbins[t] = 0\ncuda.syncthreads()": "pass"}, UninitializedRead, "bins",
+            here=["add(bins"]),
+    Mistake(right.histogram, "of_one_number_more", {}, OutOfBounds, "bins",
+            here=["add(bins"], index=8, makers=(integers(9, 96), ints(8))),
+    Mistake(right.histogram, "summed_up_by_plain_additions",
+            {"cuda.atomic.add(counts, t, bins[t])": "counts[t] += bins[t]"}, DataRace, "counts",
+            at=1),
+    Mistake(right.counted, "with_plain_additions",
+            {"cuda.atomic.add(count, 0, 1)": "count[0] += 1"}, DataRace, "count", index=0),
+    Mistake(right.counted, "from_a_zero_that_may_come_late",
+            {"if x": "if cuda.grid(1) == 0:\n    count[0] = 0\nif x"}, DataRace, "count",
+            here=["count[0] =", "cuda.atomic"], index=0,
+            makers=(floats(64), lambda rng: np.full(1, 9))),
+    Mistake(right.counted, "up_to_a_limit_that_is_not_kept", {"> 0": "> 0 and count[0] < 10"},
+            DataRace, "count", here=["count[0]", "cuda.atomic"], index=0),
+    Mistake(right.any_positive, "by_number", {"found[0] = 1": "found[0] = cuda.grid(1)"},
+            DataRace, "found", index=0),
+    # Running sums
+    Mistake(right.running_sums, "in_place",
+            {"total = rows[now, t]\nif": "if", "total += rows[now,": "rows[0, t] += rows[0,",
+             "now = 1 - now\nrows[now, t] = total\nstep": "step"},
+            DataRace, "rows", here=["rows[0, t] +="]),
+    Mistake(right.running_sums, "in_the_same_row", {"now = 1 - now\nrows": "rows"},
+            DataRace, "rows", here=["total +=", "= total"]),
+    Mistake(right.running_sums, "from_the_other_row", {"total = rows[now": "total = rows[1 - now"},
+            UninitializedRead, "rows", index=(1, 0), at=0),
+    # Shared memory that is used again
+    Mistake(right.standardised, "in_a_hurry", {"tile[j]\ncuda.syncthreads()": "tile[j]"},
+            DataRace, "tile", here=["tile[cuda", "total +="], inside=right.total_of),
+    Mistake(right.normalised, "by_a_word_still_in_use",
+            {"cuda.syncthreads()\nif t == 23": "if t == 23"}, DataRace, "told",
+            here=["value = a", "= a[row, 23]"], index=0),
+    Mistake(right.waited, "for_a_flag_that_falls_too_early", {"cuda.syncthreads()  #": "pass  #"},
+            DataRace, "busy", here=["while", "busy[0] = 0"], index=0),
+    Mistake(right.exchanged, "with_too_few_bytes", {}, OutOfBounds, "factors",
+            here=["factors[t] ="], index=16, at=0, thread=16, shared_bytes=192),
+    Mistake(right.exchanged, "over_each_other", {"[32:]": "[16:]"}, DataRace, "numbers", "factors",
+            here=["numbers[t] =", "factors[t] ="]),
+    # Local and constant arrays, records
+    Mistake(right.powers, "of_three_of_four", {"range(4):\nown": "range(3):\n    own"},
+            UninitializedRead, "own", here=["own[3"], index=3, at=0, thread=0),
+    Mistake(right.powers, "from_one_too_far", {"own[3 - k]": "own[4 - k]"}, OutOfBounds, "own",
+            index=4, at=0, thread=0),
+    Mistake(right.powers, "that_the_last_thread_lacks",
+            {"own[k] =": "if 4 * i + k + 4 < a.size:\n    own[k] =", "own[3 - k]": "own[k]\n"},
+            UninitializedRead, "own", here=["2) + own[k]"], index=0, at=1, thread=31),
+    Mistake(right.filtered, "with_a_fourth_weight", {"range(3)": "range(4)"},
+            OutOfBounds, "weights", "WEIGHTS", here=["total +="], index=3, thread=0),
+    Mistake(right.momenta, "without_guard", {"if i < out.size:\nout": "out"}, OutOfBounds, "bodies",
+            here=["out[i] ="], index=50, at=1, thread=18),
+    Mistake(right.energies, "without_guard", {"if i < out.size:\nout": "out"},
+            OutOfBounds, "bodies", here=["out[i] ="], index=50, at=1, thread=18),
+    Mistake(right.accelerated, "in_pairs", {"bodies[i]": "bodies[i // 2]"}, DataRace, "bodies"),
+    # Barriers that not all threads reach
+    Mistake(right.halvings, "that_end_at_different_times", {LOOP: UNTIL_DONE}, DivergentBarrier),
+    Mistake(right.halvings, "that_break_off",
+            {LOOP: "while True:\n    if left <= 1:\n        break\n    left //= 2\n    count += 1\n"
+                   "    cuda.syncthreads()"},
+            DivergentBarrier, here=["cuda.syncthreads()"]),
+    Mistake(right.halvings, "that_return_early",
+            {LOOP: "for count in range(7):\n    if left <= 1:\n        out[cuda.grid(1)] = count\n"
+                   "        return\n    left //= 2\n    cuda.syncthreads()"},
+            DivergentBarrier, here=["cuda.syncthreads()"]),
+    Mistake(right.halvings, "with_a_wait_for_each_unit",
+            {LOOP: "for _ in range(left):\n    cuda.syncthreads()"}, DivergentBarrier,
+            here=["cuda.syncthreads()"]),
+    Mistake(right.halvings, "with_a_barrier_for_each_branch",
+            {LOOP: "if left > 1:\n    count = 1\n    cuda.syncthreads()\n"
+                   "else:\n    cuda.syncthreads()"},
+            DivergentBarrier, here=["cuda.syncthreads()"]),
+    Mistake(right.halvings, "with_a_vote_of_the_large",
+            {LOOP: "if left > 8:\n    count = cuda.syncthreads_count(left > 16)"},
+            DivergentBarrier, here=["cuda.syncthreads_count"]),
+    Mistake(right.halvings, "that_differ_in_the_second_block", {LOOP: UNTIL_DONE},
+            DivergentBarrier, at=1,
+            makers=(lambda rng: np.r_[np.full(32, 9), rng.permutation(32)], counts(64))),
+    # Rows of shared arrays
+    Mistake(right.counted_in_rows, "without_the_second_barrier",
+            {"1)\ncuda.syncthreads()": "1)",
+             "table[0, t] + 10 * table[1, t] + 100 * last[t]": "last[t]"},
+            DataRace, "own", "last", here=["cuda.atomic", "= last[t]"]),
+)
+# fmt: on
+PLANTED = {mistake.name: mistake for mistake in MISTAKES}

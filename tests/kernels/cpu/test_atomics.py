@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numba import njit
 from numba.core.errors import TypingError
 
-from minitransformer_kernels.cpu import atomics
+from minitransformer_kernels.cpu.runtime import atomics
 
 UNSIGNED = (np.uint32, np.uint64)
 INTEGERS = (np.int32, np.int64, *UNSIGNED)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numba import njit
 from numba.core.errors import TypingError
 
-from minitransformer_kernels.cpu import bits
+from minitransformer_kernels.cpu.runtime import bits
 
 INTEGERS = (
     np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,

@@ -319,7 +319,7 @@ def test_fork_after_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
-    from minitransformer_kernels.cpu import pool
+    from minitransformer_kernels.cpu.runtime import pool
 
     seen: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Which of two loops is the inner one: that over the threads, or the kernel's own."""
+"""Loops: which of two is the inner one, and which way they go."""
 
 from __future__ import annotations
 
@@ -34,3 +34,80 @@ def test_neighbours_in_memory_are_visited_one_after_the_other() -> None:
         assert np.array_equal(out, x.sum(axis))  # whole numbers, so no rounding
         *_, last = (line for line in kernel.cpu_source().splitlines() if " for " in line)
         assert last.strip().startswith(inner)
+
+
+@cuda.jit
+def turns_backwards(out, pace):
+    """Row by row, each thread from the end, in steps of a size that only the launch knows."""
+    for i in range(24 + cuda.threadIdx.x, -1, pace * cuda.blockDim.x):
+        out[0, i] += 1
+    for i in range(24 + cuda.threadIdx.x, -1, cuda.blockDim.x * pace):
+        out[1, i] += 1
+    for i in range(24 + cuda.threadIdx.x, -1, cuda.blockDim.x * 2 + 24 * pace):
+        out[2, i] += 1
+    for i in range(24 + cuda.threadIdx.x, -1, 24 * pace + cuda.blockDim.x * 2):
+        out[3, i] += 1
+
+
+@cuda.jit
+def starts_backwards(out, pace):
+    """One turn for each thread, which starts the further down the higher its number is."""
+    for i in range(8 + (pace * 1) * cuda.threadIdx.x, 9, 100):
+        out[0, i] += 1
+    for i in range(7 + cuda.threadIdx.x * (1 * pace), 8, 100):
+        out[1, i] += 1
+
+
+def test_steps_that_turn_out_negative() -> None:
+    turns = np.zeros((4, 32), int)
+    turns_backwards[1, 8](turns, -1)
+    np.testing.assert_array_equal(turns, 1)
+
+
+def test_starts_that_turn_out_to_go_down() -> None:
+    starts = np.zeros((2, 9), int)
+    starts_backwards[1, 8](starts, -1)
+    np.testing.assert_array_equal(starts[0], [0] + [1] * 8)
+    np.testing.assert_array_equal(starts[1], [1] * 8 + [0])
+
+
+@cuda.jit(device=True)
+def load(tile, x, begin):
+    for t in range(cuda.threadIdx.x, tile.shape[0], cuda.blockDim.x):
+        for e in range(tile.shape[-1] - 1):
+            tile[t, e] = x[begin + t, e] if begin + t < x.shape[0] else float32(0)
+
+
+@cuda.jit
+def by_a_device_function(x, out):
+    rows = cuda.shared.array((16, 5), float32)
+    for start in range(0, x.shape[0], 16):
+        load(rows, x, start + 0)
+        cuda.syncthreads()
+        out[start + cuda.threadIdx.x] = rows[15 - cuda.threadIdx.x, 3]
+        cuda.syncthreads()
+
+
+@cuda.jit
+def by_hand(x, out):
+    rows = cuda.shared.array((16, 5), float32)
+    for start in range(0, x.shape[0], 16):
+        for t in range(cuda.threadIdx.x, 16, cuda.blockDim.x):
+            for e in range(5 - 1):
+                rows[t, e] = x[start + 0 + t, e] if start + 0 + t < x.shape[0] else float32(0)
+        cuda.syncthreads()
+        out[start + cuda.threadIdx.x] = rows[15 - cuda.threadIdx.x, 3]
+        cuda.syncthreads()
+
+
+def test_a_device_function_loops_as_its_text_would_in_the_kernel() -> None:
+    x, outs = np.random.default_rng(0).random((40, 4), np.float32), np.zeros((2, 48), np.float32)
+    by_a_device_function[1, 16](x, outs[0])
+    by_hand[1, 16](x, outs[1])
+    np.testing.assert_array_equal(outs[0], outs[1])
+    loops = [
+        kernel.cpu_source().partition("first_block")[2]
+        for kernel in (by_a_device_function, by_hand)
+    ]
+    assert loops[0] == loops[1]
+    assert "shape[" not in loops[0].replace("x.shape[0]", "")

@@ -588,7 +588,7 @@ def test_forgotten_configuration(keywords: dict[str, int]) -> None:
                    "divide with `//`: (n + 255) // 256"),
         ((1, (4, 2.0)), "kernel 'adds': threads must be one to three whole numbers from 1 up, got "
                         "(4, 2.0); divide with `//`: (n + 255) // 256"),
-        ((0, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got 0"),
+        ((-1, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got -1"),
         ((True, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got True"),
         (([1, 2], 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got "
                       "[1, 2]"),

@@ -1,15 +1,9 @@
-"""The page about the lowering shows what is really emitted.
-
-    python -m tests.kernels.cpu.test_readme
-
-draws its picture again.
-"""
+"""The page about the lowering shows what is really emitted."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import tempfile
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels.cpu import DivergentBarrier, picture
+from minitransformer_kernels.cpu import DivergentBarrier
 
 PAGE = Path(__file__).parents[3] / "kernels" / "cpu" / "README.md"
 PICTURE = PAGE.with_name("regions.svg")
@@ -40,12 +34,6 @@ def page(folder: Path) -> Any:
 def numbers() -> Any:
     """Two blocks of 64."""
     return np.random.default_rng(0).random(128, np.float32)
-
-
-def drawing(kernel: Any) -> str:
-    """The picture of the page's first kernel."""
-    arguments = numbers(), numbers(), 3
-    return picture.drawing(kernel.on_cpu.compiled((64, 1, 1), arguments, 0).variant)
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +78,14 @@ def test_neighbours(kernels: Any) -> None:
         kernels.neighbours[1, 64](marks, out)
 
 
-def test_picture_on_the_page(kernels: Any) -> None:
+def test_the_picture_shows_what_the_page_says() -> None:
     assert f"]({PICTURE.name})" in PAGE.read_text()
-    assert drawing(kernels.smooth) == PICTURE.read_text()
-
-
-def test_each_region_has_a_colour(kernels: Any) -> None:
     texts = [unescape(text) for text in re.findall(r"<text .*?>(.*?)</text>", PICTURE.read_text())]
     for line in (KERNELS[0] + EMITTED[0]).splitlines():
         assert line in texts
-    for tint in picture.TINTS[:4]:  # the kernel's four regions
-        assert PICTURE.read_text().count(tint) > picture.THREADS
 
 
 def test_every_module_is_on_the_page() -> None:
-    modules = {path.stem for path in PAGE.parent.glob("*.py")} - {"__init__"}
-    assert modules <= set(re.findall(r"`(\w+)`", PAGE.read_text()))
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        PICTURE.write_text(drawing(page(Path(folder)).smooth))
+    modules = {path.stem for path in PAGE.parent.rglob("*.py")} - {"__init__"}
+    named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+)`", PAGE.read_text())}
+    assert modules <= named

@@ -711,6 +711,17 @@ def local_array_replaced(x):
     x[0] = own
 
 
+@wrong(
+    "the variable 'part' is 1-d array of float32, and across a barrier or a loop a thread can keep"
+)
+@cuda.jit
+def a_view_of_a_view(x):
+    rest = x[int(x[cuda.threadIdx.x]) :]
+    part = rest[1:]  # here
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = part[0]
+
+
 @wrong("`own[1:3]` is a slice of a local array. Write a loop over its elements")
 @cuda.jit
 def slice_of_a_local_array(x):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minitransformer import cli
+from minitransformer import commands as cli
 from tests.kernels.microscope import kernels
 
 FILE = kernels.__file__
@@ -58,11 +58,3 @@ def test_a_shape_that_makes_no_sense(capsys):
     assert "argument --grid: expected one to three sizes like 32,8, got '2x2'" in (
         capsys.readouterr().err
     )
-
-
-def test_help_names_every_attention(capsys):
-    from minitransformer_kernels.specialisations import HOSTS
-
-    with pytest.raises(SystemExit):
-        cli.main(["inspect", "--help"])
-    assert f"  {', '.join(HOSTS)}\n" in capsys.readouterr().out

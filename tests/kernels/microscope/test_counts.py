@@ -22,6 +22,7 @@ GLOBAL = {
     "broadcast": (Access(lambda x, y: (5, 5)), 1, 1),
     "eight lanes": (Access(lambda x, y: (5, x) if x < 8 else None), 1, 1),
     "nine lanes": (Access(lambda x, y: (5, x) if x < 9 else None), 2, 2),
+    "one lane": (Access(lambda x, y: (5, x) if x == 9 else None), 1, 1),
     "row of float64": (Access(lambda x, y: (5, x), itemsize=8), 8, 8),
     "column of float64": (Access(lambda x, y: (x, 5), itemsize=8), 32, 8),
     "row of float16": (Access(lambda x, y: (5, x), itemsize=2), 2, 2),
@@ -46,6 +47,7 @@ SHARED = {
     "row of bytes": (Access(lambda x, y: x, (32,), itemsize=1), 1, 1),
     "row of complex128": (Access(lambda x, y: x, (32,), itemsize=16), 4, 4),
     "atomics on one word": (Access(lambda x, y: 3, (32,), kind="atomic"), 32, 1),
+    "one lane": (Access(lambda x, y: 3 if x == 9 else None, (32,)), 1, 1),
     "atomics apart": (Access(lambda x, y: x, (32,), kind="atomic"), 1, 1),
 }
 
@@ -144,6 +146,7 @@ def test_strides():
     assert stride(Access(lambda x, y: (5, 5))) == 0
     assert stride(Access(lambda x, y: (x * x % 61, 5))) is None
     assert stride(Access(lambda x, y: (5, x) if x % 2 else None)) == 8  # of active neighbours
+    assert stride(Access(lambda x, y: (5, x) if x == 9 else None)) is None  # one lane has none
 
 
 def report(*arguments, **options) -> Report:
@@ -220,6 +223,10 @@ def test_advice_on_what_is_asked_for_again():
     assert "'b' is asked for again: 2 KiB, where each element once would be 128 B" in text
 
 
+def test_one_element_is_not_asked_for_again_because_its_sector_is_larger():
+    assert report([Access(lambda x, y: (0, 0) if x == 0 else None)]).advice == []
+
+
 def test_advice_on_divergence():
     (text,) = report(runs=[Run(lambda x, y: x % 4 == 0), Run(lambda x, y: True)]).advice
     assert text.startswith("line 1: 25% of the lanes")
@@ -279,6 +286,7 @@ ODD = {
     "backwards from the end": ([Access(lambda x, y: (63, 63 - x))], []),
     "three dimensions": ([Access(lambda x, y: (1, x % 4, x), (4, 4, 64), "shared")], []),
     "one element": ([Access(lambda x, y: (0, 0), (1, 1))], []),
+    "one lane": ([Access(lambda x, y: (0, 0) if x == 0 else None)], []),
     "a scattered gather": ([Access(lambda x, y: x * x * 997 % 65521, (65521,))], []),
 }
 

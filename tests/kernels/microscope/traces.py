@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer_kernels.cpu.trace_data import ACCESS, EXECUTION, Site, Statement, Trace
+from minitransformer_kernels.cpu.watchers.trace import ACCESS, EXECUTION, Site, Statement, Trace
 
 FILE = "by_hand.py"
 

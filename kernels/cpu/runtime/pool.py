@@ -1,0 +1,92 @@
+"""Step 10: share the blocks of a launch out among threads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+CHUNKS_PER_THREAD = 8  # blocks differ in work (a causal mask): small chunks even that out
+
+
+def num_threads() -> int:
+    """How many threads run a kernel: `MINITRANSFORMER_NUM_THREADS`, else the cores we may use."""
+    chosen = os.environ.get("MINITRANSFORMER_NUM_THREADS")
+    if chosen is None:
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    if not chosen.isdecimal() or int(chosen) < 1:
+        raise ValueError(
+            f"MINITRANSFORMER_NUM_THREADS must be a whole number from 1 up, got {chosen!r}"
+        )
+    return int(chosen)
+
+
+STACK_BYTES = 16 * 2**20
+_work: SimpleQueue[Callable[[], None]] | None = None
+
+
+def _forget_helpers() -> None:
+    global _work
+    _work = None
+
+
+if hasattr(os, "register_at_fork"):  # a fork copies the queue, but not the threads behind it
+    os.register_at_fork(after_in_child=_forget_helpers)
+
+
+def _helpers() -> SimpleQueue[Callable[[], None]]:
+    """The queue that our threads take work from; started on first use."""
+    global _work
+    if _work is None:
+        _work = SimpleQueue()
+        before = threading.stack_size(STACK_BYTES)  # the default is small on some systems
+        try:
+            for _ in range(num_threads() - 1):
+                threading.Thread(target=_help, args=(_work,), daemon=True).start()
+        finally:
+            threading.stack_size(before)
+    return _work
+
+
+def _help(queue: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        queue.get()()
+
+
+def run(function: Callable[[int, int], None], blocks: int) -> None:
+    """Call `function(first, last)` on ranges that cover all blocks; the caller works too.
+
+    Raises:
+        BaseException: what `function` raised first, after all ranges have been tried.
+    """
+    threads = min(num_threads(), blocks)
+    if threads == 1:
+        return function(0, blocks)
+    chunk = -(-blocks // (threads * CHUNKS_PER_THREAD))
+    starts, completed = itertools.count(0, chunk), itertools.count(1)  # next() is atomic
+    chunks = -(-blocks // chunk)
+    errors: list[BaseException] = []
+    finished = threading.Lock()
+    finished.acquire()
+
+    def work() -> None:
+        while (first := next(starts)) < blocks:
+            try:
+                function(first, min(first + chunk, blocks))
+            except BaseException as error:
+                errors.append(error)
+            if next(completed) == chunks:
+                finished.release()
+
+    for _ in range(threads - 1):
+        _helpers().put(work)  # a helper that comes too late finds nothing to do
+    work()
+    finished.acquire()
+    if errors:
+        raise errors[0]

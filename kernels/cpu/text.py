@@ -1,0 +1,94 @@
+"""The text of a module: lines, and what a kernel's module begins with."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from .canonical import AXES, Canonical
+from .source import Source
+
+INDENT = "    "
+
+
+class Text:
+    """Lines under construction, with the current indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def line(self, text: str = "") -> None:
+        """Append one line, or several."""
+        self.lines += [INDENT * self.depth + part if part else "" for part in text.split("\n")]
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """A compound statement."""
+        self.line(header)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def statements(self, body: Iterable[ast.stmt]) -> None:
+        """Append statements."""
+        for statement in body:
+            self.line(ast.unparse(ast.fix_missing_locations(statement)))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def function_name(source: Source) -> str:
+    """The name of the function that runs a range of blocks."""
+    return f"{source.name}_blocks"
+
+
+def signature(form: Canonical) -> list[str]:
+    """The names of the grid's size and of the kernel's arguments."""
+    return ["grid_x", "grid_y", "grid_z", *form.parameters]
+
+
+def begun(form: Canonical, runtime: str, decorator: str) -> Text:
+    """A module up to the kernel: its constants, and its device functions, each decorated."""
+    text, source = Text(), form.source
+    shape = " x ".join(str(size) for size in form.block)
+    text.line(f'"""Kernel {source.name!r} for the CPU, in blocks of {shape} threads.')
+    text.line(f"\nMade by {runtime.rpartition('.')[0]}; read it, but do not edit it.\n" + '"""')
+    text.line(f"\nfrom {runtime} import *\n")
+    for axis, size in zip(AXES, form.block, strict=True):
+        text.line(f"BLOCK_{axis.upper()} = {size}")
+    _constants(text, source)
+    _device_functions(text, source, decorator)
+    return text
+
+
+def _constants(text: Text, source: Source, prefix: str = "") -> None:
+    for constant, value in source.constants.items():
+        text.line(f"{prefix}{constant} = {value}")
+
+
+def _device_functions(text: Text, source: Source, decorator: str, prefix: str = "") -> None:
+    """The device functions, innermost first, each with its constants just before it.
+
+    What a device function refers to gets its name as a prefix: another may use the same name for
+    something else.
+    """
+    for alias, inner in source.device_functions.items():
+        alias = prefix + alias
+        own = f"{alias}__"
+        _device_functions(text, inner, decorator, own)
+        _constants(text, inner, own)
+        tree = copy.deepcopy(inner.tree)
+        outside = inner.constants.keys() | inner.device_functions.keys()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in outside:
+                node.id = own + node.id
+        tree.decorator_list, tree.name, tree.returns = [], alias, None
+        if ast.get_docstring(tree):
+            tree.body = tree.body[1:]
+        for argument in tree.args.args:
+            argument.annotation = None
+        text.line(f"\n\n{decorator}\n{ast.unparse(tree)}")

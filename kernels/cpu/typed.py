@@ -1,0 +1,61 @@
+"""Step 4: the types of a kernel's variables, as Numba infers them.
+
+Numba is shown the kernel as a thread that is alone would run it: barriers are nothing, and what
+other threads would leave is the thread's own. So float32 stays float32, and int32 wraps, as on a
+GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numba
+from numba.core import types
+
+from . import compiler, text, typing_errors
+from .canonical import AXES, Canonical, Whole, is_meeting, name
+
+RUNTIME = f"{__package__}.runtime"
+
+
+def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
+    """A kernel with the types of its variables, its arguments and its arrays.
+
+    Raises:
+        UnsupportedKernel: Numba finds no type for something, or not one that a GPU allows.
+    """
+    module, source = as_one_thread(form), form.source
+    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
+    exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
+    indices = (types.int64,) * 9
+    try:
+        found = compiler.infer_types(namespace[text.function_name(source)], indices + arguments)
+    except Exception as error:  # Numba raises more than its own errors
+        raise typing_errors.explained(form, module, error) from error
+    typing_errors.refuse_new_arrays(form, found)
+    return replace(form, kinds=found | dict(zip(form.parameters, arguments, strict=True)))
+
+
+def as_one_thread(form: Canonical) -> str:
+    """A module with the kernel as one thread sees it."""
+    module = text.begun(form, RUNTIME, "@untyped")
+    indices = [f"{index}_{axis}" for index in ("thread", "block") for axis in AXES]
+    given = ", ".join([*indices, *text.signature(form)])
+    with module.block(f"def {text.function_name(form.source)}({given}):"):
+        for array in form.arrays.values():
+            shape = (1,) if array.is_dynamic else array.shape
+            module.line(f"{array.name} = stack({shape}, {array.dtype})")
+        module.statements(map(_Alone().visit, copy.deepcopy(form.body)))
+        module.line("return")
+    return str(module)
+
+
+class _Alone(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return ast.Pass() if is_meeting(node) else node
+
+    def visit_Whole(self, node: Whole) -> ast.AST:
+        return name(node.id)

@@ -1,0 +1,195 @@
+"""The checked mode: launches that look for the mistakes that a GPU does not report.
+
+`with checked(): kernel[blocks, threads](...)`, or `MINITRANSFORMER_CHECK=1`, runs kernels on NumPy
+arrays with shadow memory (see `shadow`). The first mistake is raised:
+
+    OutOfBounds          an index below zero, or past the end
+    UninitializedRead    shared or local memory that nobody has written
+    DataRace             two accesses of two threads, one a write, with no barrier between
+    DivergentBarrier     a barrier that not all threads of the block reach
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..canonical import Shape3
+from ..errors import DataRace, KernelError, Mistake, OutOfBounds, UninitializedRead
+from ..launch import CpuKernel, place_of
+from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
+from ..runtime import pool
+from . import shadow
+
+SMALL = 1 << 16  # threads of a launch that one CPU thread runs, so that chance has no part in it
+DOES = {"read": "reads", "write": "writes to", "atomic": "changes"}
+_chosen: ContextVar[bool | None] = ContextVar("checked", default=None)
+
+
+@contextmanager
+def checked(on: bool = True) -> Iterator[None]:
+    """Check every launch on NumPy arrays within this context (or, with `on=False`, none)."""
+    token = _chosen.set(on)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def is_on() -> bool:
+    """Whether launches are checked here: by `checked()`, else by `MINITRANSFORMER_CHECK`."""
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen
+    value = os.environ.get("MINITRANSFORMER_CHECK", "0")
+    if value not in ("", "0", "1"):
+        raise KernelError(f"MINITRANSFORMER_CHECK must be 0 or 1, got {value!r}")
+    return value == "1"
+
+
+def launch(
+    kernel: CpuKernel,
+    grid: Shape3,
+    block: Shape3,
+    arguments: tuple[Any, ...],
+    shared_bytes: int = 0,
+) -> None:
+    """Run every block of a grid, and raise the first mistake.
+
+    Raises:
+        OutOfBounds, UninitializedRead, DataRace, DivergentBarrier: see above.
+        KernelError: as `CpuKernel.launch` does.
+    """
+    arguments = kernel.prepared(arguments)
+    outputs = {i: arguments[i].copy() for i in kernel.written if i < len(arguments)}
+    with suppress(_SomethingWrong):
+        return _run(kernel, grid, block, arguments, shared_bytes, CHECKED)
+    for position, before in outputs.items():
+        arguments[position][...] = before
+    _run(kernel, grid, block, arguments, shared_bytes, DIAGNOSED)
+
+
+class _SomethingWrong(Exception):
+    """A thread has noted a mistake; which, nobody knows yet."""
+
+
+def _run(
+    kernel: CpuKernel,
+    grid: Shape3,
+    block: Shape3,
+    arguments: tuple[Any, ...],
+    shared_bytes: int,
+    mode: Mode,
+) -> None:
+    own = arguments[: len(arguments) - len(kernel.constants)]
+    run, variant, body = kernel.compiled(block, own, shared_bytes, mode)
+    memory, shadows = _shadows(body, arguments)
+
+    def blocks(first: int, last: int) -> None:
+        found = np.zeros(5, np.int64)
+        code = run(first, last, *grid, *arguments, found, *shadows)
+        if code > 0:
+            raise kernel.divergent(code, grid, block, shared_bytes, mode)
+        if code < 0 and mode is CHECKED:
+            raise _SomethingWrong
+        if code < 0:
+            raise _mistake(variant, arguments, grid, found.tolist())
+
+    count = grid[0] * grid[1] * grid[2]
+    try:
+        if mode is DIAGNOSED or count * block[0] * block[1] * block[2] <= SMALL:
+            blocks(0, count)
+        else:
+            pool.run(blocks, count)
+    finally:
+        _spare.append(memory)
+
+
+_spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs more than clearing it
+
+
+def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Shadow memory for the arrays that the kernel writes to; what is one array has one shadow."""
+    shapes: dict[Any, list[tuple[int, ...]]] = {}
+    order: list[Any] = []
+    for name, argument in zip(body.form.parameters, arguments, strict=True):
+        if name in body.shadowed:
+            same = argument.__array_interface__["data"][0], argument.shape, argument.strides
+            order.append(same)
+            has_readers = body.intervals.keeps_readers(name)
+            if has_readers or same not in shapes:
+                sizes = argument.shape if has_readers else (1,) * argument.ndim
+                shapes[same] = [argument.shape, sizes + tuple(map(int, body.readers))]
+    needed = sum(prod(shape) for pair in shapes.values() for shape in pair)
+    memory = _spare.pop() if _spare else np.zeros(0, np.int64)
+    if memory.size < needed or memory.size > 4 * needed + SMALL:
+        memory = np.zeros(needed, np.int64)
+    else:
+        memory[:needed] = 0
+    parts = iter(
+        np.split(memory[:needed], np.cumsum([prod(s) for p in shapes.values() for s in p]))
+    )
+    made = {same: [next(parts).reshape(shape) for shape in pair] for same, pair in shapes.items()}
+    return memory, [shadow for same in order for shadow in made[same]]
+
+
+def _mistake(
+    variant: Variant, arguments: tuple[Any, ...], grid: Shape3, found: list[int]
+) -> Mistake:
+    """The error for what a thread noted."""
+    code, packed, other, number, thread = found
+    body = variant.written()
+    place, kind = body.places[code // shadow.KINDS], code % shadow.KINDS
+    index = shadow.unpacked(packed, place.packed)[: place.indices]
+    block, accessing = place_of(number, grid), place_of(thread, variant.block)
+    array = body.form.source.originals.get(place.array, place.array)
+    given = body.form.source.name, place.filename, place.line, block
+    access = f"thread {accessing} {DOES[place.kind]} {place.space} array {array!r} at {list(index)}"
+    if kind == shadow.OUT:
+        message = (f"in block {block}, {access}, which is outside{_shape(body, place, arguments)}. "
+                   "On a GPU that is another array's memory: guard the access with a condition, "
+                   "or make the array larger")  # fmt: skip
+        return OutOfBounds(message, *given, (accessing,), array, index)
+    if kind == shadow.UNWRITTEN:
+        nobody = "no thread of the block has" if place.space == "shared" else "it has not"
+        message = (f"in block {block}, {access}, which {nobody} written. What is there on a GPU is "
+                   "left over from something else: write to it first")  # fmt: skip
+        return UninitializedRead(message, *given, (accessing,), array, index)
+    earlier = body.places[other >> shadow.PLACE_SHIFT & shadow.PLACES - 1]
+    partner = place_of(other & shadow.THREAD_BITS, variant.block)
+    home = (other >> shadow.TIME_SHIFT) // shadow.EPOCHS - 1
+    one, two = (place, accessing, block), (earlier, partner, place_of(home, grid))
+    if (place.filename, place.line) < (earlier.filename, earlier.line):
+        one, two = two, one  # the later line is the one to look at
+    (later, accessing, block), (earlier, partner, home_block) = one, two
+    message = (f"in block {block}, thread {accessing} {DOES[later.kind]} {later.space} array "
+               f"{array!r} at {list(index)}, which thread {partner}")  # fmt: skip
+    if home == number % shadow.BLOCKS:
+        message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing orders the two. "
+                    "Put cuda.syncthreads() between them, or use cuda.atomic")  # fmt: skip
+    else:
+        message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}, and "
+                    "blocks run in any order. Let each block write to elements of its own, use "
+                    "cuda.atomic, or launch a second kernel for what comes after")  # fmt: skip
+    given = body.form.source.name, later.filename, later.line, block
+    return DataRace(message, *given, (partner, accessing), array, index, earlier.line)
+
+
+def _shape(body: Any, place: Any, arguments: tuple[Any, ...]) -> str:
+    """The shape of an array, as the end of a clause; nothing for a view, whose shape changes."""
+    array = body.form.arrays.get(place.array)
+    if array is not None:
+        return (
+            f" its shape {array.shape}"
+            if not array.is_dynamic
+            else (f" the {body.form.shared_bytes} bytes that the launch gives it")
+        )
+    if place.array in body.form.parameters:
+        return f" its shape {arguments[body.form.parameters.index(place.array)].shape}"
+    return ""

@@ -1,0 +1,223 @@
+"""Record what every thread of a launch does: the input of the microscope."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from ..canonical import Shape3
+from ..launch import CpuKernel
+from ..lowering import TRACED
+from ..source import place
+from . import checked_mode
+from .trace import ACCESS, EXECUTION, Site, Statement, Trace
+
+ROWS = 1 << 16  # of the first try; the second knows how many are needed
+FUNCTIONS_WITHOUT_WORK = {"float32", "float64", "float", "int", "bool", "abs", "isnan", "isinf"}
+
+
+def record(
+    kernel: Any, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int = 0
+) -> Trace:
+    """Run a launch on copies of its arguments, first checked, then traced.
+
+    Args:
+        kernel: A function decorated with `@cuda.jit`.
+        grid: Blocks along x, y and z.
+        block: Threads of a block along x, y and z.
+        arguments: NumPy arrays and numbers; they are not modified.
+        shared_bytes: Dynamic shared memory.
+
+    Raises:
+        KernelError: the launch is wrong, or the checked mode finds a mistake.
+    """
+    compiled: CpuKernel = kernel.on_cpu
+    checked_mode.launch(compiled, grid, block, _copies(arguments), shared_bytes)
+    run, variant, _ = compiled.compiled(block, arguments, shared_bytes, TRACED)
+    body = variant.written()
+    rows = [ROWS, ROWS]
+    while True:
+        own = compiled.prepared(_copies(arguments))
+        log, marks = np.zeros((rows[0], 5), np.int64), np.zeros((rows[1], 4), np.int64)
+        counts, bases = np.zeros(2, np.int64), np.zeros(len(body.form.arrays) + 1, np.int64)
+        run(0, grid[0] * grid[1] * grid[2], *grid, *own, log, marks, counts, bases)
+        if counts[0] <= rows[0] and counts[1] <= rows[1]:
+            break
+        rows = counts.tolist()
+    log, marks = log[: counts[0]], marks[: counts[1]]
+    first = {name: a.__array_interface__["data"][0] for name, a in _arrays(body, own).items()}
+    first |= {name: int(base) for name, base in zip(body.form.arrays, bases, strict=False)}
+    origins = np.array([_origin(body, p, first) for p in body.places], np.int64)
+    log = log.copy()
+    log[:, 4] -= origins[log[:, 0]] if len(log) else 0
+    threads = block[0] * block[1] * block[2]
+    lines, first_line = inspect.getsourcelines(compiled.function)
+    return Trace(
+        kernel=compiled.function.__name__,
+        filename=body.form.source.filename,
+        first_line=first_line,
+        source="".join(lines),
+        grid=grid,
+        block=block,
+        sites=tuple(_site(body, p, own) for p in body.places),
+        statements=tuple(
+            Statement(place(s)[1], place(s)[0], _flops(s, body)) for s in body.form.marked
+        ),
+        accesses=_table(log, ACCESS, threads),
+        executions=_table(marks, EXECUTION, threads),
+    )
+
+
+def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with memory of their own, but laid out, and shared among them, as it was."""
+    spans = [_span(a) for a in arguments if isinstance(a, np.ndarray)]
+    memory: list[tuple[int, int, np.ndarray]] = []
+    for low, high in sorted(spans):
+        if memory and low < memory[-1][1]:
+            low, high = memory[-1][0], max(high, memory.pop()[1])
+        memory.append((low, high, np.empty(high - low, np.uint8)))
+
+    def copy(argument: Any) -> Any:
+        if not isinstance(argument, np.ndarray) or argument.size == 0:
+            return argument
+        address = argument.__array_interface__["data"][0]
+        low, _, own = next(part for part in memory if part[0] <= address < part[1])
+        strides = argument.strides
+        new = np.ndarray(argument.shape, argument.dtype, own, address - low, strides)
+        new[...] = argument
+        return new
+
+    return tuple(map(copy, arguments))
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """The first and the last address of an array's memory, the last exclusive."""
+    if array.size == 0:
+        return 0, 0
+    first = array.__array_interface__["data"][0]
+    ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    low, high = (sum(choose(0, end) for end in ends) for choose in (min, max))
+    return first + low, first + high + array.itemsize
+
+
+def _arrays(body: Any, arguments: tuple[Any, ...]) -> dict[str, np.ndarray]:
+    """The arrays among the arguments, by name."""
+    named = zip(body.form.parameters, arguments, strict=True)
+    return {name: argument for name, argument in named if isinstance(argument, np.ndarray)}
+
+
+def _origin(body: Any, access: Any, first: Mapping[str, int]) -> int:
+    """The address that an access's addresses count from: the array's first element."""
+    roots = sorted(body.arrays.roots[access.array] & first.keys())
+    return first[access.array] if access.array in first else first[roots[0]] if roots else 0
+
+
+def _site(body: Any, access: Any, arguments: tuple[Any, ...]) -> Site:
+    kind = body.form.kinds[access.array]
+    array = body.form.arrays.get(access.array)
+    given = _arrays(body, arguments).get(access.array)
+    itemsize = int(np.dtype(str(kind.dtype)).itemsize) if given is None else given.itemsize
+    shape: tuple[int, ...] = given.shape if given is not None else ()
+    if array is not None:
+        shape = (body.form.shared_bytes // itemsize,) if array.is_dynamic else array.shape
+    name = body.form.source.originals.get(access.array, access.array)
+    return Site(access.line, access.column, access.filename, name, access.space, access.kind,
+                itemsize, shape)  # fmt: skip
+
+
+def _table(rows: np.ndarray, dtype: np.dtype, threads: int) -> np.ndarray:
+    """Rows as a structured array; what is done once for a block is done by each of its threads."""
+    shared = rows[rows[:, 2] < 0]
+    spread = np.repeat(shared, threads, axis=0)
+    spread[:, 2] = np.tile(np.arange(threads), len(shared))
+    rows = np.concatenate([rows[rows[:, 2] >= 0], spread])
+    table = np.empty(len(rows), dtype)
+    for column, name in enumerate(dtype.names or ()):
+        table[name] = rows[:, column]
+    return table
+
+
+# Floating-point operations ------------------------------------------------------------------------
+
+
+def _flops(statement: ast.stmt, body: Any) -> int:
+    """The floating-point operations of one execution of a statement, without its inner ones.
+
+    Additions, multiplications, divisions and calls of functions count as one each, an fma as two;
+    comparisons, signs and conversions as none. Both sides of a conditional expression count.
+    """
+    match statement:
+        case ast.If(test=test) | ast.While(test=test):
+            parts: list[ast.AST] = [test]
+        case ast.For():
+            parts = []
+        case _:
+            parts = [statement]
+    return sum(_work(node, body) for part in parts for node in ast.walk(part))
+
+
+def _work(node: ast.AST, body: Any) -> int:
+    match node:
+        case ast.BinOp():
+            return int(_is_float(node, body))
+        case ast.AugAssign(target=target):
+            return int(_is_float(target, body))
+        case ast.Call(func=ast.Name(id="fma")):
+            return 2
+        case ast.Call(func=ast.Name(id=called)) if called in body.form.source.values:
+            return 0  # a dtype: a conversion
+        case ast.Call(func=function) if _is_float(node, body):
+            called = function.attr if isinstance(function, ast.Attribute) else _name(function)
+            plain = called in FUNCTIONS_WITHOUT_WORK or called.startswith(("warp_", "block_"))
+            return 0 if plain else 1
+    return 0
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_float(node: ast.AST, body: Any) -> bool:
+    """Whether an expression is a floating-point number."""
+    source = body.form.source
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, float)
+        case ast.Name(id=name):
+            value = source.values.get(name)
+            return isinstance(value, float | np.floating) or _floats(body.form.kinds.get(name))
+        case ast.Subscript():
+            while isinstance(node, ast.Subscript):
+                node = node.value
+            form, array = body.form, body.form.arrays.get(_name(node))
+            return _floats(form.kinds.get(_name(node))) or bool(array and "float" in array.dtype)
+        case ast.BinOp(op=ast.Div()):
+            return True
+        case ast.BinOp(left=left, right=right) | ast.IfExp(body=left, orelse=right):
+            return _is_float(left, body) or _is_float(right, body)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            return _is_float(operand, body)
+        case ast.Call(func=ast.Name(id=called), args=arguments):
+            kind = source.values.get(called)
+            if kind is not None:
+                return _floats(kind)
+            if called in ("min", "max", "abs", "fma", "cbrt", "selp") or called.startswith("warp_"):
+                return any(_is_float(argument, body) for argument in arguments)
+            return called == "float"
+        case ast.Call(func=ast.Attribute(attr=attribute)):
+            return not attribute.startswith(("int", "uint", "is", "bool"))
+    return False
+
+
+def _floats(kind: Any) -> bool:
+    """Whether a type is one of floating-point numbers, or an array of them."""
+    if isinstance(kind, types.Array):
+        kind = kind.dtype
+    if isinstance(kind, type) and issubclass(kind, np.generic):
+        return issubclass(kind, np.floating)
+    return isinstance(kind, types.Float)

@@ -1,0 +1,1 @@
+"""How a kernel becomes machine code and a launch on a GPU, and what it needs there."""

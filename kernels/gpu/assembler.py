@@ -1,0 +1,169 @@
+"""From a kernel and the types of its arguments to machine code for a GPU, kept on disk.
+
+Numba compiles the kernel to PTX, the assembly language of all NVIDIA GPUs, and NVIDIA's linker
+assembles that to a cubin, the machine code of one architecture. Both take about a second, so the
+cubin is kept in the same folder as what `cpu/` compiles, under a name that says what it was made
+from: with it, the next process needs neither. No GPU is needed for any of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+
+from ..cpu.lowering import cache_folder
+from . import codegen
+
+if TYPE_CHECKING:
+    from ..cuda import Kernel
+
+OPTIONS = {"fastmath", "max_registers", "lineinfo"}  # of @cuda.jit, which this module follows
+
+
+def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> bytes:
+    """Return a kernel's machine code, assembled now or by an earlier process.
+
+    With `MINITRANSFORMER_LINEINFO=1` it knows the lines of its source, for compute-sanitizer and
+    for profilers.
+
+    Args:
+        kernel: What to compile; in its machine code it has the name `entry_name(kernel)`.
+        types: Numba's types of its arguments.
+        architecture: The GPU's compute capability, such as (9, 0).
+    """
+    lineinfo = bool(kernel.options.get("lineinfo") or os.environ.get("MINITRANSFORMER_LINEINFO"))
+    digest = _digest(kernel, types, architecture, lineinfo)
+    path = cache_folder() / f"{entry_name(kernel)}_{digest}.cubin"
+    if not path.exists():
+        text = ptx(kernel, types, architecture, lineinfo)
+        code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
+        _write(path, code)
+    return path.read_bytes()
+
+
+def architecture(digits: str) -> tuple[int, int]:
+    """Return a compute capability from how it is written: (9, 0) for "9.0", and for CuPy's "90".
+
+    Raises:
+        ValueError: It is written otherwise.
+    """
+    numbers = digits.replace(".", "")
+    return int(numbers[:-1]), int(numbers[-1])
+
+
+def room(kernel: Kernel) -> str:
+    """Return where a kernel of this package lives, as `softmax` or `softmax.plain`."""
+    package, *path = kernel.function.__module__.split(".")
+    if package != __package__.partition(".")[0]:
+        return [package, *path][-1]  # a script, or a test
+    return ".".join(part for part in path if part not in ("layers", "fast"))
+
+
+def entry_name(kernel: Kernel) -> str:
+    """Return a kernel's name in its machine code, where a profiler shows it."""
+    return f"{room(kernel).replace('.', '_')}_{kernel.__name__}"
+
+
+def ptx(
+    kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int], lineinfo: bool = False
+) -> str:
+    """Compile a kernel to PTX, with the lines of its source in it if they are wanted."""
+    from numba import cuda
+
+    fastmath = bool(kernel.options.get("fastmath"))
+    # Numba compiles device functions for the GPU that it finds: let it find this one.
+    gpu = SimpleNamespace(compute_capability=architecture)
+    with patch("numba.cuda.dispatcher.get_current_device", return_value=gpu):
+        text, _ = cuda.compile_ptx(
+            kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath, lineinfo=lineinfo
+        )
+    mangled = re.search(r"\.visible \.entry ([\w$]+)\(", text)[1]  # type: ignore[index]
+    return str(text).replace(mangled, entry_name(kernel))
+
+
+def assemble(
+    ptx: str, architecture: tuple[int, int], max_registers: int | None = None
+) -> tuple[bytes, str]:
+    """Assemble PTX; return the cubin, and the assembler's log, which says what the kernel needs."""
+    from cuda.bindings import nvjitlink
+
+    options = ["-arch=sm_{}{}".format(*architecture), "-O3", "-verbose"]
+    if max_registers is not None:
+        options.append(f"-maxrregcount={max_registers}")
+    if "\n\t.loc\t" in ptx:
+        options.append("-lineinfo")
+    linker = nvjitlink.create(len(options), options)
+    try:
+        text = ptx.encode()
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, text, len(text), "kernel.ptx")
+        nvjitlink.complete(linker)
+        code = bytearray(nvjitlink.get_linked_cubin_size(linker))
+        nvjitlink.get_linked_cubin(linker, code)
+        log = bytearray(nvjitlink.get_info_log_size(linker))
+        nvjitlink.get_info_log(linker, log)
+    except nvjitlink.nvJitLinkError as error:
+        log = bytearray(nvjitlink.get_error_log_size(linker))
+        nvjitlink.get_error_log(linker, log)
+        error.add_note(log.decode().rstrip("\n\0 "))
+        raise
+    finally:
+        nvjitlink.destroy(linker)
+    return bytes(code), log.decode()
+
+
+def _digest(kernel: Kernel, *others: Any) -> str:
+    """Return a digest of a kernel and what else decides what the machine code is."""
+    digest = hashlib.sha256(_compilers())
+    for part in (*_ingredients(kernel, set()), *others):
+        digest.update(f"{part!r}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _compilers() -> bytes:
+    """Return what compiles: this module and `codegen`, Python, which makes the bytecode, Numba."""
+    ours = [inspect.getsource(module) for module in (sys.modules[__name__], codegen)]
+    found = {(each.name, each.version) for each in metadata.distributions()}
+    numbas = sorted(pair for pair in found if pair[0].startswith("numba"))
+    return repr((ours, sys.version_info[:2], numbas)).encode()
+
+
+def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
+    """Yield what a kernel or a device function is made of, down to the last constant."""
+    function = getattr(kernel, "function", None) or kernel.py_func
+    if function in seen:
+        return
+    seen.add(function)
+    code = function.__code__
+    yield code.co_code, code.co_consts, code.co_names, code.co_varnames
+    yield sorted(getattr(kernel, "options", {}).items())
+    yield [text for text in vars(kernel).values() if isinstance(text, str)]  # of an instruction
+    outside = inspect.getclosurevars(function)
+    for name, value in sorted({**outside.globals, **outside.nonlocals}.items()):
+        yield name
+        if isinstance(getattr(value, "function", getattr(value, "py_func", None)), FunctionType):
+            yield from _ingredients(value, seen)
+        elif isinstance(value, ModuleType):
+            yield [(name, getattr(value, name, None)) for name in code.co_names]
+        else:
+            yield (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that other processes may be reading or writing too."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)

@@ -1,0 +1,1 @@
+"""What a transformer needs beside attention: layer norm, dropout, matrix products, optimizers."""

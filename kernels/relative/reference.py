@@ -1,0 +1,296 @@
+"""The naive truth of relative attention: the score of every pair, with the equations of `relative`.
+
+From a state come keys at j = -k to -1, as many as there were; all before them are at distance -k,
+and of those only the number and the sum of the values are known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from ..arrays import Array
+from ..linear.reference import (
+    State,
+    as_state,
+    guarded,
+    linear_sums,
+    linear_sums_backward,
+    phi,
+    phi_slope,
+    quotient_backward,
+    zero_state,
+)
+from ..recurrent.reference import final_state, final_state_backward
+from ..visible import EVERYTHING, Visible, inside
+from .setting import RelativeState
+
+
+class Past(NamedTuple):
+    """The values that queries see, the state's first: the tail as one, then the recent."""
+
+    value: Array  # (N, H, J, M)
+    position: Array  # (J,)
+    counts: Array  # (N, 1, 1, J), how many keys a value is the sum of
+    seen: Array  # (N, 1, Lq, J)
+
+
+def relative_linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    relative_embedding: ArrayLike,
+    visible: Visible = EVERYTHING,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: str = "elu",
+    initial_state: RelativeState | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Array:
+    """Linear attention with Shaw's relative positions, equations (1) to (6).
+
+    Args:
+        query: (N, H, Lq, E) floats.
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        relative_embedding: (H, 2k + 1, E) floats, row r + k for the distance r.
+        visible: who sees whom.
+        score_map: "softplus", "exp" or "identity", see (4) to (6).
+        relative_query: "feature" or "raw", see (2).
+        feature_map: as in `linear_attention`.
+        initial_state: what a causal sequence continues from; None: nothing.
+        guard: as there.
+        eps: as there.
+        dtype: the dtype of all arithmetic.
+
+    Returns:
+        (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
+
+    Source: S0; Shaw et al. 2018, equations 3 and 4.
+    """
+    query, key, value, e = (np.asarray(x, dtype) for x in (query, key, value, relative_embedding))
+    n, d = relative_sums(
+        query, key, value, e, visible, score_map, relative_query, feature_map, initial_state
+    )
+    return n / guarded(d, guard, eps)[0][..., None]  # (3)
+
+
+def relative_sums(
+    query: Array,
+    key: Array,
+    value: Array,
+    embedding: Array,
+    visible: Visible,
+    score_map: str,
+    relative_query: str,
+    feature_map: str,
+    initial_state: RelativeState | None,
+) -> State:
+    """Returns n_i (N, H, Lq, M) and d_i (N, H, Lq), both terms of both."""
+    seen, alive = visible.mask(query, key), inside(query, visible.query_lengths)
+    state = None if initial_state is None else as_state(initial_state[:2], key.dtype)
+    n, d = linear_sums(query, key, value, feature_map, seen, alive, state)
+    past = with_the_past(value, seen, alive, initial_state)
+    u = query if relative_query == "raw" else phi(query, feature_map)
+    b, _ = relative_scores(u, embedding, past.position, visible.query_offset)
+    s = past.seen * score_weights(b, score_map)  # (2)
+    return n + s @ past.value, d + np.sum(s * past.counts, axis=-1)  # (3)
+
+
+def relative_scores(
+    u: Array, embedding: Array, position: Array, query_offset: int
+) -> tuple[Array, Array]:
+    """Returns u_i . e_r(i, j) (N, H, Lq, J) and r(i, j) + k (Lq, J), equations (1) and (2)."""
+    return at_distances(u @ embedding.swapaxes(-1, -2), position, query_offset)  # (2)
+
+
+def score_weights(b: Array, score_map: str) -> Array:
+    """Returns f(b) of equations (4) to (6)."""
+    return np.exp(np.where(b < 60, b, 60)) if score_map == "exp" else phi(b, score_map)
+
+
+def score_slope(b: Array, score_map: str) -> Array:
+    """Returns f'(b)."""
+    return (b < 60) * score_weights(b, "exp") if score_map == "exp" else phi_slope(b, score_map)
+
+
+def with_the_past(value: Array, seen: Array, alive: Array, state: RelativeState | None) -> Past:
+    """Returns what there is to see: the keys of a state come before position 0."""
+    N, _, Lk, _ = value.shape
+    position, counts = np.arange(Lk), np.ones((N, 1, 1, Lk), value.dtype)
+    if state is None:
+        return Past(value, position, counts, seen)
+    tail, recent = (np.asarray(x, value.dtype) for x in (state.tail, state.recent))
+    k = recent.shape[2]
+    window = np.arange(-k, 0)
+    beyond = np.maximum(0, state.length - k).astype(value.dtype).reshape(N, 1, 1, 1)
+    exists = window >= -np.reshape(state.length, (N, 1, 1, 1))  # (N, 1, 1, k)
+    return Past(
+        np.concatenate([tail[:, :, None], recent, value], axis=2),
+        np.concatenate([[-np.iinfo(np.int32).max], window, position]),
+        np.concatenate([beyond, np.ones((N, 1, 1, k), value.dtype), counts], axis=3),
+        np.concatenate([alive[..., None], alive[..., None] & exists, seen], axis=3),
+    )
+
+
+def relative_linear_attention_backward(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    relative_embedding: ArrayLike,
+    visible: Visible = EVERYTHING,
+    *,
+    score_map: str = "softplus",
+    relative_query: str = "feature",
+    feature_map: str = "elu",
+    initial_state: RelativeState | None = None,
+    guard: str = "clamp",
+    eps: float | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array, Array, Array] | None]:
+    """The gradient of `relative_linear_attention`, equations (9) and (11) to (13).
+
+    Args:
+        grad_output: (N, H, Lq, M), dLoss/do.
+        query: this and the rest as in `relative_linear_attention`.
+
+    Returns:
+        The gradients of query, key, value and relative_embedding; and those of S, Z, tail and
+        recent, or None where there is no initial state.
+    """
+    g, query, key, v, e = (
+        np.asarray(x, dtype) for x in (grad_output, query, key, value, relative_embedding)
+    )
+    seen, alive = visible.mask(query, key), inside(query, visible.query_lengths)
+    n, d = relative_sums(
+        query, key, v, e, visible, score_map, relative_query, feature_map, initial_state
+    )
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, guard, eps)
+
+    q, k = phi(query, feature_map), phi(key, feature_map)
+    state = None if initial_state is None else as_state(initial_state[:2], dtype)
+    dq, dk, dv, (dS, dZ) = linear_sums_backward(dn, dd, q, k, v, seen, state)
+    dq, dk = phi_slope(query, feature_map) * dq, phi_slope(key, feature_map) * dk
+
+    past = with_the_past(v, seen, alive, initial_state)
+    u, slope = (query, 1) if relative_query == "raw" else (q, phi_slope(query, feature_map))
+    b, row = relative_scores(u, e, past.position, visible.query_offset)
+    s = past.seen * score_weights(b, score_map)  # (2)
+    ds = past.seen * (dn @ past.value.swapaxes(-1, -2) + dd * past.counts)  # (9)
+    db = ds * score_slope(b, score_map)  # (11)
+    of_each_distance = [np.sum(db * (row == r), axis=-1) for r in range(e.shape[1])]
+    dB = np.stack(of_each_distance, axis=-1)  # (N, H, Lq, 2k + 1)
+    du = dB @ e  # (12)
+    de = np.sum(dB.swapaxes(-1, -2) @ u, axis=0)  # (12)
+    of_past = s.swapaxes(-1, -2) @ dn  # (13)
+    before = of_past.shape[2] - v.shape[2]
+    gradients = dq + slope * du, dk, dv + of_past[:, :, before:], de
+    if initial_state is None:
+        return gradients, None
+    return gradients, (dS, dZ, of_past[:, :, 0], of_past[:, :, 1:before])
+
+
+def relative_final_state(
+    key: ArrayLike,
+    value: ArrayLike,
+    window: int,
+    *,
+    feature_map: str = "elu",
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    dtype: DTypeLike = np.float64,
+) -> RelativeState:
+    """The state after every valid key, equation (14) and those of `recurrent`.
+
+    Args:
+        key: (N, H, Lk, E) floats.
+        value: (N, H, Lk, M) floats.
+        window: k, of relative embeddings of distances -k to k.
+        feature_map: as in `linear_attention`.
+        key_lengths: as there.
+        initial_state: as in `relative_linear_attention`.
+        dtype: the dtype of all arithmetic.
+    """
+    key, value = np.asarray(key, dtype), np.asarray(value, dtype)
+    N, H, Lk, M = value.shape
+    start = initial_state or relative_zero_state(key, value, window)
+    S, Z = final_state(
+        key, value, feature_map=feature_map, key_lengths=key_lengths, initial_state=start[:2],
+        dtype=dtype,
+    )  # fmt: skip
+    tail, recent = np.array(start.tail, dtype), np.zeros((N, H, window, M), dtype)
+    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
+    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
+        fresh = max(0, window - known)  # rows that never held a value
+        old = np.asarray(start.recent[n, :, fresh:], dtype)
+        values = np.concatenate([old, value[n, :, :count]], axis=1)
+        fallen = max(0, values.shape[1] - window)
+        tail[n] += np.sum(values[:, :fallen], axis=1)  # (14)
+        recent[n, :, window - (values.shape[1] - fallen) :] = values[:, fallen:]  # (14)
+    return RelativeState(S, Z, tail, recent, start.length + counts)
+
+
+def relative_final_state_backward(
+    grad_state: tuple[Array, Array, Array, Array],
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    feature_map: str = "elu",
+    key_lengths: ArrayLike | None = None,
+    initial_state: RelativeState | None = None,
+    dtype: DTypeLike = np.float64,
+) -> tuple[Array, Array, tuple[Array, Array, Array, Array]]:
+    """The gradient of `relative_final_state`.
+
+    Args:
+        grad_state: the gradients of S, Z, tail and recent.
+        key: this and the rest as in `relative_final_state`.
+
+    Returns:
+        dk (N, H, Lk, E), dv (N, H, Lk, M), and the gradients of S, Z, tail and recent.
+    """
+    key, value = np.asarray(key, dtype), np.asarray(value, dtype)
+    of_tail, of_recent = (np.asarray(x, dtype) for x in grad_state[2:])
+    window = of_recent.shape[2]
+    dk, dv, (dS, dZ) = final_state_backward(
+        grad_state[:2], key, value, feature_map=feature_map, key_lengths=key_lengths, dtype=dtype
+    )
+    start = initial_state or relative_zero_state(key, value, window)
+    N, _, Lk, _ = value.shape
+    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
+    drecent = np.zeros_like(of_recent)
+    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
+        real = min(window, known)
+        moved = real + count  # the values that were in the window or came to it
+        shares = np.concatenate(
+            [
+                np.repeat(of_tail[n, :, None], max(0, moved - window), axis=1),
+                of_recent[n, :, max(0, window - moved) :],
+            ],
+            axis=1,
+        )
+        drecent[n, :, window - real :] = shares[:, :real]
+        dv[n, :, :count] += shares[:, real:]
+    return dk, dv, (dS, dZ, of_tail, drecent)
+
+
+def relative_zero_state(key: Array, value: Array, window: int) -> RelativeState:
+    """Returns the state of an empty sequence."""
+    N, H, _, M = value.shape
+    tail, recent = np.zeros((N, H, M), value.dtype), np.zeros((N, H, window, M), value.dtype)
+    return RelativeState(*zero_state(key, value), tail, recent, np.zeros(N, np.int64))
+
+
+def at_distances(of_each: Array, position: Array, query_offset: int) -> tuple[Array, Array]:
+    """Returns what (N, H, Lq, 2k + 1) has for keys at positions (J,), and r_ij + k (Lq, J)."""
+    k = of_each.shape[3] // 2
+    i = np.arange(of_each.shape[2])[:, None]
+    row = k + np.clip(position - i - query_offset, -k, k)  # (1)
+    where = np.broadcast_to(row, (*of_each.shape[:2], *row.shape))
+    return np.take_along_axis(of_each, where, -1), row

@@ -1,0 +1,76 @@
+"""What makes weights of the scores of relative positions, equations (4) to (6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from ..cuda import DeviceFunction, cuda
+
+CAP = 60.0  # of the scores that exp maps: in float32 e^60 leaves room for sums, and for 1 / e^60
+
+
+class ScoreMap(NamedTuple):
+    """What makes a weight of a score, and its slope as a function of that weight."""
+
+    value: DeviceFunction
+    slope: DeviceFunction
+
+
+def _softplus(real: Any) -> ScoreMap:
+    @cuda.jit(device=True)
+    def softplus(b):  # type: ignore[no-untyped-def]
+        return max(b, real(0)) + math.log1p(math.exp(-abs(b)))  # (4), without overflow
+
+    @cuda.jit(device=True)
+    def softplus_slope(f):  # type: ignore[no-untyped-def]
+        return -math.expm1(-f)  # (4)
+
+    return ScoreMap(softplus, softplus_slope)
+
+
+def _exp(real: Any) -> ScoreMap:
+    highest = real(math.exp(CAP))
+
+    @cuda.jit(device=True)
+    def exp(b):  # type: ignore[no-untyped-def]
+        return math.exp(b) if b < real(CAP) else highest  # (5)
+
+    @cuda.jit(device=True)
+    def exp_slope(f):  # type: ignore[no-untyped-def]
+        return f if f < highest else real(0)  # (5)
+
+    return ScoreMap(exp, exp_slope)
+
+
+def _identity(real: Any) -> ScoreMap:
+    @cuda.jit(device=True)
+    def identity(b):  # type: ignore[no-untyped-def]
+        return b
+
+    @cuda.jit(device=True)
+    def one(f):  # type: ignore[no-untyped-def]
+        return real(1)  # (6)
+
+    return ScoreMap(identity, one)
+
+
+SCORE_MAPS: dict[str, Callable[[Any], ScoreMap]] = {
+    "softplus": _softplus,
+    "exp": _exp,
+    "identity": _identity,
+}
+
+
+@cache
+def score_map(name: str, real: Any) -> ScoreMap:
+    """The score map of a name, for numbers of Numba's type `real` (float32 or float64).
+
+    Raises:
+        ValueError: there is no such score map.
+    """
+    if name not in SCORE_MAPS:
+        raise ValueError(f"score_map must be one of {sorted(SCORE_MAPS)}, got {name!r}")
+    return SCORE_MAPS[name](real)

@@ -1,0 +1,32 @@
+"""How the kernels of softmax attention are launched on an example."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import backward, forward
+
+
+def passes(query: Any, key: Any, value: Any, *, relative: bool = False, **options: Any) -> None:
+    """Forward and backward; a pattern among the options makes it local attention."""
+    inputs = query, key, value
+    if relative:
+        options["relative_scores"] = np.zeros((*query.shape[:3], 65), query.dtype)
+    output, *sums = forward(*inputs, **options)
+    backward(output, *inputs, output, *sums, **options)
+
+
+def few_values(query: Any, key: Any, value: Any, **options: Any) -> None:
+    """The same with fewer columns of values than queries and keys have."""
+    passes(query, key, value[..., :8], **options)
+
+
+HOSTS = {"softmax": passes, "softmax_dropped": partial(passes, relative=True, dropout=0.1)}
+MORE = {
+    "softmax_relative": partial(passes, relative=True),
+    "softmax_with_dropout": partial(passes, dropout=0.1),
+    "softmax_few_values": few_values,
+}

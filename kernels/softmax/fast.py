@@ -1,0 +1,607 @@
+"""The kernels of softmax attention that run: a block owns a tile of rows and walks past the others.
+
+    forward          (1)-(5); a block owns a tile of queries and walks the keys
+    query_gradient   (7)-(9), dq; the same walk. It also leaves delta for the next
+    key_gradient     (6), (7), (9), dk and dv; a block owns keys and walks the queries
+
+Each is also made with relative scores (`biased`) or dropout (`dropping`), or both. These are
+constants of the compiler: without them, the kernel is what it would be if they did not exist.
+
+One thread pattern serves all three. threadIdx.x = x is a row of the tile that the block owns, and
+threadIdx.y = y a part of the work on that row: first the scores with some of the rows that are
+walked past, then some of the columns of the result. What is owned lies transposed, so that
+neighbouring threads read neighbouring numbers; what is walked past is read by all threads of a warp
+at the same address, a broadcast. A thread makes several sums at once, four or more, because one sum
+by itself spends its time on reading: with four, five reads feed four multiplications, where two fed
+one. Every sum has one owner and one order: results repeat bit by bit, without atomics.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import int64
+
+from ..arrays import Array, array_module, ceil_div, constant, kernel_dtype, round_up
+from ..cuda import DeviceFunction, Kernel, cuda
+from ..layers.dropout import random_word
+
+TILE = 64  # queries of a block, where the shared memory allows
+WIDTH = 4  # sums that a thread makes at once, at least
+TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
+FAR = 2**60  # beyond every position
+NOWHERE = 2 * FAR  # beyond even that: no range reaches it
+
+
+class Walk(NamedTuple):
+    """Which rows a block walks past, where it is not one after the other: device functions.
+
+    A list of rows exists nowhere in memory: four numbers say where it ends, and what is in it. A
+    key is seen from a range of positions and a query asks from one; the key is seen where the two
+    meet. What does not exist has the place NOWHERE, and an empty range. The last two arguments of
+    all functions are `causal` and `pattern`, the five arguments of a kernel that only a walk reads.
+    """
+
+    keys_of: DeviceFunction  # of the queries at positions begin .. end - 1: a list of keys
+    key_at: DeviceFunction  # the key at a place of that list, and from where it is seen
+    asks_from: DeviceFunction  # from where query i asks
+    own_key: DeviceFunction  # the key that a row of all blocks owns, and from where it is seen
+    queries_of: DeviceFunction  # of the rows of a block: a list of queries
+    query_at: DeviceFunction  # the query at a place of that list, and from where it asks
+
+
+NO_WALK: Any = (None,) * len(Walk._fields)
+
+
+class Shape(NamedTuple):
+    """How a block works."""
+
+    rows: int  # threadIdx.x: rows that it owns
+    parts: int  # threadIdx.y
+    step: int  # rows of the other sequence that it takes in at a time
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """The block's shape."""
+        return self.rows, self.parts
+
+
+def forward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the forward kernel works, for rounded dims."""
+    size = real.bitwidth // 8
+    rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
+    step = min(rows // 2, 8192 // (rows * size))
+    return Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
+
+
+def backward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the two gradient kernels works."""
+    size = real.bitwidth // 8
+    rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
+    step = min(rows, 4096 // (rows * size))
+    return Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
+
+
+@cuda.jit(device=True)
+def _column(distance, furthest):  # type: ignore[no-untyped-def]
+    """Where the relative scores of a query have that of a distance (10)."""
+    return min(max(distance, -furthest), furthest) + furthest
+
+
+@cache
+def _forward_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
+) -> Kernel:
+    rows, parts, step = forward_shape(head_dim, value_dim, real)
+    own_keys, own_columns = step // parts, value_dim // parts
+    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
+    pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
+    listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
+
+    @cuda.jit(fastmath=True)
+    def forward(  # type: ignore[no-untyped-def]
+        query, key, value, relative_scores, window, global_queries, gathered, landmarks, below,
+        query_lengths, key_lengths, causal, offset, scale, seed, dropped, survivor, output, highest,
+        inverse,
+    ):  # fmt: skip
+        """Arrays (N, H, L, E) or (N, H, L, M), relative_scores (N, H, Lq, 2k + 1).
+
+        Of random words below `dropped` a weight is dropped, else multiplied by `survivor`. Writes
+        the last three: h and 1 / d of (5) are (N, H, Lq).
+        """
+        q = cuda.shared.array((head_dim, pitch), real)  # transposed
+        k = cuda.shared.array((step, head_dim), real)
+        v = cuda.shared.array((step, value_dim), real)
+        s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
+        share = cuda.shared.array((parts, rows), real)  # of each part in a row's maximum, then sum
+        if listed:
+            place = cuda.shared.array(step, int64)  # j of the keys in k and v
+            since = cuda.shared.array(step, int64)  # the first position that sees them
+            until = cuda.shared.array(step, int64)  # and the last
+        n_own = cuda.local.array(own_columns, real)  # n of (4), this thread's columns
+        sums = cuda.local.array(width, real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        i = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        end = min(last_key, first_row + rows + offset) if causal else last_key
+        seen = min(last_key, i + offset + 1) if causal else last_key
+        if listed:
+            pattern = window, global_queries, gathered, landmarks, below
+            end, low, high, before = keys_of(
+                first_row + offset, min(first_row + rows, last_query) + offset, last_key, causal,
+                pattern,
+            )  # fmt: skip
+            first, last = asks_from(i, last_query, offset, causal, pattern)
+        if first_row >= last_query:
+            end = 0
+        if i >= last_query:
+            seen = 0
+        near, furthest = min(i, query.shape[2] - 1), relative_scores.shape[3] // 2
+
+        for r in range(y, rows, parts):
+            for e in range(x, head_dim, rows):
+                q[e, r] = real(0)
+                if first_row + r < last_query and e < E:
+                    q[e, r] = scale * query[n, h, first_row + r, e]
+        for t in range(own_columns):
+            n_own[t] = real(0)
+        h_i, d_i = real(-1e30), real(0)
+
+        for start in range(0, end, step):
+            if listed and y == 0 and x < step:
+                u = start + x
+                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
+            if listed:
+                cuda.syncthreads()
+            for r in range(y, step, parts):
+                j = place[r] if listed else start + r
+                for e in range(x, head_dim, rows):
+                    k[r, e] = real(0)
+                    if j < last_key and e < E:
+                        k[r, e] = key[n, h, j, e]
+                for m in range(x, value_dim, rows):
+                    v[r, m] = real(0)
+                    if j < last_key and m < M:
+                        v[r, m] = value[n, h, j, m]
+            cuda.syncthreads()
+
+            own_highest = h_i
+            for t in range(0, own_keys, at_once):
+                r = y * own_keys + t
+                for c in range(at_once):
+                    sums[c] = real(0)
+                for e in range(head_dim):
+                    for c in range(at_once):
+                        sums[c] += q[e, x] * k[r + c, e]
+                for c in range(at_once):
+                    j = place[r + c] if listed else start + r + c
+                    if biased:
+                        column = _column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                    sees = j < seen
+                    if listed:
+                        sees = (since[r + c] <= last) & (first <= until[r + c])
+                    score = sums[c] if sees else real(-2e30)
+                    s[r + c, x] = score
+                    own_highest = max(own_highest, score)
+            share[y, x] = own_highest
+            cuda.syncthreads()
+
+            new_highest = h_i
+            for part in range(parts):
+                new_highest = max(new_highest, share[part, x])
+            shrink = math.exp(h_i - new_highest)  # (3)
+            h_i = new_highest
+            d_i *= shrink
+            for t in range(own_keys):
+                r = y * own_keys + t
+                p = math.exp(s[r, x] - h_i)
+                d_i += p  # (4)
+                kept = real(1)
+                if dropping:
+                    j = place[r] if listed else start + r
+                    word = random_word(seed, n, h, i, j)
+                    kept = survivor if word >= dropped else real(0)
+                s[r, x] = kept * p  # (12)
+            cuda.syncthreads()
+
+            for t in range(0, own_columns, width):
+                m = y * own_columns + t
+                for c in range(width):
+                    sums[c] = shrink * n_own[t + c]
+                for r in range(step):
+                    for c in range(width):
+                        sums[c] += s[r, x] * v[r, m + c]  # (4)
+                for c in range(width):
+                    n_own[t + c] = sums[c]
+            cuda.syncthreads()
+
+        share[y, x] = d_i
+        cuda.syncthreads()
+        d = real(0)
+        for part in range(parts):
+            d += share[part, x]
+        if i < output.shape[2]:
+            inverse_i = real(0)
+            if d > real(0):
+                inverse_i = real(1) / d
+            for t in range(own_columns):
+                m = y * own_columns + t
+                if m < M:
+                    output[n, h, i, m] = n_own[t] * inverse_i  # (5)
+            if y == 0:
+                highest[n, h, i], inverse[n, h, i] = h_i, inverse_i
+
+    return forward
+
+
+@cache
+def _query_gradient_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
+) -> Kernel:
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
+    own_keys, own_columns = step // parts, head_dim // parts
+    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
+    pitch = rows + 1
+    listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
+
+    @cuda.jit(fastmath=True)
+    def query_gradient(  # type: ignore[no-untyped-def]
+        grad_output, output, highest, inverse, query, key, value, relative_scores, window,
+        global_queries, gathered, landmarks, below, query_lengths, key_lengths, causal, offset,
+        scale, seed, dropped, survivor, dq, delta, drelative,
+    ):  # fmt: skip
+        """Writes dq, delta (N, H, Lq), and drelative where it is not zero."""
+        q = cuda.shared.array((head_dim, pitch), real)
+        g = cuda.shared.array((value_dim, pitch), real)
+        k = cuda.shared.array((step, head_dim), real)
+        v = cuda.shared.array((step, value_dim), real)
+        ds = cuda.shared.array((step, rows), real)
+        if listed:
+            place = cuda.shared.array(step, int64)
+            since = cuda.shared.array(step, int64)
+            until = cuda.shared.array(step, int64)
+        dq_own = cuda.local.array(own_columns, real)
+        sums = cuda.local.array(width, real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        i = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        end = min(last_key, first_row + rows + offset) if causal else last_key
+        seen = min(last_key, i + offset + 1) if causal else last_key
+        if listed:
+            pattern = window, global_queries, gathered, landmarks, below
+            end, low, high, before = keys_of(
+                first_row + offset, min(first_row + rows, last_query) + offset, last_key, causal,
+                pattern,
+            )  # fmt: skip
+            first, last = asks_from(i, last_query, offset, causal, pattern)
+        if first_row >= last_query:
+            end = 0
+        if i >= last_query:
+            seen = 0
+
+        for r in range(y, rows, parts):
+            for e in range(x, head_dim, rows):
+                q[e, r] = real(0)
+                if first_row + r < last_query and e < E:
+                    q[e, r] = scale * query[n, h, first_row + r, e]
+            for m in range(x, value_dim, rows):
+                g[m, r] = real(0)
+                if first_row + r < last_query and m < M:
+                    g[m, r] = grad_output[n, h, first_row + r, m]
+        for t in range(own_columns):
+            dq_own[t] = real(0)
+        cuda.syncthreads()
+
+        near, furthest = min(i, query.shape[2] - 1), relative_scores.shape[3] // 2
+        first_end, last_end = real(0), real(0)  # (11) of the keys that this thread meets
+        h_i, inverse_i = highest[n, h, near], inverse[n, h, near]
+        delta_i = real(0)
+        for m in range(M):
+            delta_i += g[m, x] * output[n, h, near, m]  # (8)
+
+        for start in range(0, end, step):
+            if listed and y == 0 and x < step:
+                u = start + x
+                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
+            if listed:
+                cuda.syncthreads()
+            for r in range(y, step, parts):
+                j = place[r] if listed else start + r
+                for e in range(x, head_dim, rows):
+                    k[r, e] = real(0)
+                    if j < last_key and e < E:
+                        k[r, e] = key[n, h, j, e]
+                for m in range(x, value_dim, rows):
+                    v[r, m] = real(0)
+                    if j < last_key and m < M:
+                        v[r, m] = value[n, h, j, m]
+            cuda.syncthreads()
+
+            for t in range(0, own_keys, at_once):
+                r = y * own_keys + t
+                for c in range(at_once):
+                    sums[c] = real(0)
+                for e in range(head_dim):
+                    for c in range(at_once):
+                        sums[c] += q[e, x] * k[r + c, e]
+                for c in range(at_once):
+                    j = place[r + c] if listed else start + r + c
+                    if biased:
+                        column = _column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                    sees = j < seen
+                    if listed:
+                        sees = (since[r + c] <= last) & (first <= until[r + c])
+                    ds[r + c, x] = math.exp(sums[c] - h_i) * inverse_i if sees else real(0)  # (2)
+                    sums[c] = real(0)
+                for m in range(value_dim):
+                    for c in range(at_once):
+                        sums[c] += g[m, x] * v[r + c, m]
+                for c in range(at_once):
+                    j = place[r + c] if listed else start + r + c
+                    kept = real(1)
+                    if dropping:
+                        word = random_word(seed, n, h, i, j)
+                        kept = survivor if word >= dropped else real(0)
+                    ds[r + c, x] *= kept * sums[c] - delta_i  # (7), (13)
+                    if biased and i < query.shape[2]:
+                        distance = j - i - offset
+                        if distance <= -furthest or furthest == 0:
+                            first_end += ds[r + c, x]
+                        elif distance >= furthest:
+                            last_end += ds[r + c, x]
+                        else:
+                            drelative[n, h, i, distance + furthest] = scale * ds[r + c, x]  # (11)
+            cuda.syncthreads()
+
+            for t in range(0, own_columns, width):
+                e = y * own_columns + t
+                for c in range(width):
+                    sums[c] = dq_own[t + c]
+                for r in range(step):
+                    for c in range(width):
+                        sums[c] += ds[r, x] * k[r, e + c]  # (9)
+                for c in range(width):
+                    dq_own[t + c] = sums[c]
+            cuda.syncthreads()
+
+        if i < query.shape[2]:
+            for t in range(own_columns):
+                if y * own_columns + t < E:
+                    dq[n, h, i, y * own_columns + t] = scale * dq_own[t]
+            if y == 0:
+                delta[n, h, i] = delta_i
+
+        if biased:
+            for way in range(2):  # the first end last: with k = 0 both are one, and it has all
+                ds[y, x] = first_end if way == 1 else last_end
+                cuda.syncthreads()
+                of_end = real(0)
+                for part in range(parts):
+                    of_end += ds[part, x]
+                if y == 0 and i < query.shape[2]:
+                    drelative[n, h, i, (1 - way) * 2 * furthest] = scale * of_end  # (11)
+                cuda.syncthreads()
+
+    return query_gradient
+
+
+@cache
+def _key_gradient_kernel(
+    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
+) -> Kernel:
+    rows, parts, step = backward_shape(head_dim, value_dim, real)
+    own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
+    at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
+    pitch = rows + 1
+    listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
+
+    @cuda.jit(fastmath=True)
+    def key_gradient(  # type: ignore[no-untyped-def]
+        grad_output, highest, inverse, delta, query, key, value, relative_scores, window,
+        global_queries, gathered, landmarks, below, query_lengths, key_lengths, causal, offset,
+        scale, seed, dropped, survivor, dk, dv,
+    ):  # fmt: skip
+        """Writes dk and dv."""
+        k = cuda.shared.array((head_dim, pitch), real)
+        v = cuda.shared.array((value_dim, pitch), real)
+        q = cuda.shared.array((step, head_dim), real)
+        g = cuda.shared.array((step, value_dim), real)
+        p = cuda.shared.array((step, rows), real)
+        ds = cuda.shared.array((step, rows), real)
+        if listed:
+            place = cuda.shared.array(step, int64)  # i of the queries in q and g
+            since = cuda.shared.array(step, int64)  # the first position that they ask from
+            until = cuda.shared.array(step, int64)
+        dk_own = cuda.local.array(own_k, real)
+        dv_own = cuda.local.array(own_v, real)
+        sums = cuda.local.array(width, real)
+
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        h, n = cuda.blockIdx.y, cuda.blockIdx.z
+        first_row = cuda.blockIdx.x * rows
+        j = first_row + x
+        E, M = query.shape[3], value.shape[3]
+        last_query, last_key = query_lengths[n], key_lengths[n]
+        begin, end = max(0, first_row - offset) if causal else 0, last_query
+        seen_from = j - offset if causal else 0
+        if first_row >= last_key:
+            begin = end
+        if j >= last_key:
+            seen_from = last_query
+        if listed:
+            pattern = window, global_queries, gathered, landmarks, below
+            begin = 0
+            end, low, high, before = queries_of(
+                first_row, rows, last_query, last_key, offset, causal, pattern
+            )
+            j, first, last = own_key(j, last_key, causal, pattern)
+        furthest = relative_scores.shape[3] // 2
+
+        for r in range(y, rows, parts):
+            mine = first_row + r
+            if listed:
+                mine, _, _ = own_key(mine, last_key, causal, pattern)
+            for e in range(x, head_dim, rows):
+                k[e, r] = real(0)
+                if mine < last_key and e < E:
+                    k[e, r] = key[n, h, mine, e]
+            for m in range(x, value_dim, rows):
+                v[m, r] = real(0)
+                if mine < last_key and m < M:
+                    v[m, r] = value[n, h, mine, m]
+        for t in range(own_k):
+            dk_own[t] = real(0)
+        for t in range(own_v):
+            dv_own[t] = real(0)
+
+        for start in range(begin, end, step):
+            if listed and y == 0 and x < step:
+                place[x], since[x], until[x] = query_at(
+                    start + x, end, low, high, before, last_query, offset, causal, pattern
+                )
+            if listed:
+                cuda.syncthreads()
+            for r in range(y, step, parts):
+                i = place[r] if listed else start + r
+                for e in range(x, head_dim, rows):
+                    q[r, e] = real(0)
+                    if i < last_query and e < E:
+                        q[r, e] = scale * query[n, h, i, e]
+                for m in range(x, value_dim, rows):
+                    g[r, m] = real(0)
+                    if i < last_query and m < M:
+                        g[r, m] = grad_output[n, h, i, m]
+            cuda.syncthreads()
+
+            for t in range(0, own_queries, at_once):
+                r = y * own_queries + t
+                for c in range(at_once):
+                    sums[c] = real(0)
+                for e in range(head_dim):
+                    for c in range(at_once):
+                        sums[c] += k[e, x] * q[r + c, e]
+                for c in range(at_once):
+                    i = place[r + c] if listed else start + r + c
+                    if biased:
+                        near = min(i, query.shape[2] - 1)
+                        column = _column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                    sees = (seen_from <= i) & (i < last_query)
+                    if listed:
+                        sees = (first <= until[r + c]) & (since[r + c] <= last)
+                    p[r + c, x] = real(0)
+                    if sees:
+                        p[r + c, x] = math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]  # (2)
+                    sums[c] = real(0)
+                for m in range(value_dim):
+                    for c in range(at_once):
+                        sums[c] += v[m, x] * g[r + c, m]
+                for c in range(at_once):
+                    i = min(place[r + c] if listed else start + r + c, last_query - 1)
+                    kept = real(1)
+                    if dropping:
+                        word = random_word(seed, n, h, i, j)
+                        kept = survivor if word >= dropped else real(0)
+                    ds[r + c, x] = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
+                    p[r + c, x] *= kept  # (12)
+            cuda.syncthreads()
+
+            for t in range(0, own_v, width):
+                m = y * own_v + t
+                for c in range(width):
+                    sums[c] = dv_own[t + c]
+                for r in range(step):
+                    for c in range(width):
+                        sums[c] += p[r, x] * g[r, m + c]  # (6)
+                for c in range(width):
+                    dv_own[t + c] = sums[c]
+            for t in range(0, own_k, width):
+                e = y * own_k + t
+                for c in range(width):
+                    sums[c] = dk_own[t + c]
+                for r in range(step):
+                    for c in range(width):
+                        sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                for c in range(width):
+                    dk_own[t + c] = sums[c]
+            cuda.syncthreads()
+
+        if j < key.shape[2]:
+            for t in range(own_k):
+                if y * own_k + t < E:
+                    dk[n, h, j, y * own_k + t] = dk_own[t]
+            for t in range(own_v):
+                if y * own_v + t < M:
+                    dv[n, h, j, y * own_v + t] = dv_own[t]
+
+    return key_gradient
+
+
+def forward(
+    inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
+) -> None:
+    """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
+    (_, _, length, _), kind = inputs[0].shape, _kind(inputs, options)
+    shape = forward_shape(*kind[:3])
+    walk, numbers = _walk(pattern, inputs[1], shape.rows)
+    kernel = _forward_kernel(*kind, walk)
+    kernel[_blocks(inputs, length, shape), shape.threads](*inputs, *numbers, *options, *results)
+
+
+def backward(
+    inputs: tuple[Array, ...],
+    saved: tuple[Array, ...],
+    options: Any,
+    pattern: Any,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    drelative: Array,
+) -> None:
+    """Launch (6) to (9) for g, o, h and 1 / d in `saved`; the last four are written to."""
+    g, output, *sums = saved
+    query, key, *_ = inputs
+    kind = _kind(inputs, options)
+    shape = backward_shape(*kind[:3])
+    walk, numbers = _walk(pattern, key, shape.rows)
+    delta = array_module(g).empty_like(sums[0])
+    _query_gradient_kernel(*kind, walk)[_blocks(inputs, query.shape[2], shape), shape.threads](
+        g, output, *sums, *inputs, *numbers, *options, dq, delta, drelative
+    )
+    rows = numbers[2] + key.shape[2]
+    _key_gradient_kernel(*kind, walk)[_blocks(inputs, rows, shape), shape.threads](
+        g, *sums, delta, *inputs, *numbers, *options, dk, dv
+    )
+
+
+def _kind(inputs: tuple[Array, ...], options: Any) -> tuple[Any, ...]:
+    """What kernels are made for."""
+    query, _, value, relative_scores = inputs
+    dims = round_up(query.shape[3]), round_up(value.shape[3], "value dim")
+    return *dims, kernel_dtype(query), bool(relative_scores.size), options.survivor != 1
+
+
+def _walk(pattern: Any, key: Array, rows: int) -> tuple[Walk | None, tuple[Any, ...]]:
+    """The walk of a pattern, and the pattern as a kernel takes it; without one, what none reads."""
+    if pattern is None:
+        nothing = constant(np.empty(0, np.int64), key)
+        return None, (0, 0, 0, nothing, nothing)
+    return pattern.walk, pattern.arguments(key, rows)
+
+
+def _blocks(inputs: tuple[Array, ...], rows: int, shape: Shape) -> tuple[int, int, int]:
+    batch, heads, *_ = inputs[0].shape
+    return ceil_div(rows, shape.rows), heads, batch

@@ -1,0 +1,395 @@
+"""Multi-head attention in three passes: forward, backward for data, backward for weights.
+
+Each takes and returns NumPy or CuPy arrays and can be called on its own. `nn.MultiHeadAttention`
+puts any attention between the same projections, as `ProjectedHeads` and `JoinedHeads` on the tape.
+The equations are those of one sequence, whose tokens are rows.
+
+Forward. The inputs are X_q (Lq x D_q), X_k (Lk x D_k) and X_v (Lk x D_v). Each has its projection,
+
+    Q = X_q W_q^T + b_q        K = X_k W_k^T + b_k        V = X_v W_v^T + b_v                    (1)
+
+and head h owns E columns of Q and K, and M of V:
+
+    P_h = softmax(Q_h K_h^T / α)              over the keys that a query sees                    (2)
+    O_h = drop(P_h) V_h                                                                          (3)
+    Y   = [O_1 ... O_H] W_o^T + b_o                                                              (4)
+
+Backward for data. With G = dLoss/dY, a projection is crossed by its weights, in equations (5) and
+(10); between them lies each head's attention. `drop` has no gradient but itself: it scales what it
+kept, by the same mask.
+
+    [dO_1 ... dO_H] = G W_o                                                                      (5)
+    dV_h = drop(P_h)^T dO_h                                                                      (6)
+    dP_h = drop(dO_h V_h^T)                                                                      (7)
+    dS_h = P_h * (dP_h - row sums of P_h * dP_h)                                                 (8)
+    dQ_h = dS_h K_h / α                       dK_h = dS_h^T Q_h / α                              (9)
+    dX_q = dQ W_q              dX_k = dK W_k              dX_v = dV W_v                         (10)
+
+Backward for weights. Each projection is linear in its weights, and adds its bias to every row:
+
+    dW_o = G^T [O_1 ... O_H]                  db_o = column sums of G                           (11)
+    dW_q = dQ^T X_q                           db_q = column sums of dQ        (k and v alike)   (12)
+
+Both backward passes need dQ, dK and dV: the first hands them to the second, which makes them itself
+where nobody asks for the gradient of the data. Equations (2), (3) and (6) to (9) are one kernel
+each way, `minitransformer_kernels.softmax`, which never holds the matrices P.
+
+Inputs that are the same array are projected by one product: [W_q; W_k; W_v] in one matrix keeps
+the machine busier than three, and copying the weights is cheap beside that.
+
+Source: Vaswani et al. 2017, section 3.2.2; S3, whose three entry points these are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from operator import index
+from typing import Any, NamedTuple
+
+from minitransformer_kernels import softmax
+from minitransformer_kernels.visible import Visible
+
+from ..device import Array, array_module
+from ..function import Context, Function
+from ..functions.arithmetic import product, rows
+from ..tensor import Tensor
+from .checks import Lengths, check_inputs, lengths_of, whole
+
+Inputs = tuple[Array, Array | None, Array | None]
+
+
+class Weights(NamedTuple):
+    """The four projections of a layer, or their gradients."""
+
+    query: Array  # W_q (H E, D_q)
+    key: Array  # W_k (H E, D_k)
+    value: Array  # W_v (H M, D_v)
+    out: Array  # W_o (D_o, H M)
+    query_bias: Array | None = None  # b_q (H E), or None
+    key_bias: Array | None = None  # b_k (H E), or None
+    value_bias: Array | None = None  # b_v (H M), or None
+    out_bias: Array | None = None  # b_o (D_o), or None
+
+    @property
+    def of_inputs(self) -> tuple[Array, ...]:
+        """W_q, W_k and W_v."""
+        return self.query, self.key, self.value
+
+    @property
+    def biases(self) -> tuple[Array | None, ...]:
+        """b_q, b_k, b_v and b_o."""
+        return self.query_bias, self.key_bias, self.value_bias, self.out_bias
+
+
+class Saved(NamedTuple):
+    """What `forward` leaves for the backward passes."""
+
+    weights: Weights  # as given
+    inputs: Inputs  # X_q, X_k and X_v; None for one that is the input before it
+    concatenated: bool  # whether they came as one array
+    heads: tuple[Array, Array, Array]  # Q (N, H, Lq, E), K (N, H, Lk, E) and V (N, H, Lk, M)
+    output: Array  # O of equation (3), (N, H, Lq, M)
+    sums: tuple[Array, Array]  # of each query (N, H, Lq), two numbers that turn scores back into P
+    options: dict[str, Any]  # of the kernel
+
+
+class DataGradients(NamedTuple):
+    """What `backward_data` returns: gradients in the shapes of `forward`'s arguments.
+
+    Where an input was left out, its gradient is in that of what stood for it.
+    """
+
+    query: Array  # dX_q
+    key: Array | None  # dX_k
+    value: Array | None  # dX_v
+    projected: list[Array]  # dQ, dK and dV (N, L, width), those of one input side by side
+
+
+def forward(
+    weights: Weights,
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    *,
+    num_heads: int,
+    alpha: float | None = None,
+    causal: bool = False,
+    query_offset: int = 0,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> tuple[Array, Saved]:
+    """Multi-head attention, equations (1) to (4).
+
+    Args:
+        weights: the projections; their shapes say what E, M and D_o are.
+        query: X_q (N, Lq, D_q), float32 or float64. Alone, it may be all three inputs side by side,
+            (N, L, D_q + D_k + D_v).
+        key: X_k (N, Lk, D_k); None: the query's array.
+        value: X_v (N, Lk, D_v); None: the key's array.
+        num_heads: H.
+        alpha: the scores' divisor α; sqrt(E) by default.
+        causal: whether query i sees only the keys j <= i + query_offset.
+        query_offset: the position of the first query among the keys.
+        query_lengths: (N,) integers; later queries attend to nothing. None: all count.
+        key_lengths: (N,) integers; later keys are not seen. None: all count.
+        dropout: the fraction of the weights P that is dropped, in [0, 1).
+        seed: which ones: a whole number from 0 up; the same one drops the same weights.
+
+    Returns:
+        Y (N, Lq, D_o), and what the backward passes need.
+
+    Raises:
+        TypeError: an array is not floating, or lengths, offset or seed are not integers.
+        ValueError: shapes, dtypes or devices do not fit, or a number is out of its range.
+
+    Example:
+        >>> import numpy as np
+        >>> identity = np.eye(2)
+        >>> x = np.array([[[1.0, 0.0], [3.0, 0.0]]])
+        >>> output, _ = forward(Weights(0 * identity, identity, identity, identity), x, num_heads=1)
+        >>> output.tolist()
+        [[[2.0, 0.0], [2.0, 0.0]]]
+    """
+    name = "multi_head.forward"
+    inputs = _separated(name, weights, query, key, value)
+    _check_shapes(name, weights, inputs, num_heads)
+    q, k, v = (
+        heads
+        for x, part in _given(inputs)
+        for heads in _project(x, weights.of_inputs[part], weights.biases[part], num_heads)
+    )
+    options: dict[str, Any] = {
+        "visible": Visible(
+            causal,
+            whole(name, "query_offset", query_offset),
+            lengths_of(name, "query_lengths", query_lengths, Tensor.wrap(q)),
+            lengths_of(name, "key_lengths", key_lengths, Tensor.wrap(k)),
+        ),
+        "scale": _scale(name, alpha),
+        "dropout": dropout,
+        "seed": index(seed),
+    }
+    attended, highest, inverse = softmax.forward(q, k, v, **options)  # (2), (3)
+    output = _join(attended, weights.out, weights.out_bias)
+    concatenated = inputs[0] is not query
+    # What is cheap to make again is not kept: the joined heads and the stacked weights are copies.
+    sums = highest, inverse
+    return output, Saved(weights, inputs, concatenated, (q, k, v), attended, sums, options)
+
+
+def backward_data(grad_output: Array, saved: Saved) -> DataGradients:
+    """The gradient of the inputs, equations (5) to (10), given G (N, Lq, D_o), dLoss/dY."""
+    projected = _projected_gradients(grad_output, saved)
+    gradients: list[Any] = [None, None, None]
+    for (_, part), joint in zip(_given(saved.inputs), projected, strict=True):
+        gradients[part.start] = product(joint, _stacked(saved.weights.of_inputs[part]))  # (10)
+    query, key, value = gradients
+    if saved.concatenated:
+        query, key, value = array_module(query).concatenate(gradients, axis=-1), None, None
+    return DataGradients(query, key, value, projected)
+
+
+def backward_weights(
+    grad_output: Array, saved: Saved, projected: list[Array] | None = None
+) -> Weights:
+    """The gradient of projections and biases, equations (11) and (12).
+
+    Args:
+        grad_output: G (N, Lq, D_o), dLoss/dY.
+        saved: what `forward` returned.
+        projected: what `backward_data` returned under that name; None: it is made here.
+
+    Returns:
+        A gradient for each weight, None for a bias that there is not.
+    """
+    if projected is None:
+        projected = _projected_gradients(grad_output, saved)
+    found = [
+        _of_weights(joint[..., span], x)
+        for (x, part), joint in zip(_given(saved.inputs), projected, strict=True)
+        for span in _spans(map(len, saved.weights.of_inputs[part]))
+    ]
+    weights, biases = zip(
+        *found, _of_weights(grad_output, _side_by_side(saved.output)), strict=True
+    )
+    learned = zip(biases, saved.weights.biases, strict=True)
+    return Weights(*weights, *(None if b is None else gradient for gradient, b in learned))
+
+
+class ProjectedHeads(Function):
+    """One input by one or several projections, as heads: equation (1)."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Array, *parameters: Any, num_heads: int) -> tuple[Array, ...]:
+        """Return heads (N, H, L, E) for x (N, L, D), all W (H E, D) and then all b (H E)."""
+        count = len(parameters) // 2
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.save(x, weights)
+        return tuple(_project(x, weights, biases, num_heads))
+
+    @staticmethod
+    def backward(ctx: Context, *grad_heads: Array | None) -> tuple[Array | None, ...]:
+        """Return dX, each dW and each db."""
+        x, weights = ctx.saved
+        joint = _side_by_side(*ctx.filled(*grad_heads))
+        of_x, *of_parameters = ctx.needs_input_grad
+        dx = product(joint, _stacked(weights)) if of_x else None  # (10)
+        if not any(of_parameters):
+            return dx, *[None] * len(of_parameters)
+        found = [_of_weights(joint[..., span], x) for span in _spans(map(len, weights))]
+        return dx, *(dw for dw, _ in found), *(db for _, db in found)
+
+
+class JoinedHeads(Function):
+    """The heads' outputs side by side, projected: equation (4)."""
+
+    @staticmethod
+    def forward(ctx: Context, attended: Array, weight: Array, bias: Array | None) -> Array:
+        """Return Y (N, L, D_o) for O (N, H, L, M), W (D_o, H M) and b (D_o)."""
+        # The heads are kept, and not the joined copy of them, which is cheap to make again.
+        ctx.save(attended, weight)
+        return _join(attended, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Context, grad_output: Array) -> tuple[Array, Array | None, Array | None]:
+        """Return dO, dW and db."""
+        attended, weight = ctx.saved
+        grad_attended = _split(product(grad_output, weight), attended.shape[1])  # (5)
+        if not any(ctx.needs_input_grad[1:]):
+            return grad_attended, None, None
+        return grad_attended, *_of_weights(grad_output, _side_by_side(attended))
+
+
+def _projected_gradients(grad_output: Array, saved: Saved) -> list[Array]:
+    """Return dQ, dK and dV, equations (5) to (9), as `DataGradients.projected`."""
+    grad_attended = product(grad_output, saved.weights.out)  # (5)
+    grad_heads = _split(grad_attended, saved.output.shape[1])
+    known = *saved.heads, saved.output, *saved.sums
+    gradients = softmax.backward(grad_heads, *known, **saved.options)  # (6) to (9)
+    return [_side_by_side(*gradients[part]) for _, part in _given(saved.inputs)]
+
+
+def _given(inputs: Inputs) -> Iterator[tuple[Array, slice]]:
+    """Yield each input that was given, and which of the three projections project it."""
+    given = [(i, x) for i, x in enumerate(inputs) if x is not None]
+    stops = [*(i for i, _ in given[1:]), len(inputs)]
+    for (start, x), stop in zip(given, stops, strict=True):
+        yield x, slice(start, stop)
+
+
+def _project(
+    x: Array, weights: Sequence[Array], biases: Sequence[Array | None], num_heads: int
+) -> Iterator[Array]:
+    """Yield the projections of an input, equation (1), as contiguous heads (N, H, L, E)."""
+    joint = product(x, _stacked(weights).T)
+    xp = array_module(joint)
+    for span, bias in zip(_spans(map(len, weights)), biases, strict=True):
+        heads = _split(joint[..., span], num_heads)
+        if bias is None:
+            yield xp.ascontiguousarray(heads)
+        else:
+            bias = bias.reshape(num_heads, 1, -1)
+            yield xp.add(heads, bias, out=xp.empty(heads.shape, heads.dtype))
+
+
+def _join(attended: Array, weight: Array, bias: Array | None) -> Array:
+    """Return the heads' outputs side by side, projected."""
+    output = product(_side_by_side(attended), weight.T)  # (4)
+    if bias is not None:
+        output += bias
+    return output
+
+
+def _of_weights(gradient: Array, x: Array) -> tuple[Array, Array]:
+    """Return dW and db, given the gradient of X W^T + b and X; equations (11) and (12)."""
+    by_rows = rows(gradient)
+    return product(by_rows.T, rows(x)), by_rows.sum(axis=0)
+
+
+def _stacked(weights: Sequence[Array]) -> Array:
+    """Return weights (..., D) as the one matrix of a joint projection."""
+    if len(weights) == 1:
+        return weights[0]
+    stacked: Array = array_module(weights[0]).concatenate(weights)
+    return stacked
+
+
+def _spans(widths: Iterable[int]) -> Iterator[slice]:
+    """Yield where each of several things of these widths lies, side by side."""
+    return (slice(*ends) for ends in pairwise(accumulate(widths, initial=0)))
+
+
+def _split(x: Array, num_heads: int) -> Array:
+    """Return (N, L, H E) as a view (N, H, L, E)."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)
+
+
+def _side_by_side(*arrays: Array) -> Array:
+    """Return heads (N, H, L, E) and others (N, H, L, M) as (N, L, H E + H M)."""
+    batch, heads, length, _ = arrays[0].shape
+    widths = [heads * array.shape[3] for array in arrays]
+    joint: Array = array_module(arrays[0]).empty((batch, length, sum(widths)), arrays[0].dtype)
+    for array, span in zip(arrays, _spans(widths), strict=True):
+        _split(joint[..., span], heads)[...] = array
+    return joint
+
+
+def _separated(
+    name: str, weights: Weights, query: Array, key: Array | None, value: Array | None
+) -> Inputs:
+    """Return the inputs; one array that holds all three side by side, as its parts."""
+    widths = [weight.shape[-1] for weight in weights.of_inputs]
+    if key is not None or value is not None or widths == [query.shape[-1]] * 3:
+        return query, key, value
+    if query.shape[-1] != sum(widths):
+        raise ValueError(
+            f"{name}: query alone must be as wide as the three inputs side by side, D_q + D_k + "
+            f"D_v = {' + '.join(map(str, widths))}, got {query.shape[-1]}; or give key and value"
+        )
+    q, k, v = (query[..., span] for span in _spans(widths))
+    return q, k, v
+
+
+def _check_shapes(name: str, weights: Weights, inputs: Inputs, num_heads: int) -> None:
+    """Check that inputs and weights fit each other, and the weights the heads."""
+    query, key, value = inputs
+    length, d_k = ("Lq", "D_q") if key is None else ("Lk", "D_k")
+    d_v = d_k if value is None else "D_v"
+    layout = {
+        "query": (query, "N Lq D_q"),
+        "key": (key, f"N {length} {d_k}"),
+        "value": (value, f"N {length} {d_v}"),
+        "weights.query": (weights.query, "H·E D_q"),
+        "weights.key": (weights.key, f"H·E {d_k}"),
+        "weights.value": (weights.value, f"H·M {d_v}"),
+        "weights.out": (weights.out, "D_o H·M"),
+        "weights.query_bias": (weights.query_bias, "H·E"),
+        "weights.key_bias": (weights.key_bias, "H·E"),
+        "weights.value_bias": (weights.value_bias, "H·M"),
+        "weights.out_bias": (weights.out_bias, "D_o"),
+    }
+    given = {argument: (x, text) for argument, (x, text) in layout.items() if x is not None}
+    check_inputs(name, {argument: (Tensor.wrap(x), text) for argument, (x, text) in given.items()})
+    for argument, weight in (("weights.query", weights.query), ("weights.value", weights.value)):
+        if num_heads < 1 or not len(weight) or len(weight) % num_heads:
+            raise ValueError(
+                f"{name}: {argument} must have as many rows for each of num_heads={num_heads} "
+                f"heads, at least one, got {len(weight)} in all"
+            )
+
+
+def _scale(name: str, alpha: float | None) -> float | None:
+    """Return the kernel's factor 1 / α; None leaves it the default."""
+    if alpha is None:
+        return None
+    if not alpha or math.isnan(alpha):
+        raise ValueError(
+            f"{name}: alpha divides the scores and must be a number other than 0, got {alpha}; "
+            "None is sqrt(E)"
+        )
+    return 1 / alpha

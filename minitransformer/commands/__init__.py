@@ -1,0 +1,71 @@
+"""The command line: `minitransformer train TASK`, `copy`, `read`, `inspect`, `plan`, `doctor`.
+
+Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
+1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
+
+Each command's file adds its parser, and imports what the command needs when it runs: neither help
+nor the doctor's report about a broken library may depend on that library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .. import __version__
+from ..errors import UserError
+from . import answer, doctor, inspect, plan, train
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command, by default that of this process; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _complain(options, error, error.exit_code)
+    except MemoryError:
+        return _complain(options, "not enough memory; try a smaller model, length or batch", 1)
+    except KeyboardInterrupt:
+        return _complain(options, "interrupted", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        # Whoever read our output has stopped reading; Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except OSError as error:
+        return _complain(options, error, 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="minitransformer",
+        description="Transformers and linear attention on hand-written kernels.",
+        epilog="Each command explains itself: minitransformer train copy --help",
+    )
+    parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (train, answer, inspect, plan, doctor):
+        command.add_to(commands)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and which takes no abbreviated options."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _complain(options: argparse.Namespace, problem: object, code: int) -> int:
+    print(f"{options.parser.prog}: error: {problem}", file=sys.stderr)
+    return code

@@ -1,0 +1,89 @@
+"""`minitransformer inspect`: what each line of a kernel asks of a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import OptionError
+from ..settings import Option, integer, shape
+from .shared import add_options
+
+OPTIONS = {
+    "shared": Option(0, integer(0)._replace(metavar="BYTES"), "dynamic shared memory of a block"),
+    "seed": Option(0, integer(0), "decides the arrays"),
+}
+
+
+def add_to(commands: Any) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "inspect",
+        help="what each line of a kernel asks of a GPU, found without one",
+        description="Run a kernel on the CPU and count, line by line, what it asks of a GPU: "
+        "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
+        "speed.",
+        epilog="targets:\n"
+        "  softmax                               the kernels of an attention, on a small example;\n"
+        "                                        a name that is none lists all\n"
+        "  softmax.forward                       one of them\n"
+        "  file.py, file.py:kernel               what example() in that file launches\n"
+        "  file.py:kernel, with grid and block   that kernel, on random arrays\n"
+        "examples:\n"
+        "  minitransformer inspect softmax.forward --gpu H200 --picture forward.png\n"
+        "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 "
+        "--arrays 'float32[64,64]' 'float32[64,64]'",
+    )
+    parser.add_argument("target", metavar="TARGET", help="which kernel; see below")
+    parser.add_argument("--grid", type=shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
+    parser.add_argument("--block", type=shape, metavar="X[,Y[,Z]]", help="threads of a block")
+    parser.add_argument(
+        "--arrays",
+        nargs="*",
+        default=[],
+        metavar="ARGUMENT",
+        help="the kernel's arguments: arrays float32[64,64], numbers 7 or float32(0.5)",
+    )
+    add_options(parser, OPTIONS)
+    parser.add_argument(
+        "--gpu", default="H100", metavar="NAME", help="for the roofline (default: H100)"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw it, too")
+    parser.add_argument(
+        "--no-compiled",
+        dest="compiled",
+        action="store_false",
+        help="leave out registers, spills and occupancy",
+    )
+    parser.set_defaults(command=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what was found; return the exit code."""
+    from minitransformer_kernels.cpu import KernelError
+    from minitransformer_kernels.microscope import targets
+
+    how = {"seed": options.seed, "gpu": options.gpu, "compiled": options.compiled}
+    if (options.grid is None) != (options.block is None):
+        raise OptionError("arguments --grid and --block: give both, or neither")
+    try:
+        if options.grid is None:
+            reports = targets.reports(options.target, **how)
+        else:
+            launch = options.grid, options.block, options.arrays, options.shared
+            reports = targets.launched(options.target, *launch, **how)
+    except (KernelError, ValueError) as error:
+        raise OptionError(error) from error
+    print("\n\n\n".join(map(str, reports.values())))
+    if options.picture is not None:
+        _draw_kernel(reports, options.picture)
+    return 0
+
+
+def _draw_kernel(reports: dict[str, Any], path: Path) -> None:
+    if len(reports) > 1:
+        raise OptionError(f"argument --picture: name one of the kernels {', '.join(reports)}")
+    (report,) = reports.values()
+    report.picture(path)
+    print(f"\n{path}")

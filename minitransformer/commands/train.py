@@ -1,0 +1,158 @@
+"""`minitransformer train TASK`: a new run, or an interrupted one that goes on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..errors import OptionError
+from ..tasks import Command, Models, make_task, task_class, task_names, task_options
+from .doctor import installed_versions
+from .shared import (
+    RUNS,
+    Settings,
+    add_options,
+    compared,
+    find_run,
+    flag,
+    make_trainer,
+    read_settings,
+    usable_device,
+)
+
+if TYPE_CHECKING:
+    from ..training import Run, Trainer
+
+
+def add_to(commands: Any) -> None:
+    """Add the command's parser, and one for each task."""
+    train = commands.add_parser("train", help="train a model", description="Train a model.")
+    tasks = train.add_subparsers(title="tasks", metavar="TASK", required=True)
+    for name in task_names():
+        _add_task(tasks, name, task_class(name))
+
+
+def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
+    page = task.page
+    parser = tasks.add_parser(
+        name,
+        help=page.summary,
+        description=f"{page.description}.\nMetrics, checkpoint and pictures go to a folder.",
+        epilog=f"examples:\n{page.usage}",
+        argument_default=argparse.SUPPRESS,
+    )
+    add_options(parser, task_options(task))
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help=f"the run's folder, new or empty (default: {RUNS}/{name}-"
+        f"{task.compared.setting.upper()}-DATE-TIME)",
+    )
+    place.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue an interrupted run, with its settings; on the CPU, bit for bit",
+    )
+    parser.set_defaults(command=run, parser=parser, task=name)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train what was asked for; return the exit code."""
+    from ..training import Interruption, train
+
+    if "resume" in options:
+        run, settings = _resumed(options)
+        task = make_task(options.task, settings)
+    else:
+        settings = _given(options)
+        task = make_task(options.task, settings)
+        run = _new_run(options, settings)
+    trainers = []
+    with Interruption() as interruption:
+        for attention in compared(settings):
+            trainers.append(make_trainer(task, settings, attention))
+            train(trainers[-1], run, interruption)
+            if interruption.signal is not None:
+                return _interrupted(run, options.task, trainers[-1], interruption.signal)
+    _finish(run, task, {trainer.attention: trainer.model.eval() for trainer in trainers})
+    return 0
+
+
+def _given(options: argparse.Namespace) -> Settings:
+    """Return the settings of a new run."""
+    table = task_options(task_class(options.task))
+    settings = {name: getattr(options, name, option.default) for name, option in table.items()}
+    return {"task": options.task, **settings, "device": usable_device(settings["device"])}
+
+
+def _new_run(options: argparse.Namespace, settings: Settings) -> Run:
+    """Make the folder of a new run."""
+    from ..training import Run
+
+    run = Run(getattr(options, "out", None) or _new_folder(settings))
+    versions = {"minitransformer": __version__, **installed_versions()}
+    run.create({**settings, "versions": versions})
+    return run
+
+
+def _new_folder(settings: Settings) -> Path:
+    trained = settings[task_class(settings["task"]).compared.setting]
+    name = f"{settings['task']}-{trained}-{datetime.now():%Y%m%d-%H%M%S}"
+    taken = [path.name for path in RUNS.glob(f"{name}*")]
+    return RUNS / (f"{name}-{len(taken) + 1}" if taken else name)
+
+
+def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
+    """Open the folder of an interrupted run, whose settings hold; only the device may change."""
+    given = vars(options)
+    run = find_run(options.resume)
+    settings = read_settings(run)
+    if settings["task"] != options.task:
+        raise OptionError(
+            f"argument --resume: {run.folder} is a run of `minitransformer train "
+            f"{settings['task']}`; continue it with that"
+        )
+    for name in settings.keys() & given.keys() - {"device"}:
+        if given[name] != settings[name]:
+            raise OptionError(
+                f"argument {flag(name)}: {run.folder} was started with {settings[name]}, got "
+                f"{given[name]}; leave it out, or start a new run"
+            )
+    settings["device"] = usable_device({**settings, **given}["device"])
+    return run, settings
+
+
+def _interrupted(run: Run, task: str, trainer: Trainer, number: int) -> int:
+    command = _command("train", task, "--resume", str(run.folder))
+    print(
+        f"interrupted after step {trainer.step} of {trainer.recipe.steps} of {trainer.attention} "
+        f"attention; to continue:\n  {command}",
+        file=sys.stderr,
+    )
+    return 128 + number
+
+
+def _finish(run: Run, task: Command, models: Models) -> None:
+    """Show what was learned, in the terminal and as pictures."""
+    from ..training.curves import plot_training
+
+    print("\n".join(["", *task.report(models, run.seconds())]))
+    plot_training(run.loss_path, run.rows(), task.title, task.answer)
+    for number, (attention, model) in enumerate(models.items()):
+        path = run.attention_path(attention, first=number == 0)
+        task.draw_attention(path, attention, model)
+    print("\n".join(["", *run.contents()]))
+    command = _command(task.page.command, str(run.folder), task.sample)
+    print(f"\n{task.page.invitation}:\n  {command}")
+
+
+def _command(*words: str) -> str:
+    """Return a command that can be pasted into a shell."""
+    return shlex.join(["minitransformer", *words])

@@ -1,0 +1,1 @@
+"""The variants of attention: each file registers the one of its name, see `nn/variant.py`."""

@@ -1,0 +1,37 @@
+"""Softmax attention as a variant."""
+
+from typing import Any
+
+from ...attention import softmax_attention
+from ...tensor import Tensor
+from ..module import Parameter
+from ..variant import AttentionVariant, register_attention
+
+
+@register_attention("softmax")
+class SoftmaxAttention(AttentionVariant):
+    """The softmax of all scores; quadratic cost, and a cache that grows with every token.
+
+    Args:
+        scale: factor of the scores; 1 / sqrt(E) by default.
+        max_distance: k, for Shaw's relative positions: the product of a query with an embedding of
+            the distance, learned for each from -k to k, is added to that with the key. None: none.
+
+    Source: Vaswani et al. 2017, equation (1); Shaw et al. 2018, equation (4); S3.
+    """
+
+    has_dropout = True
+    embedding: Parameter | None = None
+
+    def __init__(self, scale: float | None = None, max_distance: int | None = None) -> None:
+        self.scale, self.max_distance = scale, max_distance
+
+    def prepare(self, num_heads: int, head_dim: int) -> None:
+        """Make the embeddings of the distances, if there are any."""
+        if self.max_distance is not None:
+            self.learn_distances(num_heads, self.max_distance, head_dim)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **keywords: Any) -> Tensor:
+        """Attend, see `AttentionVariant.forward`; `dropout` is the fraction of weights to drop."""
+        options = {"scale": self.scale, "relative_embedding": self.embedding, **keywords}
+        return softmax_attention(query, key, value, **options)

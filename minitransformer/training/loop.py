@@ -1,0 +1,253 @@
+"""Training: a loop that can be killed at any moment and continued as if nothing had happened.
+
+`Trainer` holds everything that a step depends on: the model, the optimizer, where the generators
+of the data and of the engine stand, and how many steps were taken. All of it goes into a
+checkpoint, so that on the CPU a resumed run repeats the interrupted one bit for bit. `train` is the
+loop around it, with a progress bar and a checkpoint at step 0, every few seconds, on the first
+Ctrl-C, and at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+from tqdm import tqdm
+
+from .. import optim
+from .. import random as engine_random
+from ..device import keep_freed_memory
+from ..errors import UserError
+from ..settings import OPTIMIZERS, Recipe
+from ..tasks import Task
+from .checkpoint import CheckpointError, check_same_tensors, load, save
+from .runs import Row, Run
+
+_SECONDS_BETWEEN_CHECKPOINTS = 15.0
+_LARGEST_GRADIENT_NORM = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class TrainingError(UserError):
+    """Training cannot go on; the text says why and what to do."""
+
+
+class Trainer:
+    """One model on its way through a task.
+
+    Args:
+        task: What to learn.
+        recipe: How to train.
+        attention: Which of the task's attentions, such as "linear" or "softmax".
+        device: "cpu" or "cuda".
+
+    Attributes:
+        model: The model in its present state.
+        step: How many steps were taken.
+    """
+
+    def __init__(self, task: Task, recipe: Recipe, attention: str, device: str = "cpu") -> None:
+        self.task, self.recipe, self.attention = task, recipe, attention
+        engine_random.manual_seed(recipe.seed)
+        self.generator = np.random.default_rng(recipe.seed)
+        self.model = task.build(attention).to(device)
+        self.optimizer = make_optimizer(recipe, self.model)
+        self.step = 0
+
+    def advance(self) -> Row:
+        """Take one step, and return its row of metrics.
+
+        Raises:
+            TrainingError: The loss is not a finite number.
+        """
+        start = time.perf_counter()
+        batch = self.task.draw(self.generator, self.recipe.batch_size)
+        lr = self.optimizer.learning_rate
+        self.optimizer.zero_grad()
+        loss, accuracy = self.task.loss(self.model, batch)
+        loss.backward()
+        norm = optim.clip_grad_norm_(self.model.parameters(), _LARGEST_GRADIENT_NORM)
+        value = loss.item()
+        self._require_finite(value, norm)
+        self.optimizer.step()
+        self.step += 1
+        seconds = time.perf_counter() - start
+        return {
+            "attention": self.attention,
+            "step": self.step,
+            "loss": value,
+            "accuracy": accuracy,
+            "lr": lr,
+            "grad_norm": norm,
+            "seconds": round(seconds, 6),
+            f"{self.task.examples}_per_second": round(self.recipe.batch_size / seconds, 3),
+        }
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return a copy of the arrays of the trainer's state, on the CPU."""
+        return {
+            **{f"model.{name}": array for name, array in self.model.state_dict().items()},
+            **{f"optimizer.{name}": array for name, array in self.optimizer.state_dict().items()},
+        }
+
+    def save(self, path: Path) -> None:
+        """Save the whole state.
+
+        Raises:
+            CheckpointError: It cannot be written; what `path` held before is intact.
+        """
+        metadata = {
+            "step": self.step,
+            "data_generator": self.generator.bit_generator.state,
+            "engine_generator": engine_random.get_state(),
+        }
+        save(path, self.tensors(), metadata)
+
+    def restore(self, path: Path) -> None:
+        """Continue from where `save` was called.
+
+        Raises:
+            CheckpointError: The file is missing or damaged, or belongs to another model.
+        """
+        checkpoint = load(path)
+        check_same_tensors(path, self.tensors(), checkpoint.tensors)
+        self.model.load_state_dict(_under("model.", checkpoint.tensors))
+        self.optimizer.load_state_dict(_under("optimizer.", checkpoint.tensors))
+        self.generator.bit_generator.state = checkpoint.metadata["data_generator"]
+        engine_random.set_state(checkpoint.metadata["engine_generator"])
+        self.step = checkpoint.metadata["step"]
+
+    def _require_finite(self, loss: float, norm: float) -> None:
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingError(
+                f"step {self.step + 1}: the loss is {loss}, its gradient's norm {norm}; "
+                "start again with a smaller --lr"
+            )
+
+
+def make_optimizer(recipe: Recipe, model: Any) -> optim.Optimizer:
+    """Return the optimizer of a recipe, whose rate warms up and falls along a cosine."""
+    made: Callable[..., optim.Optimizer] = getattr(optim, OPTIMIZERS[recipe.optimizer])
+    schedule = optim.warmup(recipe.steps // 10, optim.cosine(recipe.lr, recipe.steps))
+    return made(model.parameters(), lr=schedule)
+
+
+class Interruption:
+    """Turns the first Ctrl-C or SIGTERM inside a `with` into a request; a second one acts at once.
+
+    A step that is cut in the middle leaves a model that is neither here nor there, so the loop
+    takes the step to its end, saves, and then obeys.
+
+    Attributes:
+        signal: The signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._handlers = {number: signal.signal(number, self._request) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self.__exit__()
+        # Not print: the signal may have come while stderr was being written to.
+        os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
+
+
+def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
+    """Train from where the run stands to the last step, or until interrupted.
+
+    Raises:
+        CheckpointError: Nothing can be written, or what is there cannot be continued; the last
+            checkpoint is intact.
+        TrainingError: The loss is not a finite number.
+    """
+    keep_freed_memory()
+    resume(trainer, run)
+    path = run.checkpoint_path(trainer.attention)
+    if trainer.step == 0:
+        trainer.save(path)
+    with run.metrics() as metrics, _progress_bar(trainer) as bar:
+        saved = time.monotonic()
+        while trainer.step < trainer.recipe.steps and interruption.signal is None:
+            row = trainer.advance()
+            metrics.append(row)
+            _show(bar, row, trainer.task.examples)
+            if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+                metrics.sync()
+                trainer.save(path)
+                saved = time.monotonic()
+        metrics.sync()
+    trainer.save(path)
+
+
+def resume(trainer: Trainer, run: Run) -> None:
+    """Bring a new trainer, and the rows of its run, to the state of the last checkpoint.
+
+    Rows that were written after the checkpoint are dropped: the trainer will write them again. A
+    run that was killed before its first row starts from the beginning.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, damaged or of another model, or rows are
+            missing.
+    """
+    rows = run.rows()
+    taken = sum(row["attention"] == trainer.attention for row in rows)
+    path = run.checkpoint_path(trainer.attention)
+    if taken or path.exists():
+        trainer.restore(path)
+    if taken < trainer.step:
+        raise CheckpointError(
+            f"{run.metrics_path}: holds {taken} steps of {trainer.attention} attention, expected "
+            f"the {trainer.step} of its checkpoint; restore the file, or train again"
+        )
+    run.replace_rows(
+        row for row in rows if row["attention"] != trainer.attention or row["step"] <= trainer.step
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _progress_bar(trainer: Trainer) -> tqdm[Any]:
+    bar = tqdm(
+        desc=f"{trainer.attention:7}",
+        total=trainer.recipe.steps,
+        initial=trainer.step,
+        unit="step",
+        dynamic_ncols=True,
+        mininterval=0.1 if sys.stderr.isatty() else 10.0,
+    )
+    bar.set_postfix_str("the first step compiles the kernels")
+    return bar
+
+
+def _show(bar: tqdm[Any], row: Row, examples: str) -> None:
+    if bar.n == bar.initial:
+        bar.unpause()  # the time that compiling took says nothing about the time left
+    bar.set_postfix_str(
+        f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.1%}, "
+        f"{row[f'{examples}_per_second']:.0f} {examples}/s",
+        refresh=False,
+    )
+    bar.update()

@@ -1,0 +1,189 @@
+"""A run's folder: what was asked for, what happened at each step, and where the model got to.
+
+    config.json                     the settings, written once
+    metrics.jsonl                   one row a step
+    checkpoint-linear.safetensors   the trainer's state, for each attention
+    loss.png, attention.png         drawn at the end
+
+`CheckpointError` stands for everything that can be wrong with one of these files.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import CheckpointError, write_atomically
+
+Row = dict[str, Any]
+_FILES = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"config\.json", "the settings"),
+        (r"metrics\.jsonl", "one row a step"),
+        (r"checkpoint-(\w+)\.safetensors", r"the trained model, \1 attention"),
+        (r"loss\.png", "loss and accuracy against steps"),
+        (r"attention\.png", "where the heads look"),
+        (r"attention-(\w+)\.png", r"the same with \1 attention"),
+    )
+)
+
+
+class Run:
+    """The files of one run.
+
+    Args:
+        folder: Where they are, or will be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_path = folder / "config.json"
+        self.metrics_path = folder / "metrics.jsonl"
+        self.loss_path = folder / "loss.png"
+
+    def checkpoint_path(self, attention: str) -> Path:
+        """Return where the trainer of one attention saves its state."""
+        return self.folder / f"checkpoint-{attention}.safetensors"
+
+    def attention_path(self, attention: str, first: bool) -> Path:
+        """Return the heat map of one attention; the first that a run trains has the short name."""
+        return self.folder / ("attention.png" if first else f"attention-{attention}.png")
+
+    def contents(self) -> list[str]:
+        """Return what the folder holds, a line for each file."""
+        found = [
+            (path.name, pattern.sub(text, path.name))
+            for pattern, text in _FILES
+            for path in sorted(self.folder.iterdir())
+            if pattern.fullmatch(path.name)
+        ]
+        width = max(30, *(len(name) for name, _ in found))
+        return [f"{self.folder}/", *(f"  {name:{width}}  {text}" for name, text in found)]
+
+    def create(self, config: Mapping[str, Any]) -> None:
+        """Make the folder and write `config.json` into it.
+
+        Raises:
+            CheckpointError: The folder is not empty, or cannot be written.
+        """
+        with _one_sentence(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            occupied = any(self.folder.iterdir())
+        if occupied:
+            raise CheckpointError(
+                f"{self.folder}: expected a new or an empty folder, it holds files"
+            )
+        write_atomically(self.config_path, f"{json.dumps(config, indent=2)}\n".encode())
+
+    def config(self) -> dict[str, Any]:
+        """Read `config.json`.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        try:
+            return dict(json.loads(self.config_path.read_bytes()))
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder}: there is no run here ({self.config_path.name}: {error.strerror})"
+            ) from error
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.config_path}: damaged ({error})") from error
+
+    def rows(self) -> list[Row]:
+        """Read the rows of `metrics.jsonl`; a last one that a kill has torn does not count.
+
+        Raises:
+            CheckpointError: The file cannot be read, or one of its rows is damaged.
+        """
+        if not self.metrics_path.exists():
+            return []
+        with _one_sentence(self.metrics_path, "read"):
+            lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
+        return [self._parse(number, line) for number, line in enumerate(lines, start=1)]
+
+    def seconds(self) -> dict[str, float]:
+        """Return how long the steps of each attention took.
+
+        Raises:
+            CheckpointError: See `rows`.
+        """
+        seconds: dict[str, float] = {}
+        for row in self.rows():
+            seconds[row["attention"]] = seconds.get(row["attention"], 0.0) + row["seconds"]
+        return seconds
+
+    def replace_rows(self, rows: Iterable[Row]) -> None:
+        """Make these the rows of `metrics.jsonl`.
+
+        Raises:
+            CheckpointError: The file cannot be written; it is as it was.
+        """
+        write_atomically(self.metrics_path, b"".join(map(_line, rows)))
+
+    @contextmanager
+    def metrics(self) -> Iterator[Metrics]:
+        """Open `metrics.jsonl` to append rows to it.
+
+        Raises:
+            CheckpointError: The file cannot be opened.
+        """
+        with _one_sentence(self.metrics_path):
+            descriptor = os.open(self.metrics_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            yield Metrics(self.metrics_path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _parse(self, number: int, line: bytes) -> Row:
+        try:
+            row = json.loads(line)
+            return {**row, "attention": str(row["attention"]), "step": int(row["step"])}
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{self.metrics_path}: row {number} is damaged") from error
+
+
+class Metrics:
+    """Rows on their way to `metrics.jsonl`, each handed to the system at once."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self._descriptor = path, descriptor
+
+    def append(self, row: Row) -> None:
+        """Write a row.
+
+        Raises:
+            CheckpointError: It cannot be written, not or not wholly.
+        """
+        line = _line(row)
+        with _one_sentence(self.path):
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self) -> None:
+        """Wait until every row is on the disk: a checkpoint must not outlive the rows before it.
+
+        Raises:
+            CheckpointError: They cannot be written.
+        """
+        with _one_sentence(self.path):
+            os.fsync(self._descriptor)
+
+
+@contextmanager
+def _one_sentence(path: Path, verb: str = "written") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be {verb}: {error.strerror or error}") from error
+
+
+def _line(row: Row) -> bytes:
+    return f"{json.dumps(row)}\n".encode()

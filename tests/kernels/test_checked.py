@@ -1,0 +1,106 @@
+"""The checked mode finds nothing in the kernels of the rooms, and changes no result of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import checked
+from minitransformer_kernels.cuda import Launch
+from minitransformer_kernels.features import normalised
+from minitransformer_kernels.layers import optimizer
+
+from ..cases import Case
+from ..properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
+from .cpu.test_corpus import assert_same
+from .gpu.test_needs import kernels, place
+from .operations import NARROW, OPERATIONS, ragged
+
+# Their kernels are those of others, in another form.
+BY_NIGHT = ("softmax", "fourier", "fourier_plain_denominator", "relative_naive", "relative")
+
+
+def launches() -> Iterator[Any]:
+    """Each operation in each of its variants; by default in one, if that has kernels of its own."""
+    for operation in OPERATIONS:
+        for number, variant in enumerate(operation.domain.variants):
+            for causal in operation.domain.causal:
+                always = number == NARROW and str(operation) not in BY_NIGHT
+                yield pytest.param(
+                    operation,
+                    ragged(operation, variant, causal),
+                    id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
+                    marks=[] if always else pytest.mark.nightly,
+                )
+
+
+LAUNCHES = list(launches())
+
+
+@pytest.mark.parametrize(("operation", "case"), LAUNCHES)
+def test_attention(operation: Operation, case: Case) -> None:
+    problem = case.problem()
+    with checked(False):
+        wanted = operation.run(problem)
+    with checked():
+        found = operation.run(problem)
+        if operation.step:
+            steps_like_the_whole(operation, case)
+    allowed = times(2, allowed_errors(operation, problem))
+    assert_within(found.arrays(), wanted.arrays(), allowed)
+
+
+def test_every_kernel_of_an_attention_is_checked_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of every attention; here nothing is computed, launches are only noted."""
+    launched = set()
+    monkeypatch.setattr(Launch, "__call__", lambda x, *arguments: launched.add(place(x.kernel)))
+    for operation, case in (x.values for x in LAUNCHES if not x.marks):
+        operation.apply(case.problem())
+    rooms = "softmax", "local", "linear", "recurrent", "chunked", "relative", "fourier", "delta"
+    missed = {at for at in {*kernels()} - launched if any(f"/{x}/" in at[0] for x in rooms)}
+    assert {name for _, name, _ in missed} == {"step"}
+
+
+def test_normalised_features() -> None:
+    """The kernels that come before the delta rule; rows wider than a warp, and a ragged block."""
+    x, grad = np.random.default_rng(0).normal(size=(2, 11, 37))
+    options: Any = {"feature_map": "elu", "normalize": "l2"}
+
+    def passes() -> tuple[Any, ...]:
+        saved = normalised.forward(x, **options)
+        return *saved, normalised.backward(grad, x, *saved, **options)
+
+    with checked(False):
+        wanted = passes()
+    with checked():
+        found = passes()
+    assert_same(found, wanted)
+
+
+UPDATES: dict[str, tuple[Callable[..., None], int, dict[str, Any]]] = {
+    "descend": (optimizer.descend, 2, {"rate": 0.1, "weight_decay": 0.01}),
+    "momentum": (optimizer.momentum_descend, 3, {"rate": 0.1, "momentum": 0.9, "nesterov": True}),
+    "moments": (
+        optimizer.moment_descend,
+        4,
+        {"rate": 0.1, "betas": (0.9, 0.99), "root_weight": 1.0, "eps": 1e-8},
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", UPDATES)
+def test_optimizer(name: str, dtype: Any) -> None:
+    update, arrays, numbers = UPDATES[name]
+    wanted = np.random.default_rng(0).uniform(0.1, 1, (arrays, 7, 101)).astype(dtype)
+    found = wanted.copy()
+    with checked(False):
+        update(*wanted, **numbers)
+    with checked():
+        update(*found, **numbers)
+    assert_same((found,), (wanted,))

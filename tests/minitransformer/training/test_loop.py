@@ -1,0 +1,280 @@
+"""The loop: it learns, obeys a signal at the end of a step, and continues bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitransformer import functions as F
+from minitransformer import nn, no_grad, optim
+from minitransformer.settings import OPTIMIZERS
+from minitransformer.tasks.copy import CopyTask
+from minitransformer.training import loop as training
+from minitransformer.training.checkpoint import CheckpointError, load
+from minitransformer.training.loop import (
+    Interruption,
+    Recipe,
+    Trainer,
+    TrainingError,
+    train,
+)
+from minitransformer.training.runs import Run
+
+from ..line_task import LineTask
+
+RECIPE = Recipe(batch_size=16, steps=30, lr=0.05, optimizer="adam", seed=3)
+
+
+def trainer(recipe: Recipe = RECIPE, task: LineTask | None = None) -> Trainer:
+    return Trainer(task or LineTask(), recipe, "linear")
+
+
+def run_in(folder: Path) -> Run:
+    run = Run(folder)
+    run.create({})
+    return run
+
+
+def train_to_the_end(run: Run, recipe: Recipe = RECIPE) -> Trainer:
+    found = trainer(recipe)
+    train(found, run, Interruption())
+    return found
+
+
+def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: x for key, x in row.items() if "second" not in key} for row in rows]
+
+
+def train_until(step: int, run: Run, recipe: Recipe = RECIPE) -> Trainer:
+    """Train, and ask for an end while the trainer takes this step."""
+    interruption = Interruption()
+
+    class Stopping(LineTask):
+        def draw(self, generator: np.random.Generator, count: int) -> Any:
+            interruption.signal = signal.SIGINT if self.drawn + 1 >= step else None
+            return super().draw(generator, count)
+
+    interruption.signal = None if step else signal.SIGINT
+    found = trainer(recipe, Stopping())
+    train(found, run, interruption)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    run = run_in(tmp_path_factory.mktemp("runs") / "whole")
+    train_to_the_end(run)
+    return without_clock(run.rows())
+
+
+# They bring kernels of their own to compile, which other tests try, too.
+SLOW = "favor", "dpfp", "cosformer", "fourier", "local"
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in SLOW else [])
+        for name in nn.attention_names()
+    ],
+)
+def test_every_attention_trains_and_comes_back(attention: str, tmp_path: Path) -> None:
+    task, recipe = CopyTask(length=4, layers=1, heads=2, head_dim=16), replace(RECIPE, lr=1e-2)
+    one, other = (Trainer(task, recipe, attention) for _ in range(2))
+    losses = [one.advance()["loss"] for _ in range(12)]
+    assert losses[-1] < 0.8 * losses[0]
+    one.save(tmp_path / "checkpoint.safetensors")
+    other.restore(tmp_path / "checkpoint.safetensors")
+    assert other.advance()["loss"] == one.advance()["loss"]
+
+
+def test_a_row_for_each_step(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    train_to_the_end(run)
+    rows = run.rows()
+    assert [row["step"] for row in rows] == list(range(1, 31))
+    assert rows[-1].keys() == {
+        "attention",
+        "step",
+        "loss",
+        "accuracy",
+        "lr",
+        "grad_norm",
+        "seconds",
+        "sequences_per_second",
+    }
+    assert all(row["attention"] == "linear" for row in rows)
+    assert all(row["sequences_per_second"] > 0 for row in rows)
+    assert max(row["lr"] for row in rows) <= RECIPE.lr
+    assert rows[-1]["loss"] < rows[0]["loss"] / 2
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@given(step=st.integers(0, 30), late=st.integers(0, 5))
+@settings(max_examples=4)
+def test_a_resumed_run_repeats_the_whole_one(
+    tmp_path_factory: pytest.TempPathFactory, optimizer: str, step: int, late: int
+) -> None:
+    recipe = Recipe(batch_size=16, steps=30, lr=0.05, optimizer=optimizer, seed=3)
+    whole = run_in(tmp_path_factory.mktemp("runs") / "whole")
+    end = train_to_the_end(whole, recipe).tensors()
+
+    run = run_in(tmp_path_factory.mktemp("runs") / "parts")
+    first = train_until(step, run, recipe)
+    with (
+        run.metrics() as metrics
+    ):  # what a kill leaves: steps that are in no checkpoint, a torn row
+        for _ in range(min(late, 30 - step)):
+            metrics.append(first.advance())
+        os.write(metrics._descriptor, b'{"attention": "lin')
+    np.random.default_rng(0).random(99)
+    found = train_to_the_end(run, recipe).tensors()
+
+    assert without_clock(run.rows()) == without_clock(whole.rows())
+    np.testing.assert_equal(found, end)
+
+
+COPY = CopyTask(length=4, layers=1, heads=2)
+
+
+def taken(steps: int, device: str, path: Path | None = None) -> Trainer:
+    """A trainer after some steps, from a checkpoint if there is one."""
+    found = Trainer(COPY, replace(RECIPE, batch_size=4), "linear", device)
+    if path:
+        found.restore(path)
+    for _ in range(steps):
+        found.advance()
+    return found
+
+
+def test_a_run_goes_on_where_it_began_and_elsewhere(device: str, tmp_path: Path) -> None:
+    path = tmp_path / "half.safetensors"
+    half = taken(2, device)
+    half.save(path)
+    for steps, expected in ((0, half), (2, taken(4, device))):
+        np.testing.assert_equal(taken(steps, device, path).tensors(), expected.tensors())
+    np.testing.assert_equal(taken(0, "cpu", path).tensors(), half.tensors())
+
+
+def test_a_step_never_waits_for_the_gpu(device: str) -> None:
+    model = COPY.build("linear").to(device)
+    optimizer = optim.Adam(model.parameters())
+    batch = COPY.draw(np.random.default_rng(0), 4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.decoder_input, batch.lengths, batch.lengths)
+        F.cross_entropy(logits.permute(0, 2, 1), batch.source).backward()
+        optimizer.step()
+        with no_grad():
+            state = model.init_state(batch.source, batch.lengths)
+            model.step(batch.source[:, :1], state)
+
+    step()
+    with waiting_forbidden(device):
+        step()
+
+
+def waiting_forbidden(device: str) -> AbstractContextManager[None]:
+    """CuPy raises within, where the CPU would wait for a GPU."""
+    if device == "cpu":
+        return nullcontext()
+    forbidden: AbstractContextManager[None] = import_module("cupyx").allow_synchronize(False)
+    return forbidden
+
+
+def test_a_kill_before_the_first_row_starts_anew(
+    tmp_path: Path, expected: list[dict[str, Any]]
+) -> None:
+    run = run_in(tmp_path / "run")
+    trainer().save(run.checkpoint_path("linear"))
+    train_to_the_end(run)
+    assert without_clock(run.rows()) == expected
+
+
+def test_a_checkpoint_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    run = run_in(tmp_path / "run")
+    with pytest.raises(TrainingError):
+        train(trainer(task=LineTask(spoilt=8)), run, Interruption())
+    assert load(run.checkpoint_path("linear")).metadata["step"] == 7
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"step 3: the loss is nan.*with a smaller --lr"):
+        train(trainer(task=LineTask(spoilt=3)), run, Interruption())
+    assert load(run.checkpoint_path("linear")).metadata["step"] == 0
+    assert len(run.rows()) == 2
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    trainer(task=LineTask(features=3)).save(run.checkpoint_path("linear"))
+    with pytest.raises(CheckpointError, match=r"the checkpoint of another model: model\.0\.weight"):
+        train_to_the_end(run)
+
+
+def test_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    train_to_the_end(run)
+    run.checkpoint_path("linear").unlink()
+    with pytest.raises(CheckpointError, match="there is no checkpoint here"):
+        train_to_the_end(run)
+
+
+def test_metrics_that_are_gone(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    train_to_the_end(run)
+    run.metrics_path.unlink()
+    with pytest.raises(CheckpointError, match=r"holds 0 steps of linear .*expected the 30 of its"):
+        train_to_the_end(run)
+
+
+def test_a_full_disk_while_training(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    train_until(5, run)
+    before = run.checkpoint_path("linear").read_bytes()
+    run.checkpoint_path("linear").with_name(".checkpoint-linear.safetensors.part").symlink_to(
+        "/dev/full"
+    )
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train_to_the_end(run)
+    assert run.checkpoint_path("linear").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_request_and_the_second_acts(
+    number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), number)
+        assert interruption.signal == number
+        assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == before
+    assert "once more stops at once" in capfd.readouterr().err
+
+
+def test_a_signal_stops_after_the_step_and_saves(tmp_path: Path) -> None:
+    class Interrupted(LineTask):
+        def draw(self, generator: np.random.Generator, count: int) -> Any:
+            if self.drawn == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().draw(generator, count)
+
+    run = run_in(tmp_path / "run")
+    with Interruption() as interruption:
+        train(trainer(task=Interrupted()), run, interruption)
+    assert load(run.checkpoint_path("linear")).metadata["step"] == 5
+    assert len(run.rows()) == 5

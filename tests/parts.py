@@ -1,0 +1,43 @@
+"""The parts of a nightly run, each of at most an hour on two cores, and what its mutants came to.
+
+HYPOTHESIS_PROFILE=nightly pytest --part mutants
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+MUTANT = r"::test_(mutant_|missing_barrier_)"
+# A test is in the first part whose pattern is found in its name.
+PARTS = {
+    "mutants": MUTANT,
+    "softmax": r"kernels/test_(softmax|local|graph)|kernels/.*[[-](softmax|local)",
+    "positions": r"kernels/test_(fourier|relative|delta)|kernels/.*[[-](fourier|relative|delta)",
+    "linear": r"kernels/test_(properties|algorithms|features|numerics)|kernels/.*test_attention",
+    "machinery": r"kernels/",
+    "engine": r"",
+}
+
+
+def part_of(test: str) -> str:
+    """The part that a test is in, by its name."""
+    return next(part for part, pattern in PARTS.items() if re.search(pattern, test))
+
+
+def room_of(item: Any) -> str | None:
+    """The room whose mutant a test hunts, which is its file's where no parameter knows; or None."""
+    if not re.search(MUTANT, item.nodeid):
+        return None
+    rooms = [x.room for x in item.callspec.params.values() if hasattr(x, "room")]
+    return rooms[0] if rooms else item.path.stem.removeprefix("test_")
+
+
+def killed(reports: Iterable[Any]) -> str:
+    """How many mutants were killed, room by room; nothing where none was hunted."""
+    hunts = [(room, x.passed) for x in reports for key, room in x.user_properties if key == "room"]
+    hunted, found = Counter(room for room, _ in hunts), Counter(room for room, ok in hunts if ok)
+    rooms = ", ".join(f"{room} {found[room]}/{number}" for room, number in sorted(hunted.items()))
+    return f"Mutants killed: {found.total()}/{hunted.total()} ({rooms})" if hunts else ""
