@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hypothesis import Phase, settings
 from pytest import MonkeyPatch
@@ -82,6 +83,12 @@ class Mutant:
             finally:  # another mutant may have the same name
                 for module in [m for m in sys.modules if m.split(".")[0] == self.package]:
                     del sys.modules[module]
+
+
+def bugs(operation: Callable[[str], Any], file: str, **edits: tuple[str, str]) -> Iterator[Mutant]:
+    """Bugs of one file that one operation suffers from: name=(old, new)."""
+    for name, edit in edits.items():
+        yield Mutant(name, operation, file, *edit)
 
 
 def without_barriers(
