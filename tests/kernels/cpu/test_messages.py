@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,352 +22,6 @@ from .wrong import Wrong, assert_readable, catalogue
 
 MATRIX = np.ones((3, 3), np.float32)
 PARTICLES = np.zeros(3, [("place", np.float32), ("speed", np.float32)])
-wrong, WRONG = catalogue()
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_explained_with_file_and_line(case: Wrong) -> None:
-    text = case.text()
-    assert text.startswith(case.message)
-    assert_readable(text)
-
-
-# Indices
-
-
-@wrong("in `x[x[0]] = 1`, an index has the type float32. An index is a whole number: divide with")
-@cuda.jit
-def float_as_index(x):
-    x[x[0]] = 1  # here
-
-
-@wrong("in `x[i] = 1`, an index has the type float64. An index is a whole number: divide with `//`")
-@cuda.jit
-def quotient_as_index(x):
-    i = cuda.grid(1) / 2
-    x[i] = 1  # here
-
-
-@wrong("in `x[0] = x[0, 1]`, a 1-d array of float32 gets 2 indices. Give one index for each dimens")
-@cuda.jit
-def too_many_indices(x):
-    x[0] = x[0, 1]  # here
-
-
-@wrong("in `x[i] = 1`, a 1-d array of float32 gets 2 indices. Give one index for each dimension at")
-@cuda.jit
-def grid_of_two_dimensions(x):
-    i = cuda.grid(2)
-    x[i] = 1  # here
-
-
-@wrong("in `x[0] = 1`, a 0-d array of float64 gets an index. Pass an array of 1 dimension, or a nu",
-       np.array(3.0))  # fmt: skip
-@cuda.jit
-def index_of_a_single_number(x):
-    x[0] = 1  # here
-
-
-@wrong("in `a, b = x[0]`, a float32 gets an index, or is taken apart, but it is one number. Arr")
-@cuda.jit
-def number_taken_apart(x):
-    a, b = x[0]  # here
-    x[0] = a + b
-
-
-@wrong("in `x[0] = pair[cuda.threadIdx.x]`, a tuple (float64, 1-d array of float32), of different")
-@cuda.jit
-def tuple_of_two_types(x):
-    pair = (1.0, x)
-    x[0] = pair[cuda.threadIdx.x]  # here
-
-
-# What arrays and numbers have
-
-
-@wrong("in `n = x.sizes`, a 1-d array of float32 has no attribute 'sizes'. Did you mean 'size'?")
-@cuda.jit
-def misspelt_attribute(x):
-    n = x.sizes  # here
-    x[0] = n
-
-
-@wrong("in `x[0] = x.length()`, a 1-d array of float32 has no attribute 'length'. Kernels know sha")
-@cuda.jit
-def unknown_attribute(x):
-    x[0] = x.length()  # here
-
-
-@wrong("in `x.append(3)`, a 1-d array of float32 has no attribute 'append'. An array keeps its siz")
-@cuda.jit
-def appends(x):
-    x.append(3)  # here
-
-
-@wrong("in `x[0] = i.bit_length()`, an int64 has no attribute 'bit_length'. Convert a number with")
-@cuda.jit
-def attribute_of_a_number(x):
-    i = cuda.grid(1)
-    x[0] = i.bit_length()  # here
-
-
-@wrong("in `x[0].mass = 3`, a record has no field 'mass'. See the fields of its dtype", PARTICLES)
-@cuda.jit
-def unknown_field(x):
-    x[0].mass = 3  # here
-
-
-# Operators and functions
-
-
-@wrong("in `x[0] = x[0] ^ 3`, `^` is not defined for float32 and int64. Bits are those of whole nu")
-@cuda.jit
-def bits_of_a_float(x):
-    x[0] = x[0] ^ 3  # here
-
-
-@wrong("in `x[0] <<= 2`, `<<` is not defined for float32 and int64. Bits are those of whole number")
-@cuda.jit
-def shifts_a_float(x):
-    x[0] <<= 2  # here
-
-
-@wrong("in `if x[0] > None:`, `>` is not defined for float32 and None. Start from a number, such")
-@cuda.jit
-def compares_with_none(x):
-    if x[0] > None:  # here
-        x[0] = 1
-
-
-@wrong("in `if x:`, a condition has the type 1-d array of float32. A condition is about a num")
-@cuda.jit
-def array_as_condition(x):
-    if x:  # here
-        x[0] = 1
-
-
-@wrong("`x + x` works on whole arrays. Write it for one element, with an index for each dimension")
-@cuda.jit
-def sum_of_arrays(x):
-    y = x + x  # here
-    x[0] = y[0]
-
-
-@wrong("`x[0] * x[1]` works on whole arrays. Write it for one element, with an index", MATRIX)
-@cuda.jit
-def product_of_rows(x):
-    y = x[0] * x[1]  # here
-    x[0, 0] = y[0]
-
-
-@wrong("`np.exp(x)` works on whole arrays. Write it for one element, with an index")
-@cuda.jit
-def function_of_an_array(x):
-    y = np.exp(x)  # here
-    x[0] = y[0]
-
-
-@wrong("`x.copy()` works on whole arrays. Write it for one element, with an index")
-@cuda.jit
-def copy_of_an_array(x):
-    y = x.copy()  # here
-    x[0] = y[0]
-
-
-@wrong("`x += 1` works on whole arrays. Write it for one element, with an index")
-@cuda.jit
-def adds_to_an_array(x):
-    x += 1  # here
-
-
-@wrong("in `x[0] = math.sqrt(x)`, `sqrt` gets (1-d array of float32). Call it for one element, wi")
-@cuda.jit
-def root_of_an_array(x):
-    x[0] = math.sqrt(x)  # here
-
-
-@wrong("in `x[0] = len(x[0])`, `len` cannot take (float32). Check how many arguments it has, and t")
-@cuda.jit
-def length_of_a_number(x):
-    x[0] = len(x[0])  # here
-
-
-@wrong("in `x[0] = n(2)`, an int64 is called like a function. Leave out ( ) if it is a value, or")
-@cuda.jit
-def calls_a_number(x):
-    n = 3
-    x[0] = n(2)  # here
-
-
-@wrong("in `x[0] = x(0)`, a 1-d array of float32 is called like a function. Leave out ( ) if i")
-@cuda.jit
-def calls_an_array(x):
-    x[0] = x(0)  # here
-
-
-@wrong('in `print(x[0], end="")`, print gets a keyword. Pass what to print, and nothing else')
-@cuda.jit
-def prints_without_a_line(x):
-    print(x[0], end="")  # here
-
-
-@wrong("in `cuda.atomic.add(x, x[0], 1)`, cuda.atomic.add takes 1 whole numbers as index here, got")
-@cuda.jit
-def atomic_at_a_float(x):
-    cuda.atomic.add(x, x[0], 1)  # here
-
-
-@wrong("in `cuda.atomic.and_(x, 0, 1)`, cuda.atomic.and_ on float32 elements: CUDA has it for int3")
-@cuda.jit
-def atomic_bits_of_floats(x):
-    cuda.atomic.and_(x, 0, 1)  # here
-
-
-@wrong("in `x[0] = cuda.popc(x[0])`, cuda.popc takes whole numbers, got float32. Convert what it")
-@cuda.jit
-def counts_bits_of_a_float(x):
-    x[0] = cuda.popc(x[0])  # here
-
-
-@wrong("`print('x is', x)` works on whole arrays. Write it for one element, with an index for each")
-@cuda.jit
-def prints_an_array(x):
-    print("x is", x)  # here
-
-
-@wrong("in `if i < x.shape:`, `<` is not defined for int64 and tuple (int64). Take one item of the")
-@cuda.jit
-def compares_with_a_shape(x):
-    i = cuda.grid(1)
-    if i < x.shape:  # here
-        x[i] = 1
-
-
-@wrong("in `for i in range(x.shape):`, `range` gets (tuple (int64, int64)). Take one item of the",
-       MATRIX)  # fmt: skip
-@cuda.jit
-def range_of_a_shape(x):
-    for i in range(x.shape):  # here
-        x[i, 0] = 1
-
-
-@wrong(
-    "in `n, m = x.shape`, a tuple has fewer items than the index asks for. An array of one dimen"
-)
-@cuda.jit
-def two_sizes_of_a_vector(x):
-    n, m = x.shape  # here
-    x[0] = n + m
-
-
-@wrong("in `for i in range(x.size()):`, an int64 is called like a function. Leave out ( ) if it is")
-@cuda.jit
-def calls_the_size(x):
-    for i in range(x.size()):  # here
-        x[i] = 1
-
-
-@wrong(
-    "in `x[0] = float32[x[1]]`, a dtype float32 gets an index. Convert numbers with ( ): float32"
-)
-@cuda.jit
-def conversion_with_brackets(x):
-    x[0] = float32[x[1]]  # here
-
-
-@wrong("in `cuda.atomic.add(total, 0, x[0])`, cuda.atomic.add works on an element of an array, got")
-@cuda.jit
-def atomic_on_a_number(x):
-    total = 0.0
-    cuda.atomic.add(total, 0, x[0])  # here
-    x[0] = total
-
-
-@wrong("what a thread shows to others is a 1-d array of float32. Pass one element, with an index")
-@cuda.jit
-def shuffles_an_array(x):
-    x[0] = cuda.shfl_down_sync(0xFFFFFFFF, x, 1)  # here
-
-
-# What is stored
-
-
-@wrong("in `x[0] = (1, 2)`, one element of a 1-d array of float32 is set to a whole tuple (int64,")
-@cuda.jit
-def stores_a_tuple(x):
-    x[0] = (1, 2)  # here
-
-
-@wrong("in `x[0] = x`, one element of a 1-d array of float32 is set to a whole 1-d array of float3")
-@cuda.jit
-def stores_an_array(x):
-    x[0] = x  # here
-
-
-@wrong("in `x[0] = 1j`, a complex128 is stored in a 1-d array of float32, which it does not fit.")
-@cuda.jit
-def stores_a_complex_number(x):
-    x[0] = 1j  # here
-
-
-@wrong(
-    "in `x[0] = None`, None is stored in a 1-d array of float32. Store a number; a device functi"
-)
-@cuda.jit
-def stores_none(x):
-    x[0] = None  # here
-
-
-@wrong("the shape of an array is assigned to. Reshape it before the launch")
-@cuda.jit
-def sets_a_shape(x):
-    x.shape = (2, 4)  # here
-
-
-# Variables
-
-
-@wrong("in `x[0] = sizes[0]`, the variable 'sizes' is sometimes tuple (int64, int64")
-@cuda.jit
-def tuples_of_two_lengths(x):
-    sizes = (1, 2)
-    if x[0] > 0:
-        sizes = (1, 2, 3)
-    x[0] = sizes[0]  # here
-
-
-@wrong("the variable 'best' is sometimes None, sometimes float32. Start from a number instead of N")
-@cuda.jit
-def none_or_a_number(x):
-    best = None  # here
-    for i in range(8):
-        if best is None or x[i] > best:
-            best = x[i]
-    x[0] = best
-
-
-@wrong("in `x[0] = total`, the variable 'total' is used before it has a value. Assign to it first")
-@cuda.jit
-def used_before_assignment(x):
-    x[0] = total  # noqa: F821 # here
-    total = 3  # noqa: F841
-
-
-@wrong("in `y = 1 if x[0] > 0 else (1, 2)`, a value is sometimes int64, sometimes tuple (int64, in")
-@cuda.jit
-def number_or_tuple(x):
-    y = 1 if x[0] > 0 else (1, 2)  # here
-    x[0] = y[0]
-
-
-@wrong(
-    "in `x[1] = 3`, the variable 'x' is sometimes int64, sometimes 1-d array of float32. It must"
-)
-@cuda.jit
-def array_or_number(x):
-    if x[0] > 0:
-        x = 0
-    x[1] = 3  # here
 
 
 @cuda.jit(device=True)
@@ -375,25 +30,6 @@ def one_or_two(v):
     if v > 0:
         return v, v
     return v
-
-
-def test_results_of_two_types() -> None:
-    """Either `return` may be the one that is named."""
-
-    @cuda.jit
-    def takes_the_first(x):
-        x[0] = one_or_two(x[1])[0]
-
-    lines, first = inspect.getsourcelines(one_or_two.function)
-    returns = [first + number for number, line in enumerate(lines) if "return v" in line]
-    text = said(takes_the_first[1, 1], np.ones(2, np.float32))
-    assert any(text.startswith(f"{__file__}:{line}: ") for line in returns)
-    assert "a device function returns sometimes " in text
-    assert "sometimes tuple (float32, float32)" in text
-    assert text.endswith("sometimes float32. It must return one type: convert")
-
-
-# Where
 
 
 @cuda.jit(device=True)
@@ -409,18 +45,130 @@ def outer(v):
     return innermost(v) + 1
 
 
+@cuda.jit(device=True)
+def half(v):
+    """Nothing is wrong here."""
+    return v / float32(2)
+
+
+wrong, lines, WRONG = catalogue()
+
+lines(
+    # Indices
+    float_as_index=("x[x[0]] = 1",
+        "in `x[x[0]] = 1`, an index has the type float32. An index is a whole number: divide with"),
+    quotient_as_index=("i = cuda.grid(1) / 2\nx[i] = 1  # here",
+        "in `x[i] = 1`, an index has the type float64. An index is a whole number: divide with `/"),
+    too_many_indices=("x[0] = x[0, 1]",
+        "in `x[0] = x[0, 1]`, a 1-d array of float32 gets 2 indices. Give one index for each dime"),
+    grid_of_two_dimensions=("i = cuda.grid(2)\nx[i] = 1  # here",
+        "in `x[i] = 1`, a 1-d array of float32 gets 2 indices. Give one index for each dimension"),
+    index_of_a_single_number=(
+        "x[0] = 1",
+        "in `x[0] = 1`, a 0-d array of float64 gets an index. Pass an array of 1 dimension, or a n",
+        np.array(3.0)),
+    number_taken_apart=("a, b = x[0]\nx[0] = a + b",
+        "in `a, b = x[0]`, a float32 gets an index, or is taken apart, but it is one number. Arr"),
+    tuple_of_two_types=("pair = (1.0, x)\nx[0] = pair[cuda.threadIdx.x]  # here",
+        "in `x[0] = pair[cuda.threadIdx.x]`, a tuple (float64, 1-d array of float32), of differen"),
+    # What arrays and numbers have
+    misspelt_attribute=("n = x.sizes\nx[0] = n",
+        "in `n = x.sizes`, a 1-d array of float32 has no attribute 'sizes'. Did you mean 'size'?"),
+    unknown_attribute=("x[0] = x.length()",
+        "in `x[0] = x.length()`, a 1-d array of float32 has no attribute 'length'. Kernels know s"),
+    appends=("x.append(3)",
+        "in `x.append(3)`, a 1-d array of float32 has no attribute 'append'. An array keeps its s"),
+    attribute_of_a_number=("i = cuda.grid(1)\nx[0] = i.bit_length()  # here",
+        "in `x[0] = i.bit_length()`, an int64 has no attribute 'bit_length'. Convert a number wit"),
+    unknown_field=("x[0].mass = 3",
+        "in `x[0].mass = 3`, a record has no field 'mass'. See the fields of its dtype", PARTICLES),
+    # Operators and functions
+    bits_of_a_float=("x[0] = x[0] ^ 3",
+        "in `x[0] = x[0] ^ 3`, `^` is not defined for float32 and int64. Bits are those of whole"),
+    shifts_a_float=("x[0] <<= 2",
+        "in `x[0] <<= 2`, `<<` is not defined for float32 and int64. Bits are those of whole numb"),
+    compares_with_none=("if x[0] > None:\n    x[0] = 1",
+        "in `if x[0] > None:`, `>` is not defined for float32 and None. Start from a number, such"),
+    array_as_condition=("if x:\n    x[0] = 1",
+        "in `if x:`, a condition has the type 1-d array of float32. A condition is about a num"),
+    sum_of_arrays=("y = x + x\nx[0] = y[0]",
+        "`x + x` works on whole arrays. Write it for one element, with an index for each dimensio"),
+    product_of_rows=("y = x[0] * x[1]\nx[0, 0] = y[0]",
+        "`x[0] * x[1]` works on whole arrays. Write it for one element, with an index", MATRIX),
+    function_of_an_array=("y = np.exp(x)\nx[0] = y[0]",
+        "`np.exp(x)` works on whole arrays. Write it for one element, with an index"),
+    copy_of_an_array=("y = x.copy()\nx[0] = y[0]",
+        "`x.copy()` works on whole arrays. Write it for one element, with an index"),
+    adds_to_an_array=("x += 1",
+        "`x += 1` works on whole arrays. Write it for one element, with an index"),
+    root_of_an_array=("x[0] = math.sqrt(x)",
+        "in `x[0] = math.sqrt(x)`, `sqrt` gets (1-d array of float32). Call it for one element, w"),
+    length_of_a_number=("x[0] = len(x[0])",
+        "in `x[0] = len(x[0])`, `len` cannot take (float32). Check how many arguments it has, and"),
+    calls_a_number=("n = 3\nx[0] = n(2)  # here",
+        "in `x[0] = n(2)`, an int64 is called like a function. Leave out ( ) if it is a value, or"),
+    calls_an_array=("x[0] = x(0)",
+        "in `x[0] = x(0)`, a 1-d array of float32 is called like a function. Leave out ( ) if i"),
+    prints_without_a_line=('print(x[0], end="")',
+        'in `print(x[0], end="")`, print gets a keyword. Pass what to print, and nothing else'),
+    atomic_at_a_float=("cuda.atomic.add(x, x[0], 1)",
+        "in `cuda.atomic.add(x, x[0], 1)`, cuda.atomic.add takes 1 whole numbers as index here, g"),
+    atomic_bits_of_floats=("cuda.atomic.and_(x, 0, 1)",
+        "in `cuda.atomic.and_(x, 0, 1)`, cuda.atomic.and_ on float32 elements: CUDA has it for in"),
+    counts_bits_of_a_float=("x[0] = cuda.popc(x[0])",
+        "in `x[0] = cuda.popc(x[0])`, cuda.popc takes whole numbers, got float32. Convert what it"),
+    prints_an_array=('print("x is", x)',
+        "`print('x is', x)` works on whole arrays. Write it for one element, with an index for ea"),
+    compares_with_a_shape=("i = cuda.grid(1)\nif i < x.shape:  # here\n    x[i] = 1",
+        "in `if i < x.shape:`, `<` is not defined for int64 and tuple (int64). Take one item of t"),
+    range_of_a_shape=(
+        "for i in range(x.shape):\n    x[i, 0] = 1",
+        "in `for i in range(x.shape):`, `range` gets (tuple (int64, int64)). Take one item of the",
+        MATRIX),
+    two_sizes_of_a_vector=("n, m = x.shape\nx[0] = n + m",
+        "in `n, m = x.shape`, a tuple has fewer items than the index asks for. An array of one di"),
+    calls_the_size=("for i in range(x.size()):\n    x[i] = 1",
+        "in `for i in range(x.size()):`, an int64 is called like a function. Leave out ( ) if it"),
+    conversion_with_brackets=("x[0] = float32[x[1]]",
+        "in `x[0] = float32[x[1]]`, a dtype float32 gets an index. Convert numbers with ( ): floa"),
+    atomic_on_a_number=("total = 0.0\ncuda.atomic.add(total, 0, x[0])  # here\nx[0] = total",
+        "in `cuda.atomic.add(total, 0, x[0])`, cuda.atomic.add works on an element of an array, g"),
+    shuffles_an_array=("x[0] = cuda.shfl_down_sync(0xFFFFFFFF, x, 1)",
+        "what a thread shows to others is a 1-d array of float32. Pass one element, with an index"),
+    # What is stored
+    stores_a_tuple=("x[0] = (1, 2)",
+        "in `x[0] = (1, 2)`, one element of a 1-d array of float32 is set to a whole tuple (int64"),
+    stores_an_array=("x[0] = x",
+        "in `x[0] = x`, one element of a 1-d array of float32 is set to a whole 1-d array of floa"),
+    stores_a_complex_number=("x[0] = 1j",
+        "in `x[0] = 1j`, a complex128 is stored in a 1-d array of float32, which it does not fit."),
+    stores_none=("x[0] = None",
+        "in `x[0] = None`, None is stored in a 1-d array of float32. Store a number; a device fun"),
+    sets_a_shape=("x.shape = (2, 4)",
+        "the shape of an array is assigned to. Reshape it before the launch"),
+    # Variables
+    tuples_of_two_lengths=(
+        "sizes = (1, 2)\nif x[0] > 0:\n    sizes = (1, 2, 3)\nx[0] = sizes[0]  # here",
+        "in `x[0] = sizes[0]`, the variable 'sizes' is sometimes tuple (int64, int64"),
+    none_or_a_number=(
+        "best = None\nfor i in range(8):\n    if best is None or x[i] > best:\n"
+        "        best = x[i]\nx[0] = best",
+        "the variable 'best' is sometimes None, sometimes float32. Start from a number instead of"),
+    used_before_assignment=("x[0] = total\ntotal = 3",
+        "in `x[0] = total`, the variable 'total' is used before it has a value. Assign to it firs"),
+    number_or_tuple=("y = 1 if x[0] > 0 else (1, 2)\nx[0] = y[0]",
+        "in `y = 1 if x[0] > 0 else (1, 2)`, a value is sometimes int64, sometimes tuple (int64,"),
+    array_or_number=("if x[0] > 0:\n    x = 0\nx[1] = 3  # here",
+        "in `x[1] = 3`, the variable 'x' is sometimes int64, sometimes 1-d array of float32. It m"),
+)  # fmt: skip
+
+
 @wrong("in `return w.real.size`, a float32 has no attribute 'size'. Convert a number with int32",
        inside=innermost)  # fmt: skip
 @cuda.jit
 def wrong_in_a_device_function(x):
     y = half(x[1])
     x[0] = outer(x[0]) + y
-
-
-@cuda.jit(device=True)
-def half(v):
-    """Nothing is wrong here."""
-    return v / float32(2)
 
 
 @wrong("in `x[i] = 1.5 if i < 3 else x.wrong`, a 1-d array of float32 has no attribute 'wrong'.")
@@ -442,9 +190,30 @@ def deep_inside(x):
     cuda.syncthreads()
 
 
+@pytest.mark.parametrize("case", WRONG)
+def test_explained_with_file_and_line(case: Wrong, tmp_path: Path) -> None:
+    case.assert_explained(tmp_path)
+
+
+def test_results_of_two_types() -> None:
+    """Either `return` may be the one that is named."""
+
+    @cuda.jit
+    def takes_the_first(x):
+        x[0] = one_or_two(x[1])[0]
+
+    lines, first = inspect.getsourcelines(one_or_two.function)
+    returns = [first + number for number, line in enumerate(lines) if "return v" in line]
+    text = said(takes_the_first[1, 1], np.ones(2, np.float32))
+    assert any(text.startswith(f"{__file__}:{line}: ") for line in returns)
+    assert "a device function returns sometimes " in text
+    assert "sometimes tuple (float32, float32)" in text
+    assert text.endswith("sometimes float32. It must return one type: convert")
+
+
 def test_the_whole_error_is_behind_it() -> None:
     with pytest.raises(KernelError) as refusal:
-        float_as_index[1, 1](np.ones(3))
+        deep_inside[1, 1](np.ones(3))
     assert isinstance(refusal.value.__cause__, NumbaError)
 
 

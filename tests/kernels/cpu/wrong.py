@@ -1,44 +1,60 @@
 """Wrong kernels, each beside what a learner is to read about it.
 
 `wrong(message)` records a kernel. Its line with the comment `# here` is the one that the message
-has to name; by default the kernel is launched on one array of eight float32 ones.
+has to name; by default the kernel is launched on one array of eight float32 ones. Most are a line
+or two, which `lines(name=(text, message))` records: of a kernel of `x`, and the first of them is
+wrong where none has the comment.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+import random
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 
 from minitransformer_kernels.cpu import KernelError
+from minitransformer_kernels.cuda import cuda
 
 MARK = "# here"
 LONGEST = 450  # letters: more is a wall
+# What the lines know.
+NAMES = {
+    "comb": math.comb, "cuda": cuda, "float32": numba.float32, "math": math, "np": np,
+    "numba": numba, "random": random,
+}  # fmt: skip
 
 
 class Wrong(NamedTuple):
-    """A wrong kernel, its arguments, and where the mark is if not in the kernel."""
+    """A wrong kernel, for which there is a folder; and where the mark is if not in the kernel."""
 
-    kernel: Any
+    kernel_in: Callable[[Path], Any]
     message: str
     arguments: tuple[Any, ...]
-    inside: Any
+    inside: Any = None
 
-    def text(self) -> str:
-        """What the launch says after the place, which is checked here."""
+    def assert_explained(self, folder: Path) -> None:
+        """The launch names the line and the kernel, and says the message, readably."""
+        kernel = self.kernel_in(folder)
         with pytest.raises(KernelError) as refusal:
-            self.kernel[1, 8](*self.arguments)
-        place, text = marked_line(self.inside or self.kernel), str(refusal.value)
+            kernel[1, 8](*self.arguments)
+        place, text = marked_line(self.inside or kernel), str(refusal.value)
         assert text.startswith(f"{place}: "), text
         who, _, said = text.removeprefix(f"{place}: ").partition(": ")
-        names = [f"kernel {self.kernel.__name__!r}"]
+        names = [f"kernel {kernel.__name__!r}"]
         if self.inside:
             names.append(f"device function {self.inside.function.__name__!r}")
         assert who in names
-        return said
+        assert said.startswith(self.message), said
+        assert_readable(said)
 
 
 def marked_line(kernel: Any) -> str:
@@ -48,21 +64,38 @@ def marked_line(kernel: Any) -> str:
     return f"{inspect.getsourcefile(kernel.function)}:{first + number}"
 
 
-def catalogue() -> tuple[Callable[..., Any], list[Any]]:
-    """The decorator that records wrong kernels, and the list that it records them in."""
+def kernel_of(name: str, text: str, names: dict[str, Any], folder: Path) -> Any:
+    """The kernel of `x` that a text is, in a file of `folder`."""
+    if MARK not in text:
+        first, *rest = text.split("\n")
+        text = "\n".join([f"{first}  {MARK}", *rest])
+    file = folder / f"{name}.py"
+    file.write_text(f"@cuda.jit\ndef {name}(x):\n{indent(text, '    ')}\n")
+    known = NAMES | names
+    exec(compile(file.read_text(), str(file), "exec"), known)
+    return known[name]
+
+
+def catalogue(**names: Any) -> tuple[Callable[..., Any], Callable[..., None], list[Any]]:
+    """What records kernels and lines, which know `names`; and the list that they record in."""
     recorded: list[Any] = []
 
-    def wrong(message: str, *arguments: Any, inside: Any = None) -> Any:
+    def add(name: str, kernel_in: Any, message: str, *arguments: Any, inside: Any = None) -> None:
         given = arguments or (np.ones(8, np.float32),)
+        recorded.append(pytest.param(Wrong(kernel_in, message, given, inside), id=name))
 
+    def wrong(message: str, **how: Any) -> Any:
         def record(kernel: Any) -> Any:
-            case = Wrong(kernel, message, given, inside)
-            recorded.append(pytest.param(case, id=kernel.__name__))
+            add(kernel.__name__, lambda folder: kernel, message, **how)
             return kernel
 
         return record
 
-    return wrong, recorded
+    def lines(**kernels: tuple[Any, ...]) -> None:
+        for name, (text, *said) in kernels.items():
+            add(name, partial(kernel_of, name, text, names), *said)
+
+    return wrong, lines, recorded
 
 
 def assert_readable(text: str) -> None:
