@@ -208,17 +208,13 @@ def drawn_rows(draw: st.DrawFn, name: str, version: str) -> Rows:
         size=draw(st.sampled_from(SIZES[name])),
         normalised=favor and draw(st.booleans()),
         dtype=draw(st.sampled_from(DTYPES)),
-        shape=(
-            draw(st.integers(1, 2)),
-            draw(st.integers(1, 2)),
-            draw(st.sampled_from([1, 7, 8, 9, 32, 35])),
-            draw(st.sampled_from([3, 8])),
-        ),
+        shape=(draw(st.integers(1, 2)), draw(st.integers(1, 2)),
+               draw(st.sampled_from([1, 7, 8, 9, 32, 35])), draw(st.sampled_from([3, 8]))),
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
         version=version,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("version", VERSIONS)

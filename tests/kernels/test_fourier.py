@@ -91,12 +91,8 @@ def test_cosformer() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "causal"),
-    [
-        ("naive", True),
-        ("naive", False),
-        pytest.param("chunked", True, marks=pytest.mark.nightly),
-    ],
-)
+    [("naive", True), ("naive", False), pytest.param("chunked", True, marks=pytest.mark.nightly)],
+)  # fmt: skip
 def test_other_algorithms(algorithm: str, causal: bool) -> None:
     stateful = algorithm == "chunked"
     case = replace(CASE, causal=causal, query_offset=-2, key_lengths=(LENGTH, 7))

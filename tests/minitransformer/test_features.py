@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,8 @@ from minitransformer.attention.features import row_features
 from minitransformer.nn import DPFP, Favor, FeatureMap
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
+
+from .refusals import refusals
 
 N, H, L, E, M = 2, 2, 5, 4, 3
 
@@ -171,58 +172,26 @@ def test_redraw_follows_its_seed_or_the_engine() -> None:
 X = Tensor(np.zeros((N, H, L, E), np.float32))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: row_features("asked", "fourier", X),
-            ValueError,
-            "asked: feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', "
-            "'favor', 'dpfp', or a function from a Tensor (N, H, L, E) to one",
-        ),
-        (
-            lambda: row_features("asked", 3, X),
-            TypeError,
-            "asked: feature_map must be a name or a function from a Tensor",
-        ),
-        (
-            lambda: row_features("asked", lambda x: x.numpy(), X),
-            TypeError,
-            "asked: feature_map <lambda> must return a Tensor, got ndarray; compute with",
-        ),
-        (
-            lambda: row_features("asked", lambda x: x.sum(dim=2), X),
-            ValueError,
-            "asked: feature_map <lambda> must return the shape (2, 2, 5, D), D features for each "
-            "row of (2, 2, 5, 4), got (2, 2, 4)",
-        ),
-        (
-            lambda: row_features("asked", lambda x: x.transpose(1, 2), X),
-            ValueError,
-            "asked: feature_map <lambda> must return the shape (2, 2, 5, D)",
-        ),
-        (
-            lambda: row_features("asked", lambda x: x.to(dtype=np.float64), X),
-            ValueError,
-            "asked: feature_map <lambda> must return float32 on cpu, as it was given, got float64",
-        ),
-        (
-            lambda: Favor(8)(X),
-            ValueError,
-            "Favor: x must have rows of head_dim=8, got (2, 2, 5, 4)",
-        ),
-        (lambda: Favor(0), ValueError, "Favor: head_dim must be a whole number above 0, got 0"),
-        (lambda: Favor(4, 0), ValueError, "Favor: num_features must be a whole number above 0"),
-        (lambda: DPFP(0), ValueError, "DPFP: nu must be a whole number above 0, got 0"),
-        (lambda: DPFP(8)(X), ValueError, "DPFP: nu must be below 2 E = 8, where neighbours come"),
-        (
-            lambda: DPFP()(X[0]),
-            ValueError,
-            "DPFP: x must be floating (N, H, L, E), got float32 (2,",
-        ),
-        (lambda: FeatureMap()(X), NotImplementedError, "FeatureMap does not override forward"),
-    ],
-)
-def test_refusals(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+test_refusals = refusals(
+    (lambda: row_features("asked", "fourier", X),
+     "asked: feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
+     "'dpfp', or a function from a Tensor (N, H, L, E) to one"),
+    (lambda: row_features("asked", 3, X), TypeError,
+     "asked: feature_map must be a name or a function from a Tensor"),
+    (lambda: row_features("asked", lambda x: x.numpy(), X), TypeError,
+     "asked: feature_map <lambda> must return a Tensor, got ndarray; compute with"),
+    (lambda: row_features("asked", lambda x: x.sum(dim=2), X),
+     "asked: feature_map <lambda> must return the shape (2, 2, 5, D), D features for each row of "
+     "(2, 2, 5, 4), got (2, 2, 4)"),
+    (lambda: row_features("asked", lambda x: x.transpose(1, 2), X),
+     "asked: feature_map <lambda> must return the shape (2, 2, 5, D)"),
+    (lambda: row_features("asked", lambda x: x.to(dtype=np.float64), X),
+     "asked: feature_map <lambda> must return float32 on cpu, as it was given, got float64"),
+    (lambda: Favor(8)(X), "Favor: x must have rows of head_dim=8, got (2, 2, 5, 4)"),
+    (lambda: Favor(0), "Favor: head_dim must be a whole number above 0, got 0"),
+    (lambda: Favor(4, 0), "Favor: num_features must be a whole number above 0"),
+    (lambda: DPFP(0), "DPFP: nu must be a whole number above 0, got 0"),
+    (lambda: DPFP(8)(X), "DPFP: nu must be below 2 E = 8, where neighbours come"),
+    (lambda: DPFP()(X[0]), "DPFP: x must be floating (N, H, L, E), got float32 (2,"),
+    (lambda: FeatureMap()(X), NotImplementedError, "FeatureMap does not override forward"),
+)  # fmt: skip

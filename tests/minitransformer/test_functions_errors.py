@@ -24,11 +24,8 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: zeros(2, 2, 3) @ zeros(3, 3, 4), ValueError, r"matmul: shapes \(2,\) and \(3,\)"),
     (lambda: zeros() @ zeros(2), ValueError, r"matmul: expected matrices or vectors, got \(\)"),
     (lambda: F.linear(zeros(2, 3), zeros(4, 5)), ValueError, r"linear: expected x .* got \(2, 3\)"),
-    (
-        lambda: F.linear(zeros(2, 3), zeros(4, 3), zeros(3)),
-        ValueError,
-        r"linear: expected bias of shape \(4,\), got \(3,\)",
-    ),
+    (lambda: F.linear(zeros(2, 3), zeros(4, 3), zeros(3)), ValueError,
+     r"linear: expected bias of shape \(4,\), got \(3,\)"),
     (lambda: zeros(2).sum(1), ValueError, r"sum: dim 1 is out of range .* shape \(2,\)"),
     (lambda: zeros(2).mean(-2), ValueError, "mean: dim -2 is out of range"),
     (lambda: zeros(2).var(3), ValueError, "var: dim 3 is out of range"),
@@ -42,11 +39,8 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.softmax(Tensor([1, 2])), TypeError, "softmax: expected a floating tensor"),
     (lambda: F.gelu(zeros(1), "exact"), ValueError, "gelu: expected approximate 'none' or 'tanh'"),
     (lambda: F.layer_norm(zeros(2, 3), 2), ValueError, r"layer_norm: .* \*\(2,\)\), got \(2, 3\)"),
-    (
-        lambda: F.layer_norm(zeros(2, 3), 3, zeros(3), zeros(2)),
-        ValueError,
-        r"layer_norm: expected bias of shape \(3,\), got \(2,\)",
-    ),
+    (lambda: F.layer_norm(zeros(2, 3), 3, zeros(3), zeros(2)), ValueError,
+     r"layer_norm: expected bias of shape \(3,\), got \(2,\)"),
     (lambda: zeros(2, 3).reshape(4, -1), ValueError, r"reshape: \(2, 3\) has 6 elements and can"),
     (lambda: zeros(2).reshape(-1, -1), ValueError, "reshape: .* cannot become"),
     (lambda: zeros(2, 3).permute(0, 0), ValueError, "permute: expected each of the 2 dimensions"),
@@ -65,25 +59,16 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.embedding([0.5], zeros(3, 2)), TypeError, "embedding: expected integer indices"),
     (lambda: F.where([1, 0], zeros(2), 0.0), TypeError, "where: expected a boolean mask, got int"),
     (lambda: F.masked_fill(zeros(2), [1, 0], 0.0), TypeError, "masked_fill: expected a boolean"),
-    (
-        lambda: F.cross_entropy(zeros(2, 3), [1, 2, 0]),
-        ValueError,
-        r"cross_entropy: expected logits .* got \(2, 3\) and \(3,\)",
-    ),
-    (
-        lambda: F.cross_entropy(zeros(2, 3), [1, 3]),
-        IndexError,
-        r"targets must be 0\.\.2, got 1\.\.3",
-    ),
+    (lambda: F.cross_entropy(zeros(2, 3), [1, 2, 0]), ValueError,
+     r"cross_entropy: expected logits .* got \(2, 3\) and \(3,\)"),
+    (lambda: F.cross_entropy(zeros(2, 3), [1, 3]), IndexError,
+     r"targets must be 0\.\.2, got 1\.\.3"),
     (lambda: F.cross_entropy(zeros(2, 3), [1.0, 2.0]), TypeError, "expected integer targets"),
     (lambda: F.cross_entropy(zeros(2, 3), [1, 2], reduction="max"), ValueError, "'sum' or 'none'"),
-    (
-        lambda: F.mse_loss(zeros(2), zeros(2, 1)),
-        ValueError,
-        r"mse_loss: .* got \(2,\) and \(2, 1\)",
-    ),
+    (lambda: F.mse_loss(zeros(2), zeros(2, 1)), ValueError,
+     r"mse_loss: .* got \(2,\) and \(2, 1\)"),
     (lambda: F.mse_loss(zeros(2), zeros(2), "max"), ValueError, "mse_loss: expected reduction"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "message"), ERRORS, ids=[m for _, _, m in ERRORS])

@@ -14,6 +14,7 @@ from minitransformer.generation import Sampler, generate, greedy
 from tests.cases import Array
 
 from .models import language_model, some_tokens, translator
+from .refusals import refusals
 
 ATTENTIONS = pytest.mark.parametrize("attention", nn.attention_names())
 
@@ -139,49 +140,21 @@ def test_decoding_on_a_device(device: str) -> None:
     assert isinstance(new, np.ndarray) and new.shape == (2, 5)
 
 
-@pytest.mark.parametrize(
-    ("act", "error", "message"),
-    [
-        (
-            lambda: Sampler(temperature=0.0),
-            ValueError,
-            "Sampler: temperature must be a finite number above 0, got 0.0; for the likeliest",
-        ),
-        (lambda: Sampler(top_k=0), ValueError, "Sampler: top_k must be 1 or more, got 0; None"),
-        (lambda: Sampler(top_p=0.0), ValueError, "Sampler: top_p must be in (0, 1], got 0.0; 1"),
-        (
-            lambda: generate(language_model(), [1, 2], 3),
-            ValueError,
-            "generate: prompt must have the shape (N, P) with P at least 1, got (2,); start from",
-        ),
-        (
-            lambda: generate(language_model(), [[]], 3),
-            ValueError,
-            "generate: prompt must have the shape (N, P) with P at least 1, got (1, 0); start from",
-        ),
-        (
-            lambda: generate(language_model(), [[1.0]], 3),
-            TypeError,
-            "generate: prompt must be integers, got float64",
-        ),
-        (
-            lambda: generate(language_model(), [[1]], -3),
-            ValueError,
-            "generate: max_new_tokens must be 0 or more, got -3",
-        ),
-        (
-            lambda: generate(language_model(), [[1]], 3, source=[[1]]),
-            TypeError,
-            "generate: source is for a Transformer, which has an encoder; give a TransformerLM",
-        ),
-        (
-            lambda: generate(translator(), [[1]], 3),
-            TypeError,
-            "generate: a Transformer needs a source (N, Ls) for its encoder, got None",
-        ),
-    ],
-)
-def test_refusals(act: Any, error: Any, message: str) -> None:
-    with pytest.raises(error) as caught:
-        act()
-    assert str(caught.value).startswith(message)
+test_refusals = refusals(
+    (lambda: Sampler(temperature=0.0),
+     "Sampler: temperature must be a finite number above 0, got 0.0; for the likeliest"),
+    (lambda: Sampler(top_k=0), "Sampler: top_k must be 1 or more, got 0; None"),
+    (lambda: Sampler(top_p=0.0), "Sampler: top_p must be in (0, 1], got 0.0; 1"),
+    (lambda: generate(language_model(), [1, 2], 3),
+     "generate: prompt must have the shape (N, P) with P at least 1, got (2,); start from"),
+    (lambda: generate(language_model(), [[]], 3),
+     "generate: prompt must have the shape (N, P) with P at least 1, got (1, 0); start from"),
+    (lambda: generate(language_model(), [[1.0]], 3), TypeError,
+     "generate: prompt must be integers, got float64"),
+    (lambda: generate(language_model(), [[1]], -3),
+     "generate: max_new_tokens must be 0 or more, got -3"),
+    (lambda: generate(language_model(), [[1]], 3, source=[[1]]), TypeError,
+     "generate: source is for a Transformer, which has an encoder; give a TransformerLM"),
+    (lambda: generate(translator(), [[1]], 3), TypeError,
+     "generate: a Transformer needs a source (N, Ls) for its encoder, got None"),
+)  # fmt: skip

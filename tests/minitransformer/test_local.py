@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,6 +18,7 @@ from tests.cases import Array, Domain, Variant
 from tests.properties import Check, Operation, examine
 
 from .models import language_model, normal, some_tokens
+from .refusals import refusals
 from .test_attention import INPUTS, tape_checks, through_the_tape
 from .test_generation import greedily
 
@@ -125,21 +124,17 @@ def test_a_variant_shows_its_options() -> None:
     assert repr(nn.LocalAttention(0, num_global=1)) == "LocalAttention(window=0, num_global=1)"
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"window": -1}, ValueError, "window counts keys and must be at least 0, got -1"),
-        ({"window": 2.0}, TypeError, "window must be a whole number, got 2.0"),
-        ({"stride": 0}, ValueError, "stride counts keys and must be at least 1, got 0"),
-        ({"num_global": -1}, ValueError, "num_global counts keys and must be at least 0, got -1"),
-        ({"global_queries": None}, TypeError, "global_queries must be a whole number, got None"),
-        ({"scale": float("inf")}, ValueError, "scale must be a finite number, got inf"),
-        ({"key_lengths": [9]}, ValueError, "key_lengths must lie between 0 and 5"),
-    ],
-)
-def test_refusals(change: dict[str, Any], error: Any, message: str) -> None:
-    with pytest.raises(error, match=f"local_attention: {message}"):
-        local_attention(*map(Tensor, tokens(5)), **{"window": 2, **change})
+test_refusals = refusals(
+    ({"window": -1}, "local_attention: window counts keys and must be at least 0, got -1"),
+    ({"window": 2.0}, TypeError, "local_attention: window must be a whole number, got 2.0"),
+    ({"stride": 0}, "local_attention: stride counts keys and must be at least 1, got 0"),
+    ({"num_global": -1}, "local_attention: num_global counts keys and must be at least 0, got -1"),
+    ({"global_queries": None}, TypeError,
+     "local_attention: global_queries must be a whole number, got None"),
+    ({"scale": float("inf")}, "local_attention: scale must be a finite number, got inf"),
+    ({"key_lengths": [9]}, "local_attention: key_lengths must lie between 0 and 5"),
+    of=lambda **change: local_attention(*map(Tensor, tokens(5)), **{"window": 2, **change}),
+)  # fmt: skip
 
 
 def test_query_and_key_must_fit() -> None:

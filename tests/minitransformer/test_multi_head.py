@@ -365,23 +365,17 @@ MISTAKES = {
     "alpha_multiplies": ("return 1 / alpha", "return alpha"),
     "heads_interleaved": (
         "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
-        "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
-    ),
+        "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)"),
     "out_bias_missing": ("output += bias", "pass"),
     "bias_of_one_row": ("by_rows.sum(axis=0)", "by_rows[0]"),
-    "out_weights_of_another_sequence": (
-        "_side_by_side(saved.output))",
-        "_side_by_side(saved.output[::-1]))",
-    ),
-    "keys_length_of_queries": (
-        'lengths_of(name, "key_lengths", key_lengths',
-        'lengths_of(name, "key_lengths", query_lengths',
-    ),
+    "out_weights_of_another_sequence": ("_side_by_side(saved.output))",
+                                        "_side_by_side(saved.output[::-1]))"),
+    "keys_length_of_queries": ('lengths_of(name, "key_lengths", key_lengths',
+                               'lengths_of(name, "key_lengths", query_lengths'),
     "shared_gradient_of_one": (
         "product(joint, _stacked(saved.weights.of_inputs[part]))  # (10)",
-        "product(joint, _stacked(saved.weights.of_inputs[part])) / (part.stop - part.start)",
-    ),
-}
+        "product(joint, _stacked(saved.weights.of_inputs[part])) / (part.stop - part.start)"),
+}  # fmt: skip
 
 
 def with_mistake(old: str, new: str) -> ModuleType:
@@ -408,41 +402,25 @@ def test_planted_mistakes_are_found(mistake: str) -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[[], Problem], type[Exception], str]] = {
-    "query_alone_of_no_width": (
-        lambda: changed(inputs=(np.ones((2, 5, 6)), None, None)),
-        ValueError,
-        "query alone must be as wide as the three inputs side by side, D_q + D_k + D_v = "
-        "5 + 6 + 7, got 6; or give key and value",
-    ),
-    "width": (
-        lambda: changed(inputs=(np.ones((2, 5, 5)), np.ones((2, 7, 4)), np.ones((2, 7, 7)))),
-        ValueError,
-        "weights.key must have the shape (H·E=9, D_k=4), got (9, 6)",
-    ),
-    "dtype": (
-        lambda: changed(weights=problem().cast(np.float32).weights),
-        ValueError,
-        "weights.query is float32, but query is float64",
-    ),
-    "heads": (
-        lambda: changed(num_heads=2),
-        ValueError,
-        "weights.query must have as many rows for each of num_heads=2 heads, at least one, got 9",
-    ),
-    "alpha": (
-        lambda: changed(alpha=0.0),
-        ValueError,
-        "alpha divides the scores and must be a number other than 0, got 0.0",
-    ),
-    "lengths": (
-        lambda: changed(key_lengths=[8, 1]),
-        ValueError,
-        "key_lengths must lie between 0 and 7",
-    ),
+    "query_alone_of_no_width": (lambda: changed(inputs=(np.ones((2, 5, 6)), None, None)),
+                                ValueError,
+                                "query alone must be as wide as the three inputs side by side, D_q "
+                                "+ D_k + D_v = 5 + 6 + 7, got 6; or give key and value"),
+    "width": (lambda: changed(inputs=(np.ones((2, 5, 5)), np.ones((2, 7, 4)), np.ones((2, 7, 7)))),
+              ValueError, "weights.key must have the shape (H·E=9, D_k=4), got (9, 6)"),
+    "dtype": (lambda: changed(weights=problem().cast(np.float32).weights), ValueError,
+              "weights.query is float32, but query is float64"),
+    "heads": (lambda: changed(num_heads=2), ValueError,
+              "weights.query must have as many rows for each of num_heads=2 heads, at least one, "
+              "got 9"),
+    "alpha": (lambda: changed(alpha=0.0), ValueError,
+              "alpha divides the scores and must be a number other than 0, got 0.0"),
+    "lengths": (lambda: changed(key_lengths=[8, 1]), ValueError,
+                "key_lengths must lie between 0 and 7"),
     "offset": (lambda: changed(query_offset=0.5), TypeError, "query_offset must be a whole number"),
     "dropout": (lambda: changed(dropout=1.0), ValueError, "0 <= dropout < 1, got 1.0"),
     "seed": (lambda: changed(dropout=0.5, seed=0.5), TypeError, "interpreted as an integer"),
-}
+}  # fmt: skip
 
 
 def changed(inputs: Any = None, weights: Any = None, **options: Any) -> Problem:

@@ -27,6 +27,7 @@ from .models import (
     some_tokens,
     translator,
 )
+from .refusals import refusals
 
 LAYERS = pytest.mark.parametrize(
     "options",
@@ -306,35 +307,18 @@ def test_the_model_of_s1_has_the_size_that_it_should() -> None:
     assert model.num_parameters() == encoder + decoder + 2 * V * D + V * D + V
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (
-            lambda: language_model(activation="sine"),
-            "activation must be one of 'relu', 'gelu', got 'sine'",
-        ),
-        (
-            lambda: language_model(positions="learned"),
-            "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got "
-            "'learned' with max_length=None",
-        ),
-        (
-            lambda: language_model(positions="absolute"),
-            "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got "
-            "'absolute'",
-        ),
-        (
-            lambda: language_model(num_layers=0),
-            "TransformerEncoder: num_layers must be a whole number above 0, got 0",
-        ),
-        (
-            lambda: language_model(positions="learned", max_length=3)([[1, 2, 3, 4]]),
-            "LearnedPositions: the sequence is 4 long, expected at most 3; build the model with a "
-            "larger max_length, or with positions='sinusoidal', which has no end",
-        ),
-    ],
-)
-def test_refusals(build: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        build()
-    assert str(caught.value).startswith(message)
+test_refusals = refusals(
+    (lambda: language_model(activation="sine"),
+     "activation must be one of 'relu', 'gelu', got 'sine'"),
+    (lambda: language_model(positions="learned"),
+     "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got 'learned' "
+     "with max_length=None"),
+    (lambda: language_model(positions="absolute"),
+     "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got "
+     "'absolute'"),
+    (lambda: language_model(num_layers=0),
+     "TransformerEncoder: num_layers must be a whole number above 0, got 0"),
+    (lambda: language_model(positions="learned", max_length=3)([[1, 2, 3, 4]]),
+     "LearnedPositions: the sequence is 4 long, expected at most 3; build the model with a larger "
+     "max_length, or with positions='sinusoidal', which has no end"),
+)  # fmt: skip

@@ -11,6 +11,8 @@ from minitransformer import Tensor, gradcheck, nn, random
 from minitransformer.attention import softmax_attention
 from minitransformer_kernels import reference
 
+from .refusals import refusals
+
 # One kernel for all that can be: compiling takes seconds, so relative positions come with dropout.
 SEED = {"dropout": 0.3, "seed": 5}
 
@@ -84,33 +86,20 @@ def test_the_engines_seed_decides_what_is_dropped() -> None:
     assert random.get_state() == before, "a seed was drawn that nobody needs"
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"dropout": 1.0}, ValueError, "dropout must be a probability in [0, 1), got"),
-        ({"dropout": 0.1, "seed": -1}, ValueError, "seed must be from 0 to 2^63 - 1, got -1"),
-        ({"dropout": 0.1, "seed": 1.5}, TypeError, "seed must be a whole number, got 1.5"),
-        (
-            {"relative_embedding": Tensor(np.zeros((2, 4, 3)))},
-            ValueError,
-            "relative_embedding must have an odd number of rows, 2k + 1 for the distances -k to k",
-        ),
-        (
-            {"relative_embedding": Tensor(np.zeros((1, 5, 3)))},
-            ValueError,
-            "relative_embedding must have the shape (H=2, 2k+1, E=3), got (1, 5, 3)",
-        ),
-        (
-            {"relative_embedding": Tensor(np.zeros((2, 5, 3), np.float32))},
-            ValueError,
-            "relative_embedding is float32, but query is float64; convert it",
-        ),
-    ],
-)
-def test_refusals(options: dict[str, Any], error: Any, message: str) -> None:
-    with pytest.raises(error) as caught:
-        softmax_attention(*inputs(2)[:3], **options)
-    assert str(caught.value).startswith(f"softmax_attention: {message}")
+test_refusals = refusals(
+    ({"dropout": 1.0}, "softmax_attention: dropout must be a probability in [0, 1), got"),
+    ({"dropout": 0.1, "seed": -1}, "softmax_attention: seed must be from 0 to 2^63 - 1, got -1"),
+    ({"dropout": 0.1, "seed": 1.5}, TypeError,
+     "softmax_attention: seed must be a whole number, got 1.5"),
+    ({"relative_embedding": Tensor(np.zeros((2, 4, 3)))},
+     "softmax_attention: relative_embedding must have an odd number of rows, 2k + 1 for the "
+     "distances -k to k"),
+    ({"relative_embedding": Tensor(np.zeros((1, 5, 3)))},
+     "softmax_attention: relative_embedding must have the shape (H=2, 2k+1, E=3), got (1, 5, 3)"),
+    ({"relative_embedding": Tensor(np.zeros((2, 5, 3), np.float32))},
+     "softmax_attention: relative_embedding is float32, but query is float64; convert it"),
+    of=lambda **options: softmax_attention(*inputs(2)[:3], **options),
+)  # fmt: skip
 
 
 def layer() -> nn.MultiHeadAttention:

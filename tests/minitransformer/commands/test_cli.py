@@ -314,11 +314,7 @@ def complaint(
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        (
-            "--attention",
-            "Linear",
-            f"expected {', '.join(ATTENTIONS)} or both, got 'Linear'",
-        ),
+        ("--attention", "Linear", f"expected {', '.join(ATTENTIONS)} or both, got 'Linear'"),
         ("--length", "0", "expected a whole number of at least 1, got '0'"),
         ("--length", "many", "expected a whole number of at least 1, got 'many'"),
         ("--layers", "1.5", "expected a whole number of at least 1, got '1.5'"),
@@ -334,7 +330,7 @@ def complaint(
         ("--seed", "-1", "expected a whole number of at least 0, got '-1'"),
         ("--device", "tpu", "expected auto, cpu or cuda, got 'tpu'"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_value(complaint: Callable[..., str], option: str, value: str, expected: str) -> None:
     line = complaint(2, "train", "copy", option, value)
     assert line == f"minitransformer train copy: error: argument {option}: {expected}"
@@ -375,21 +371,15 @@ def test_every_setting_has_an_option(task: str) -> None:
         ("train copy --len 4", "minitransformer: error: unrecognized arguments: --len 4"),
         ("train copy --out a --resume b", "argument --resume: not allowed with argument --out"),
         ("copy", "the following arguments are required: RUN, SEQUENCE"),
-        (
-            "copy runs/both 3 1 x",
-            "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which",
-        ),
-        (
-            "copy runs/both 31415",
-            "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which",
-        ),
-        (
-            "train copy --resume both --lr 0.5",
-            "argument --lr: runs/both was started with 0.001, got",
-        ),
+        ("copy runs/both 3 1 x",
+         "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which"),
+        ("copy runs/both 31415",
+         "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which"),
+        ("train copy --resume both --lr 0.5",
+         "argument --lr: runs/both was started with 0.001, got"),
         ("train copy --resume both --steps 99", "--steps: runs/both was started with 12, got 99"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_do_not_fit(
     complaint: Callable[..., str], trained: object, arguments: str, expected: str
 ) -> None:
@@ -454,24 +444,18 @@ def test_files_that_are_damaged_or_gone(
         (2, "train perceiver --share some", "expected all, all_but_first or none, got 'some'"),
         (2, "train perceiver --dropout 1", "expected a fraction from 0 to below 1, got '1'"),
         (2, "train perceiver --batch-size 2000", "expected a whole number from 1 to 1024, got"),
-        (
-            2,
-            "train copy --resume graph",
-            "argument --resume: runs/graph is a run of `minitransformer train graph`; continue it",
-        ),
+        (2, "train copy --resume graph",
+         "argument --resume: runs/graph is a run of `minitransformer train graph`; continue it"),
         (2, "train graph --resume graph --neighbours 4", "runs/graph was started with 3, got 4"),
         (2, "read graph 360", "argument IMAGE: expected a held-out image from 0 to 359, or a fi"),
-        (
-            2,
-            "copy graph 3",
-            "argument RUN: runs/graph is a run of `minitransformer train graph`, whose models "
-            "answer `minitransformer read`",
-        ),
+        (2, "copy graph 3",
+         "argument RUN: runs/graph is a run of `minitransformer train graph`, whose models answer "
+         "`minitransformer read`"),
         (1, "read graph nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
         (1, "read graph runs", "runs: cannot be read: Is a directory"),
         (2, "read graph", "the following arguments are required: IMAGE"),
     ],
-)
+)  # fmt: skip
 def test_readers_that_are_asked_something_else(
     complaint: Callable[..., str],
     readers: dict[str, str],
