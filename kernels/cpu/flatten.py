@@ -214,21 +214,27 @@ class _Scope:
             case ast.If(test=test, body=body, orelse=orelse):
                 statement.test = self.expression(test)
                 statement.body, statement.orelse = inner(body), inner(orelse)
+            case ast.While() | ast.For():
+                return self.loop(statement)
+        return [statement]
+
+    def loop(self, loop: ast.While | ast.For) -> list[ast.stmt]:
+        """A loop over numbers or while a condition without effects holds, and without an `else`."""
+        match loop:
             case ast.While(test=test, body=body) if self.has_effect(test):
                 again = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
-                loop = ast.While(ast.Constant(True), [again, *body], statement.orelse)
+                endless = ast.While(ast.Constant(True), [again, *body], loop.orelse)
                 if loop.orelse:  # that `break` is the loop's natural end
-                    return self.natural_end(loop, statement)
-                return self.statement(_locate(loop, statement))
-            case ast.For(iter=iterator) if (items := self.items(iterator)) is not None:
-                return self.over(statement, *items)
-            case ast.While(body=body) | ast.For(body=body):
-                if isinstance(statement, ast.For):
-                    statement.iter = self.expression(statement.iter)
-                if statement.orelse:
-                    return self.without_else(statement)
-                statement.body = inner(body)
-        return [statement]
+                    return self.natural_end(endless, loop)
+                return self.statement(_locate(endless, loop))
+            case ast.For(iter=iterator):
+                if (items := self.items(iterator)) is not None:
+                    return self.over(loop, *items)
+                loop.iter = self.expression(iterator)
+        if loop.orelse:
+            return self.without_else(loop)
+        loop.body = self.inner(loop.body)
+        return [loop]
 
     def items(self, iterator: ast.expr) -> tuple[list[ast.expr], ast.expr | None] | None:
         """What a loop walks along in step, and for `enumerate` the number that it starts with.

@@ -193,26 +193,33 @@ class _Cutter:
                 nodes.append(Branch(test, then, otherwise))
             case ast.If() if self.is_cut(statement):
                 self.split(nodes, statement, mask)
-            case ast.Break() | ast.Continue() if self.loops and self.loops[-1]:
-                live, *others = self.loops[-1]
-                cleared = others if isinstance(statement, ast.Continue) else [live, *others]
-                nodes.append(Meeting(in_text=False))  # the others may still look at these masks
-                self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
             case ast.Break() | ast.Continue():
-                nodes.append(Scalar(statement))
+                self.add_jump(nodes, statement, mask)
             case ast.Assign(targets=[ast.Name(id=target)]) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
             case ast.AugAssign(target=ast.Name(id=target)) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
-            case ast.Assign(value=ast.Call(func, arguments) as call) if mask and looks_at_others(
-                call
-            ):
-                self.show(mask)
-                asks = ast.Call(func, [*arguments, whole(mask)], [])
-                taken = ast.Assign(statement.targets, ast.copy_location(asks, call))
-                self.add_lanes(nodes, [ast.copy_location(taken, statement)], mask)
+            case ast.Assign(value=ast.Call() as call) if mask and looks_at_others(call):
+                self.add_look(nodes, statement, call, mask)
             case _:
                 self.add_lanes(nodes, [statement], mask)
+
+    def add_jump(self, nodes: list[Node], jump: ast.stmt, mask: str | None) -> None:
+        """A `break` or `continue`: from a loop under masks it clears those that it leaves."""
+        if not (self.loops and self.loops[-1]):
+            nodes.append(Scalar(jump))
+            return
+        live, *others = self.loops[-1]
+        cleared = others if isinstance(jump, ast.Continue) else [live, *others]
+        nodes.append(Meeting(in_text=False))  # the others may still look at these masks
+        self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
+
+    def add_look(self, nodes: list[Node], look: ast.Assign, call: ast.Call, mask: str) -> None:
+        """Half of a warp operation under a mask: it asks the mask who takes part."""
+        self.show(mask)
+        asks = ast.Call(call.func, [*call.args, whole(mask)], [])
+        taken = ast.Assign(look.targets, ast.copy_location(asks, call))
+        self.add_lanes(nodes, [ast.copy_location(taken, look)], mask)
 
     def show(self, mask: str | None) -> None:
         """Let other threads look at a mask."""

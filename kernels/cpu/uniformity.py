@@ -287,30 +287,37 @@ class _Finder:
                                     lane_level=lane_level, known_to=known)  # fmt: skip
                 case ast.For():
                     self._visit_for(statement, under_varying, lane_level, known_to)
-                case ast.While(test=test, body=then):
-                    level = (
-                        lane_level
-                        or self.is_varying(test)
-                        or self._leaves_early(statement, under_varying)
-                    )
-                    level = level or (under_varying and reads_memory(test))
-                    masked = level and has_meeting(statement)
-                    if not level:
-                        self.block_loops.add(statement)
-                    if masked:
-                        self.masked_loops.add(statement)
-                    self._visit(
-                        then,
-                        under_varying=under_varying or level,
-                        lane_level=level and not masked,
-                        known_to=None if level else known_to,
-                    )
+                case ast.While():
+                    self._visit_while(statement, under_varying, lane_level, known_to)
 
     def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
         """Whether a variable lives in these statements only, and its value reads no memory."""
         if body is None or self.exact or reads_memory(value) or target in exposed(body, set()):
             return False
         return len(_uses(body, target)) == len(_uses(self.form.body, target))
+
+    def _visit_while(
+        self,
+        loop: ast.While,
+        under_varying: bool,
+        lane_level: bool,
+        known_to: list[ast.stmt] | None,
+    ) -> None:
+        lane_level = (
+            lane_level or self.is_varying(loop.test) or self._leaves_early(loop, under_varying)
+        )
+        lane_level = lane_level or (under_varying and reads_memory(loop.test))
+        masked = lane_level and has_meeting(loop)
+        if not lane_level:
+            self.block_loops.add(loop)
+        if masked:
+            self.masked_loops.add(loop)
+        self._visit(
+            loop.body,
+            under_varying=under_varying or lane_level,
+            lane_level=lane_level and not masked,
+            known_to=None if lane_level else known_to,
+        )
 
     def _visit_for(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,21 +40,7 @@ def record(
     checked_mode.launch(compiled, grid, block, _copies(arguments), shared_bytes)
     run, variant, _ = compiled.compiled(block, arguments, shared_bytes, TRACED)
     body = variant.written()
-    rows = [ROWS, ROWS]
-    while True:
-        own = compiled.prepared(_copies(arguments))
-        log, marks = np.zeros((rows[0], 5), np.int64), np.zeros((rows[1], 4), np.int64)
-        counts, bases = np.zeros(2, np.int64), np.zeros(len(body.form.arrays) + 1, np.int64)
-        run(0, grid[0] * grid[1] * grid[2], *grid, *own, log, marks, counts, bases)
-        if counts[0] <= rows[0] and counts[1] <= rows[1]:
-            break
-        rows = counts.tolist()
-    log, marks = log[: counts[0]], marks[: counts[1]]
-    first = {name: a.__array_interface__["data"][0] for name, a in _arrays(body, own).items()}
-    first |= {name: int(base) for name, base in zip(body.form.arrays, bases, strict=False)}
-    origins = np.array([_origin(body, p, first) for p in body.places], np.int64)
-    log = log.copy()
-    log[:, 4] -= origins[log[:, 0]] if len(log) else 0
+    own, log, marks = _noted(run, body, grid, lambda: compiled.prepared(_copies(arguments)))
     threads = block[0] * block[1] * block[2]
     lines, first_line = inspect.getsourcelines(compiled.function)
     return Trace(
@@ -71,6 +57,30 @@ def record(
         accesses=_table(log, ACCESS, threads),
         executions=_table(marks, EXECUTION, threads),
     )
+
+
+def _noted(
+    run: Callable[..., int], body: Any, grid: Shape3, prepared: Callable[[], tuple[Any, ...]]
+) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray]:
+    """Run all blocks: the arguments, and rows of what was accessed and of what was executed.
+
+    The addresses count from the first element of their array.
+    """
+    rows = [ROWS, ROWS]
+    while True:
+        own = prepared()
+        log, marks = np.zeros((rows[0], 5), np.int64), np.zeros((rows[1], 4), np.int64)
+        counts, bases = np.zeros(2, np.int64), np.zeros(len(body.form.arrays) + 1, np.int64)
+        run(0, grid[0] * grid[1] * grid[2], *grid, *own, log, marks, counts, bases)
+        if counts[0] <= rows[0] and counts[1] <= rows[1]:
+            break
+        rows = counts.tolist()
+    log, marks = log[: counts[0]].copy(), marks[: counts[1]]
+    first = {name: a.__array_interface__["data"][0] for name, a in _arrays(body, own).items()}
+    first |= {name: int(base) for name, base in zip(body.form.arrays, bases, strict=False)}
+    origins = np.array([_origin(body, p, first) for p in body.places], np.int64)
+    log[:, 4] -= origins[log[:, 0]] if len(log) else 0
+    return own, log, marks
 
 
 def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
