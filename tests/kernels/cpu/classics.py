@@ -34,15 +34,6 @@ launched = CASES.launched
 # Matrices and pictures ----------------------------------------------------------------------------
 
 
-@launched((3, 2), (5, 7), floats(11, 13), zeros(13, 11))
-@cuda.jit
-def naive_transpose(x, out):
-    """Rows are read in order, and written in columns."""
-    j, i = cuda.grid(2)
-    if i < x.shape[0] and j < x.shape[1]:
-        out[j, i] = x[i, j]
-
-
 @launched((2, 2), (8, 2), floats(11, 13), zeros(13, 11))
 @launched((2, 2), (8, 3), transposed(floats(13, 11)), zeros(13, 11))
 @cuda.jit

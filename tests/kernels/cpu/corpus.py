@@ -219,33 +219,6 @@ launched((2, 3), (5, 5), floats(11, 10), zeros(10, 11))(padded_transpose(5))
 # Reductions and scans -----------------------------------------------------------------------------
 
 
-def halving_sum(threads: int) -> Any:
-    """Sum by halving strides: a barrier inside a uniform `while`, work under a varying `if`."""
-
-    @cuda.jit
-    def summed(x, out):
-        partial = cuda.shared.array(threads, float64)
-        t = cuda.threadIdx.x
-        partial[t] = 0.0
-        for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-            partial[t] += x[i]
-        cuda.syncthreads()
-        stride = threads // 2
-        while stride > 0:
-            if t < stride:
-                partial[t] += partial[t + stride]
-            cuda.syncthreads()
-            stride //= 2
-        if t == 0:
-            out[cuda.blockIdx.x] = partial[0]
-
-    return summed
-
-
-launched(3, 16, doubles(100), doubles(3))(halving_sum(16))
-launched(2, 1, doubles(5), doubles(2))(halving_sum(1))
-
-
 @launched(2, 8, doubles(16), doubles(2))
 @cuda.jit
 def doubling_product(x, out):
@@ -261,42 +234,6 @@ def doubling_product(x, out):
         cuda.syncthreads()
     if t == 0:
         out[cuda.blockIdx.x] = mine
-
-
-@launched(2, 16, doubles(32), doubles(32))
-@cuda.jit
-def hillis_steele_scan(x, out):
-    """Inclusive scan: two barriers a step, values carried across both."""
-    tile = cuda.shared.array(16, float64)
-    t = cuda.threadIdx.x
-    tile[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    offset = 1
-    while offset < cuda.blockDim.x:
-        value = tile[t]
-        if t >= offset:
-            value += tile[t - offset]
-        cuda.syncthreads()
-        tile[t] = value
-        cuda.syncthreads()
-        offset *= 2
-    out[cuda.grid(1)] = tile[t]
-
-
-@launched(3, 16, integers(10, 100), counts(10))
-@launched(5, 4, integers(10, 33), counts(10))
-@cuda.jit
-def histogram(bins, out):
-    """Shared atomics, then global ones."""
-    mine = cuda.shared.array(10, int64)
-    for k in range(cuda.threadIdx.x, 10, cuda.blockDim.x):
-        mine[k] = 0
-    cuda.syncthreads()
-    for i in range(cuda.grid(1), bins.size, cuda.gridsize(1)):
-        cuda.atomic.add(mine, bins[i], 1)
-    cuda.syncthreads()
-    for k in range(cuda.threadIdx.x, 10, cuda.blockDim.x):
-        cuda.atomic.add(out, k, mine[k])
 
 
 @launched(3, 8, integers(1000, 24), lambda rng: np.array([0, 999, 0, 5, 0]), zeros(2, 2))
@@ -337,23 +274,6 @@ def softmax_rows(x, out):
         total += shared[j]
     for j in range(t, x.shape[1], cuda.blockDim.x):
         out[row, j] = math.exp(x[row, j] - largest) / total
-
-
-@launched(4, 8, floats(30), zeros(30))
-@cuda.jit
-def stencil_with_halo(x, out):
-    """Tiles that overlap."""
-    tile = cuda.shared.array(10, float32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    n = x.size
-    tile[t + 1] = x[i] if i < n else float32(0)
-    if t == 0:
-        tile[0] = x[i - 1] if i > 0 else float32(0)
-    if t == cuda.blockDim.x - 1:
-        tile[t + 2] = x[i + 1] if i + 1 < n else float32(0)
-    cuda.syncthreads()
-    if i < n:
-        out[i] = (tile[t] + tile[t + 1] + tile[t + 2]) / float32(3)
 
 
 # Device functions, closures, local arrays ---------------------------------------------------------

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from . import adversaries, classics, corpus
+from . import adversaries, classics, corpus, right
 from .launches import Case
 from .programs import GRID, arguments, kernel_of
 
-CASES = corpus.CASES | classics.CASES | adversaries.CASES
+CASES = corpus.CASES | classics.CASES | adversaries.CASES | right.CASES
 
 
 def cases(name: str) -> Iterator[tuple[str, Case]]:
