@@ -84,17 +84,20 @@ def natural_sizes(compute: Compute, truth: Arrays) -> Arrays:
     return sizes
 
 
-def allowed_rows(compute: Compute, dtype: DTypeLike) -> Arrays:
+def allowed_rows(compute: Compute, dtype: DTypeLike, additions: Arrays | None = None) -> Arrays:
     """What each row of a result in `dtype` may be off by.
 
     `ROUNDINGS` of its natural size, and what is zero beside the other rows: weights below the
-    smallest number of a dtype underflow.
+    smallest number of a dtype underflow. Where a kernel makes many additions one after the other,
+    each may round to the same side, by half a rounding on average.
     """
     truth = compute(lambda x: x)
     sizes = natural_sizes(compute, truth)
     smallest, rounding = 1000 * np.finfo(dtype).tiny, np.finfo(dtype).eps / 2
+    many = additions or dict.fromkeys(truth, 0)
     return {
-        name: ROUNDINGS * rounding * sizes[name] + smallest * max(1.0, largest(x))
+        name: (ROUNDINGS + many[name] / 2) * rounding * sizes[name]
+        + smallest * max(1.0, largest(x))
         for name, x in truth.items()
     }
 

@@ -30,9 +30,9 @@ Backward, given g_i = dLoss/do_i:
 
 from __future__ import annotations
 
-from ..arrays import Array, array_module, contiguous, kernel_dtype
+from ..arrays import Array, array_module, contiguous, version_of
 from ..layers.dropout import arguments as dropout_arguments
-from . import fast
+from . import fast, plain
 from .edges import SPAN, Edges, Walk, by_owner, in_pieces
 
 __all__ = [
@@ -42,7 +42,12 @@ __all__ = [
 
 
 def additive_scores(
-    query_scores: Array, key_scores: Array, edges: Edges, *, negative_slope: float = 0.2
+    query_scores: Array,
+    key_scores: Array,
+    edges: Edges,
+    *,
+    negative_slope: float = 0.2,
+    version: str = "fast",
 ) -> Array:
     """The additive score of each edge, equation (1).
 
@@ -51,22 +56,20 @@ def additive_scores(
         key_scores: b `(H, Tk)`.
         edges: who sees whom.
         negative_slope: of LeakyReLU, below 0.
+        version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
         s `(H, edges)`.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
+        ValueError: there is no such version.
 
     Source: Veličković et al. 2018, equation 3; S3.
     """
+    kernels = version_of(version, fast=fast, plain=plain)
     a, b = contiguous(query_scores, key_scores)
-    result = array_module(a).empty((len(a), len(edges.columns)), a.dtype)
-    fast.launch(
-        fast.additive_kernel(kernel_dtype(a)), result.shape, a, b, edges.rows, edges.columns,
-        a.dtype.type(negative_slope), result,
-    )  # fmt: skip
-    return result
+    return kernels.additive_scores(a, b, edges, a.dtype.type(negative_slope))
 
 
 def additive_scores_backward(
@@ -76,6 +79,7 @@ def additive_scores_backward(
     edges: Edges,
     *,
     negative_slope: float = 0.2,
+    version: str = "fast",
 ) -> tuple[Array, Array]:
     """The gradient of `additive_scores`, equations (7) and (8).
 
@@ -85,20 +89,25 @@ def additive_scores_backward(
         key_scores: as there.
         edges: as there.
         negative_slope: as there.
+        version: as there, or the other.
 
     Returns:
         da `(H, Tq)` and db `(H, Tk)`.
     """
+    kernels = version_of(version, fast=fast, plain=plain)
     ds, a, b = contiguous(grad_scores, query_scores, key_scores)
-    dz = array_module(ds).empty_like(ds)
-    fast.launch(
-        fast.additive_gradient_kernel(kernel_dtype(a)), dz.shape, a, b, edges.rows, edges.columns,
-        a.dtype.type(negative_slope), ds, dz,
-    )  # fmt: skip
-    return fast.totals(dz, edges.by_query), fast.totals(dz, edges.by_key)
+    slope = a.dtype.type(negative_slope)
+    return kernels.additive_scores_backward(ds, a, b, edges, slope)
 
 
-def dot_scores(query: Array, key: Array, edges: Edges, *, scale: float | None = None) -> Array:
+def dot_scores(
+    query: Array,
+    key: Array,
+    edges: Edges,
+    *,
+    scale: float | None = None,
+    version: str = "fast",
+) -> Array:
     """The product of query and key of each edge, equation (2).
 
     Args:
@@ -106,20 +115,30 @@ def dot_scores(query: Array, key: Array, edges: Edges, *, scale: float | None = 
         key: `(H, Tk, E)`.
         edges: who sees whom.
         scale: the factor of the scores; None is 1 / sqrt(E).
+        version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
         s `(H, edges)`.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
+        ValueError: there is no such version.
 
     Source: Vaswani et al. 2017, equation 1; S3.
     """
-    return fast.products(query, key, edges.rows, edges.columns, _scale(scale, query))
+    kernels = version_of(version, fast=fast, plain=plain)
+    query, key = contiguous(query, key)
+    return kernels.dot_scores(query, key, edges, _scale(scale, query))
 
 
 def dot_scores_backward(
-    grad_scores: Array, query: Array, key: Array, edges: Edges, *, scale: float | None = None
+    grad_scores: Array,
+    query: Array,
+    key: Array,
+    edges: Edges,
+    *,
+    scale: float | None = None,
+    version: str = "fast",
 ) -> tuple[Array, Array]:
     """The gradient of `dot_scores`, equation (9).
 
@@ -129,6 +148,7 @@ def dot_scores_backward(
         key: as there.
         edges: as there.
         scale: as there.
+        version: as there, or the other.
 
     Returns:
         dq `(H, Tq, E)` and dk `(H, Tk, E)`.
@@ -136,12 +156,14 @@ def dot_scores_backward(
     Raises:
         ValueError: E is above 256.
     """
-    scaled = grad_scores * grad_scores.dtype.type(_scale(scale, query))
-    return fast.mixed(scaled, key, edges.by_query), fast.mixed(scaled, query, edges.by_key)
+    kernels = version_of(version, fast=fast, plain=plain)
+    ds, query, key = contiguous(grad_scores, query, key)
+    return kernels.dot_scores_backward(ds, query, key, edges, _scale(scale, query))
 
 
-def _scale(scale: float | None, query: Array) -> float:
-    return query.shape[-1] ** -0.5 if scale is None else scale
+def _scale(scale: float | None, query: Array) -> Array:
+    """The factor of the scores, of their dtype."""
+    return query.dtype.type(query.shape[-1] ** -0.5 if scale is None else scale)
 
 
 def weights(scores: Array, edges: Edges) -> Array:
@@ -163,19 +185,18 @@ def weights(scores: Array, edges: Edges) -> Array:
         >>> weights(np.log([[1.0, 3.0, 5.0]]), edges).round(6)
         array([[0.25, 0.75, 1.  ]])
     """
-    (scores,), xp, real = contiguous(scores), array_module(scores), kernel_dtype(scores)
-    highest, total = scores, xp.ones_like(scores)
-    for walk in edges.by_query:  # h and l of pieces, and then of those
-        shape = len(scores), len(walk.offsets) - 1
-        parts, (highest, total) = (highest, total), xp.empty((2, *shape), scores.dtype)
-        fast.launch(fast.sums_kernel(real), shape, *parts, walk.offsets, highest, total)
-    p = xp.empty_like(scores)
-    fast.launch(fast.weight_kernel(real), p.shape, scores, highest, total, edges.rows, p)
-    return p
+    (scores,) = contiguous(scores)
+    return fast.weights(scores, edges)
 
 
 def forward(
-    scores: Array, value: Array, edges: Edges, *, dropout: float = 0.0, seed: int = 0
+    scores: Array,
+    value: Array,
+    edges: Edges,
+    *,
+    dropout: float = 0.0,
+    seed: int = 0,
+    version: str = "fast",
 ) -> tuple[Array, Array]:
     """Attention to neighbours, equations (3) and (4).
 
@@ -185,13 +206,15 @@ def forward(
         edges: who sees whom.
         dropout: the probability that an edge's weight is dropped, in [0, 1).
         seed: the same seed drops the same edges; a whole number in [0, 2^63).
+        version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
         The output `(H, Tq, M)`, and p `(H, edges)`, before dropout, for `backward`.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: M is above 256, or dropout or seed is out of its range.
+        ValueError: M is above 256, dropout or seed is out of its range, or there is no such
+            version.
 
     Source: Veličković et al. 2018, equations 3 and 4; S3.
 
@@ -201,8 +224,10 @@ def forward(
         >>> forward(np.zeros((1, 2)), np.array([[[1.0], [3.0]]]), edges)[0].tolist()
         [[[2.0], [0.0]]]
     """
-    p = weights(scores, edges)
-    return fast.mixed(_dropped(p, dropout, seed), value, edges.by_query), p
+    kernels = version_of(version, fast=fast, plain=plain)
+    scores, value = contiguous(scores, value)
+    numbers = dropout_arguments(dropout, seed, scores.dtype.type)
+    return kernels.forward(scores, value, edges, *numbers)
 
 
 def backward(
@@ -214,6 +239,7 @@ def backward(
     *,
     dropout: float = 0.0,
     seed: int = 0,
+    version: str = "fast",
 ) -> tuple[Array, Array]:
     """The gradient of attention to neighbours, equations (5) and (6).
 
@@ -225,29 +251,15 @@ def backward(
         weights: what `forward` returned.
         dropout: as there.
         seed: as there.
+        version: as there, or the other.
 
     Returns:
         ds `(H, edges)` and dv `(H, Tk, M)`.
     """
-    g, value, output = contiguous(grad_output, value, output)
-    w = _dropped(weights, dropout, seed)
-    nodes = array_module(g).arange(edges.num_queries)
-    delta = fast.products(g, output, nodes, nodes)
-    ds = fast.products(g, value, edges.rows, edges.columns)
-    fast.launch(
-        fast.score_gradient_kernel(kernel_dtype(g)), ds.shape, w, weights, delta, edges.rows, ds
-    )
-    return ds, fast.mixed(w, g, edges.by_key)
-
-
-def _dropped(p: Array, dropout: float, seed: int) -> Array:
-    """The weights w of equation (4)."""
-    if not dropout:
-        return p
-    w = array_module(p).empty_like(p)
-    numbers = dropout_arguments(dropout, seed, p.dtype.type)
-    fast.launch(fast.drop_kernel(kernel_dtype(p)), p.shape, p, *numbers, w)
-    return w
+    kernels = version_of(version, fast=fast, plain=plain)
+    g, value, output, weights = contiguous(grad_output, value, output, weights)
+    numbers = dropout_arguments(dropout, seed, g.dtype.type)
+    return kernels.backward(g, value, edges, output, weights, *numbers)
 
 
 def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:

@@ -139,3 +139,11 @@ def in_pieces(walk: Walk, enough: int | None = None) -> tuple[Walk, ...]:
     begins = xp.minimum(walk.offsets[row] + SPAN * (pieces - first[row]), walk.offsets[-1])
     offsets = xp.concatenate([begins, walk.offsets[-1:]])
     return Walk(offsets, walk.edges, walk.others), Walk(first, pieces, pieces)
+
+
+def whole(walks: tuple[Walk, ...]) -> Walk:
+    """The walk that was cut `in_pieces`."""
+    walk, *rows = walks
+    for row in rows:
+        walk = walk._replace(offsets=walk.offsets[row.offsets])
+    return walk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,17 @@ from . import (
 )
 
 
-def _graph(query: Any, key: Any, value: Any) -> None:
+def _graph(query: Any, key: Any, value: Any, **how: Any) -> None:
     query, key, value = query[0], key[0], value[0]
     nodes = np.arange(query.shape[1] + 1)  # each sees itself
     edges = Edges(nodes, nodes[:-1], query.shape[1])
     a, b = query[..., 0], key[..., 0]
-    additive_scores_backward(additive_scores(a, b, edges), a, b, edges)
-    scores = dot_scores(query, key, edges)
-    dot_scores_backward(scores, query, key, edges)
-    output, weights = forward(scores, value, edges, dropout=0.5)
-    backward(output, value, edges, output, weights)
+    additive_scores_backward(additive_scores(a, b, edges, **how), a, b, edges, **how)
+    scores = dot_scores(query, key, edges, **how)
+    dot_scores_backward(scores, query, key, edges, **how)
+    output, weights = forward(scores, value, edges, dropout=0.5, **how)
+    backward(output, value, edges, output, weights, **how)
 
 
 HOSTS = {"graph": _graph}
-MORE: dict[str, Callable[[Any, Any, Any], None]] = {}
+MORE = {"graph_plain": partial(_graph, version="plain")}

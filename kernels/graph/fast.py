@@ -10,40 +10,53 @@ kernels. One kind has a thread for each edge:
     weight, drop                    (3); (4), w
     score_gradient                  (6)
 
-However many edges a node has, all these threads do the same work. The others sum over edges:
+The others sum over edges:
 
     sums           (3), h and l; a thread for each row
     total          (8); a thread for each row
-    mix            (4), (5), (9); a thread for each column of a row, neighbours side by side
+    mix            (4), (5), (9); a thread for each column of a row
 
-The sums "to j" need the edges sorted by key: `Edges` sorts them when they are first asked for.
+What they add to `plain`:
+
+    a thread an edge          all do the same work, however many edges a node has; what has no sum
+                              over edges waits for no hub
+    rows in pieces            of SPAN edges, and a second sum of the pieces: of 10,000 edges to one
+                              node, no thread adds up more than SPAN
+    neighbours side by side   neighbouring threads own neighbouring columns, so that a warp reads a
+                              row of values at once; where a thread owns a row, each of its reads
+                              takes a sector of memory of its own
+    whole widths              rows of values are padded to a width that kernels are compiled for:
+                              no thread asks whether its column exists
+    heads side by side        where rows are narrow, a block has several heads, so that warps fill
+
+`results/ladder` has what both take. The sums "to j" need the edges sorted by key: `Edges` sorts
+them when they are first asked for, for either version.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up
+from ..arrays import Array, array_module, ceil_div, kernel_dtype, round_up
 from ..cuda import Kernel, cuda
 from ..layers.dropout import random_word
-from .edges import Walk
+from .edges import Edges, Walk
 
 THREADS = 128  # of a block: edges or rows
 COLUMNS = 256  # of a block of `mix`, over all its heads
 
 
 @cache
-def additive_kernel(real: Any) -> Kernel:
-    """Make the kernel of (1)."""
-
+def _additive_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def additive(a, b, rows, columns, slope, s):  # type: ignore[no-untyped-def]
         """Scores a (H, Tq) and b (H, Tk); s (H, edges) is written to."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < rows.size:
             z = a[h, rows[e]] + b[h, columns[e]]
             s[h, e] = z if z > real(0) else slope * z  # (1)
@@ -52,13 +65,11 @@ def additive_kernel(real: Any) -> Kernel:
 
 
 @cache
-def additive_gradient_kernel(real: Any) -> Kernel:
-    """Make the kernel of (7)."""
-
+def _additive_gradient_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def additive_gradient(a, b, rows, columns, slope, ds, dz):  # type: ignore[no-untyped-def]
         """Writes dz (H, edges)."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < rows.size:
             z = a[h, rows[e]] + b[h, columns[e]]
             dz[h, e] = ds[h, e] if z > real(0) else slope * ds[h, e]  # (7)
@@ -67,13 +78,11 @@ def additive_gradient_kernel(real: Any) -> Kernel:
 
 
 @cache
-def product_kernel(real: Any) -> Kernel:
-    """Make the kernel of products of pairs: (2), and parts of (6)."""
-
+def _product_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def product(A, B, rows, columns, scale, s):  # type: ignore[no-untyped-def]
         """A (H, Tq, M), B (H, Tk, M); s (H, edges) is written to."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < rows.size:
             i, j, total = rows[e], columns[e], real(0)
             for m in range(A.shape[2]):
@@ -84,13 +93,11 @@ def product_kernel(real: Any) -> Kernel:
 
 
 @cache
-def weight_kernel(real: Any) -> Kernel:
-    """Make the kernel of p in (3)."""
-
+def _weight_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def weight(s, highest, total, rows, p):  # type: ignore[no-untyped-def]
         """Scores s (H, edges), h and l (H, Tq); p (H, edges) is written to."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < rows.size:
             p[h, e] = math.exp(s[h, e] - highest[h, rows[e]]) / total[h, rows[e]]  # (3)
 
@@ -98,46 +105,40 @@ def weight_kernel(real: Any) -> Kernel:
 
 
 @cache
-def drop_kernel(real: Any) -> Kernel:
-    """Make the kernel of w in (4)."""
-
+def _drop_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
-    def drop(p, seed, dropped, factor, w):  # type: ignore[no-untyped-def]
+    def drop(p, seed, dropped, survivor, w):  # type: ignore[no-untyped-def]
         """Writes w (H, edges). Edge e takes the random word of the e-th key of query 0."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < p.shape[1]:
             w[h, e] = real(0)
             if random_word(seed, 0, h, 0, e) >= dropped:
-                w[h, e] = factor * p[h, e]  # (4)
+                w[h, e] = survivor * p[h, e]  # (4)
 
     return drop
 
 
 @cache
-def score_gradient_kernel(real: Any) -> Kernel:
-    """Make the kernel of (6)."""
-
+def _score_gradient_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
-    def score_gradient(w, p, delta, rows, ds):  # type: ignore[no-untyped-def]
-        """Turns g_i . v_j, in ds (H, edges), into the gradient of the score; delta is (H, Tq)."""
-        h, e = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    def score_gradient(w, p, dw, delta, rows, ds):  # type: ignore[no-untyped-def]
+        """Of dw = g_i . v_j (H, edges) and delta (H, Tq); ds (H, edges) is written to."""
+        e, h = cuda.grid(1), cuda.blockIdx.y
         if e < rows.size:
-            ds[h, e] = w[h, e] * ds[h, e] - p[h, e] * delta[h, rows[e]]  # (6)
+            ds[h, e] = w[h, e] * dw[h, e] - p[h, e] * delta[h, rows[e]]  # (6)
 
     return score_gradient
 
 
 @cache
-def sums_kernel(real: Any) -> Kernel:
-    """Make the kernel of h and l in (3)."""
-
+def _sums_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def sums(s, l_of_parts, offsets, highest, total):  # type: ignore[no-untyped-def]
         """The h and l of parts (H, parts), sorted by row; the last two (H, rows) are written to.
 
         An edge is a part, with its score for h, and 1 for l.
         """
-        h, i = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        i, h = cuda.grid(1), cuda.blockIdx.y
         if i < highest.shape[1]:
             h_i = real(-math.inf)
             for e in range(offsets[i], offsets[i + 1]):
@@ -151,13 +152,11 @@ def sums_kernel(real: Any) -> Kernel:
 
 
 @cache
-def total_kernel(real: Any) -> Kernel:
-    """Make the kernel of the sums of (8)."""
-
+def _total_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def total(x, offsets, edges, result):  # type: ignore[no-untyped-def]
         """Sums x (H, edges) over each row; the result (H, rows) is written to."""
-        h, i = cuda.blockIdx.y, cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        i, h = cuda.grid(1), cuda.blockIdx.y
         if i < result.shape[1]:
             sum_ = real(0)
             for t in range(offsets[i], offsets[i + 1]):
@@ -168,9 +167,7 @@ def total_kernel(real: Any) -> Kernel:
 
 
 @cache
-def mix_kernel(real: Any) -> Kernel:
-    """Make the kernel of the sums of (4), (5) and (9)."""
-
+def _mix_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def mix(w, C, offsets, edges, others, result):  # type: ignore[no-untyped-def]
         """Weights w (H, edges), C (H, T, M); the result (H, rows, M) is written to.
@@ -187,30 +184,84 @@ def mix_kernel(real: Any) -> Kernel:
     return mix
 
 
-def launch(kernel: Kernel, shape: tuple[int, ...], *arguments: Any) -> None:
-    """Launch with a thread for each number of an array (H, count), if it has any."""
-    heads, count = shape
-    if heads and count:
-        kernel[(ceil_div(count, THREADS), heads), THREADS](*arguments)
+# The launches -------------------------------------------------------------------------------------
 
 
-def products(A: Array, B: Array, rows: Array, columns: Array, scale: float = 1.0) -> Array:
-    """The products scale A_i . B_j of pairs: (H, pairs)."""
-    result = array_module(A).empty((len(A), len(rows)), A.dtype)
-    launch(
-        product_kernel(kernel_dtype(A)), result.shape, *contiguous(A, B), rows, columns,
-        A.dtype.type(scale), result,
-    )  # fmt: skip
+def additive_scores(a: Array, b: Array, edges: Edges, slope: Any) -> Array:
+    """Equation (1)."""
+    return _each(_additive_kernel, len(edges.rows), a, b, edges.rows, edges.columns, slope)
+
+
+def additive_scores_backward(
+    ds: Array, a: Array, b: Array, edges: Edges, slope: Any
+) -> tuple[Array, Array]:
+    """Equations (7) and (8)."""
+    ends = edges.rows, edges.columns
+    dz = _each(_additive_gradient_kernel, len(edges.rows), a, b, *ends, slope, ds)
+    return _totals(dz, edges.by_query), _totals(dz, edges.by_key)
+
+
+def dot_scores(q: Array, k: Array, edges: Edges, scale: Any) -> Array:
+    """Equation (2)."""
+    return _each(_product_kernel, len(edges.rows), q, k, edges.rows, edges.columns, scale)
+
+
+def dot_scores_backward(
+    ds: Array, q: Array, k: Array, edges: Edges, scale: Any
+) -> tuple[Array, Array]:
+    """Equation (9)."""
+    scaled = scale * ds
+    return mixed(scaled, k, edges.by_query), mixed(scaled, q, edges.by_key)
+
+
+def weights(s: Array, edges: Edges) -> Array:
+    """Equation (3)."""
+    xp, kernel = array_module(s), _sums_kernel(kernel_dtype(s))
+    sums: Any = s, xp.ones_like(s)
+    for walk in edges.by_query:  # h and l of pieces, and then of those
+        parts, sums = sums, xp.empty((2, len(s), len(walk.offsets) - 1), s.dtype)
+        blocks = ceil_div(sums.shape[2], THREADS), len(s)
+        kernel[blocks, THREADS](*parts, walk.offsets, *sums)
+    return _each(_weight_kernel, len(edges.rows), s, *sums, edges.rows)
+
+
+def forward(
+    s: Array, v: Array, edges: Edges, seed: int, dropped: int, survivor: Any
+) -> tuple[Array, Array]:
+    """Equations (3) and (4)."""
+    p = weights(s, edges)
+    return mixed(_kept(p, seed, dropped, survivor), v, edges.by_query), p
+
+
+def backward(
+    g: Array, v: Array, edges: Edges, o: Array, p: Array, seed: int, dropped: int, survivor: Any
+) -> tuple[Array, Array]:
+    """Equations (5) and (6)."""
+    nodes, one = array_module(g).arange(edges.num_queries), g.dtype.type(1)
+    w = _kept(p, seed, dropped, survivor)
+    dw = _each(_product_kernel, len(edges.rows), g, v, edges.rows, edges.columns, one)
+    delta = _each(_product_kernel, len(nodes), g, o, nodes, nodes, one)
+    ds = _each(_score_gradient_kernel, len(edges.rows), w, p, dw, delta, edges.rows)
+    return ds, mixed(w, g, edges.by_key)
+
+
+def _each(make: Callable[[Any], Kernel], count: int, *arguments: Any) -> Array:
+    """An array (H, count), of which each thread of a kernel writes a number."""
+    like = arguments[0]
+    result = array_module(like).empty((len(like), count), like.dtype)
+    make(kernel_dtype(like))[(ceil_div(count, THREADS), len(like)), THREADS](*arguments, result)
     return result
 
 
-def totals(x: Array, walks: tuple[Walk, ...]) -> Array:
+def _kept(p: Array, seed: int, dropped: int, survivor: Any) -> Array:
+    """The weights w of equation (4)."""
+    return _each(_drop_kernel, p.shape[1], p, seed, dropped, survivor) if dropped else p
+
+
+def _totals(x: Array, walks: tuple[Walk, ...]) -> Array:
     """The sum of x (H, edges) over each row: (H, rows)."""
-    kernel = total_kernel(kernel_dtype(x))
     for walk in walks:
-        result = array_module(x).empty((len(x), len(walk.offsets) - 1), x.dtype)
-        launch(kernel, result.shape, x, walk.offsets, walk.edges, result)
-        x = result
+        x = _each(_total_kernel, len(walk.offsets) - 1, x, walk.offsets, walk.edges)
     return x
 
 
@@ -223,9 +274,8 @@ def mixed(weights: Array, C: Array, walks: tuple[Walk, ...]) -> Array:
     for walk in walks:
         count = len(walk.offsets) - 1
         result = xp.empty((heads, count, columns), C.dtype)
-        if heads and count:
-            blocks = count, heads // together
-            mix_kernel(kernel_dtype(C))[blocks, (columns, together)](weights, C, *walk, result)
+        blocks, threads = (count, heads // together), (columns, together)
+        _mix_kernel(kernel_dtype(C))[blocks, threads](weights, C, *walk, result)
         weights, C = xp.ones((heads, count), C.dtype), result  # pieces are added as they are
     return xp.ascontiguousarray(result[..., :size])
 

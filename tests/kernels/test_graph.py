@@ -20,7 +20,7 @@ from minitransformer_kernels.layers.dropout import random_word
 
 from ..cases import LAYOUTS, Array, Arrays
 from ..properties import array_library, assert_all_equal, assert_within, times, to_numpy
-from ..rounding import ROUNDINGS, allowed_rows
+from ..rounding import allowed_rows
 from .mutants import Mutant
 
 # A graph by the degrees of its nodes: few, none at all, and more than one piece of a row holds.
@@ -31,6 +31,7 @@ DEGREES = {
     "hub": (2, 2 * SPAN + 3, 0, SPAN, SPAN + 1),
     "no nodes": (),
 }
+VERSIONS = pytest.mark.parametrize("version", ["fast", "plain"])
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Case:
     seed: int = 0
     spread: float = 1.0
     layout: str = "contiguous"
+    version: str = "fast"
 
     def edges(self) -> tuple[Array, Array]:
         """Draws offsets and columns; that some edges are there twice is likely."""
@@ -78,15 +80,21 @@ Ends = tuple[Array, Array]  # offsets and columns
 def passes(case: Case, edges: Ends, inputs: Arrays, module: Any = graph, **dropout: Any) -> Arrays:
     """The output and the gradients by the kernels of a module."""
     query, key, value, g = inputs.values()
-    built, options = module.Edges(*edges, key.shape[1]), dict(case.options)
+    built, options = module.Edges(*edges, key.shape[1]), dict(case.options, version=case.version)
     scores, scores_backward = (
         getattr(module, f"{case.score}_scores{way}") for way in ("", "_backward")
     )
     s = scores(query, key, built, **options)
+    dropout["version"] = case.version
     output, weights = module.forward(s, value, built, **dropout)
     ds, dv = module.backward(g, value, built, output, weights, **dropout)
     dq, dk = scores_backward(ds, query, key, built, **options)
-    return {"output": output, "query": dq, "key": dk, "value": dv}
+    return of_nodes({"output": output, "query": dq, "key": dk, "value": dv})
+
+
+def of_nodes(arrays: Arrays) -> Arrays:
+    """With a row for each node, even where that has one number: (H, T, M)."""
+    return {name: x if x.ndim == 3 else x[..., None] for name, x in arrays.items()}
 
 
 def run(case: Case, edges: Ends, inputs: Arrays, device: str) -> Arrays:
@@ -104,7 +112,9 @@ def truth(case: Case, edges: Ends, inputs: Arrays, dtype: Any = np.float64) -> A
     options = {"dtype": dtype, **dict(case.options)}
     output = getattr(reference, name)(*x, *edges, **options)
     gradients = getattr(reference, f"{name}_backward")(g, *x, *edges, **options)
-    return {"output": output, **dict(zip(("query", "key", "value"), gradients, strict=True))}
+    return of_nodes(
+        {"output": output} | dict(zip(("query", "key", "value"), gradients, strict=True))
+    )
 
 
 def allowed(case: Case, edges: Ends, inputs: Arrays) -> Arrays:
@@ -113,11 +123,20 @@ def allowed(case: Case, edges: Ends, inputs: Arrays) -> Arrays:
     def compute(make: Callable[[Array], Array]) -> Arrays:
         return truth(case, edges, {name: make(x) for name, x in inputs.items()})
 
-    # n numbers added up one after the other are off by up to n roundings of the sum of their sizes
-    # (Higham 2002, section 4.2), all to one side where they are alike, as weights of a hub are.
-    # Kernels add up to SPAN edges, then pieces; `allowed_rows` knows of fewer roundings.
-    longest = min(sum(DEGREES[case.degrees]), SPAN)
-    return times(max(1.0, longest / ROUNDINGS), allowed_rows(compute, case.dtype))
+    return allowed_rows(compute, case.dtype, additions(case, edges))
+
+
+def additions(case: Case, edges: Ends) -> Arrays:
+    """How many edges are added up one after the other, at most, on the way to each row.
+
+    They are a node's own; or those of a query that sees it, as the sum l_i is in all its weights.
+    """
+    offsets, columns = edges
+    most = SPAN if case.version == "fast" else len(columns)
+    of_query, of_key = np.diff(offsets), np.bincount(columns, minlength=case.num_keys)
+    np.maximum.at(of_key, columns, of_query[rows_of(offsets)])
+    of_query, of_key = (np.minimum(n, most)[:, None] for n in (of_query, of_key))
+    return {"output": of_query, "query": of_query, "key": of_key, "value": of_key}
 
 
 def assert_right(case: Case, device: str = "cpu", module: Any = graph) -> None:
@@ -134,7 +153,7 @@ def assert_right(case: Case, device: str = "cpu", module: Any = graph) -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float64", "float32")) -> Case:
+def cases(draw: st.DrawFn, version: str, dtypes: tuple[str, ...] = ("float64", "float32")) -> Case:
     """Draws a case that needs no other kernels than the others do."""
     score = draw(st.sampled_from(["additive", "dot"]))
     option = ("negative_slope", (0.2, 0.0, 1.5)) if score == "additive" else ("scale", (None, 0.7))
@@ -151,11 +170,13 @@ def cases(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float64", "float32")) -> 
         seed=draw(st.integers(0, 2**32 - 2)),
         spread=draw(st.sampled_from([1.0, 0.1, 5.0])),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
+        version=version,
     )
 
 
-def test_kernels_are_right(device: str) -> None:
-    @given(cases())
+@VERSIONS
+def test_kernels_are_right(version: str, device: str) -> None:
+    @given(cases(version))
     def are_right(case: Case) -> None:
         assert_right(case, device)
 
@@ -166,8 +187,11 @@ def test_kernels_are_right(device: str) -> None:
 @pytest.mark.parametrize("size", [16, 40, 64, 130, 256])
 @pytest.mark.parametrize("score", ["additive", "dot"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_wide_heads(score: str, size: int, dtype: str, device: str) -> None:
-    case = Case(score, "hub", 200, 4, head_dim=size, value_dim=size - 1, dtype=dtype)
+@VERSIONS
+def test_wide_heads(version: str, dtype: str, score: str, size: int, device: str) -> None:
+    case = Case(
+        score, "hub", 200, 4, head_dim=size, value_dim=size - 1, dtype=dtype, version=version
+    )  # fmt: skip
     assert_right(case, device)
 
 
@@ -252,16 +276,15 @@ def counts_an_edge_as_often_as_it_is_there(case: Case, device: str) -> None:
 def is_linear_in_values(case: Case, device: str) -> None:
     """Output and gradient of the values of a sum are sums."""
     edges, one = case.edges(), case.inputs()
-    other = replace(case, seed=case.seed + 1).inputs()
+    other = {**one, "value": replace(case, seed=case.seed + 1).inputs()["value"]}
     both = {**one, "value": one["value"] - 2 * other["value"]}
-    first, second, found = (
-        run(case, edges, x, device) for x in (one, {**one, "value": other["value"]}, both)
-    )
-    wanted = {
-        name: first[name] - 2 * second[name] if name != "value" else first[name] for name in first
-    }
-    larger = {**one, "value": np.abs(one["value"]) + 2 * np.abs(other["value"])}
-    assert_near(case, edges, larger, found, wanted)
+    x, y, found = (run(case, edges, inputs, device) for inputs in (one, other, both))
+    a, b, c = (allowed(case, edges, inputs) for inputs in (one, other, both))
+    names = [name for name in found if name != "value"]  # its gradient is the same for all three
+    wanted = {name: x[name] - 2 * y[name] for name in names}
+    errors = {name: a[name] + 2 * b[name] + c[name] for name in names}
+    assert_within({name: found[name] for name in names}, wanted, errors)
+    assert_all_equal({"value": found["value"]}, {"value": x["value"]}, "with other values")
 
 
 def preserves_a_constant_value(case: Case, device: str) -> None:
@@ -306,17 +329,19 @@ PROPERTIES = [
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
-def test_property(holds: Callable[[Case, str], None], device: str) -> None:
+@VERSIONS
+def test_property(version: str, holds: Callable[[Case, str], None], device: str) -> None:
     def tried(case: Case) -> None:
         holds(case, device)
 
     # Hypothesis seeds itself and remembers failures by this name.
-    tried.__name__ = tried.__qualname__ = f"graph_{holds.__name__}_{device}"
-    given(cases(("float64",)))(tried)()
+    tried.__name__ = tried.__qualname__ = f"graph_{version}_{holds.__name__}_{device}"
+    given(cases(version, ("float64",)))(tried)()
 
 
-def test_a_graph_of_all_edges_is_softmax_attention(device: str) -> None:
-    case = Case("dot")
+@VERSIONS
+def test_a_graph_of_all_edges_is_softmax_attention(version: str, device: str) -> None:
+    case = Case("dot", version=version)
     inputs = case.inputs()
     query, key, value, g = (x[None] for x in inputs.values())
     queries, keys = query.shape[2], key.shape[2]
@@ -328,13 +353,15 @@ def test_a_graph_of_all_edges_is_softmax_attention(device: str) -> None:
         assert_allclose(x, wanted[0], rtol=1e-12, atol=1e-14)
 
 
-def test_weights_of_long_rows(device: str) -> None:
+@VERSIONS
+def test_weights_of_long_rows(version: str, device: str) -> None:
     """Those of each row add up to 1, and scores far apart do no harm, in one piece or in many."""
     xp = array_library(device)
     offsets, columns = (xp.asarray(x) for x in Case(degrees="hub", num_keys=9).edges())
     scores = 300 * np.random.default_rng(0).normal(size=(2, len(columns))) - 1e4
-    edges = Edges(offsets, columns, 9)
-    p = to_numpy({"p": graph.weights(xp.asarray(scores), edges)})["p"]
+    edges, value = Edges(offsets, columns, 9), xp.ones((2, 9, 1))
+    _, p = graph.forward(xp.asarray(scores), value, edges, version=version)
+    p = to_numpy({"p": p})["p"]
     for row in range(len(offsets) - 1):
         s = scores[:, int(offsets[row]) : int(offsets[row + 1])]
         if s.size:
@@ -395,15 +422,16 @@ def test_rows_are_summed_by_owner(length: int, owners: int, width: int, device: 
     assert_array_equal(first["sums"], second["sums"])
 
 
+@VERSIONS
 @pytest.mark.parametrize("seed", [0, 2**62 + 12345])
-def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, device: str) -> None:
+def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, version: str, device: str) -> None:
     """What is kept is that of the plain function; the output is the mean of what is kept."""
     xp, case = array_library(device), Case("dot", "hub", num_keys=7)
     edges, inputs = case.edges(), case.inputs()
     query, key, value, _ = map(xp.asarray, inputs.values())
     built = Edges(xp.asarray(edges[0]), xp.asarray(edges[1]), case.num_keys)
     s = graph.dot_scores(query, key, built)
-    output, p = graph.forward(s, value, built, dropout=0.3, seed=seed)
+    output, p = graph.forward(s, value, built, dropout=0.3, seed=seed, version=version)
     words = [[random_word(seed, 0, h, 0, e) for e in range(p.shape[1])] for h in range(len(p))]
     kept = np.array(words) >= round(0.3 * 2**32)
     assert abs(kept.mean() - 0.7) < 4.5 * (0.21 / kept.size) ** 0.5
@@ -414,9 +442,10 @@ def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, device: str) -> 
     assert_allclose(to_numpy({"o": output})["o"], wanted, rtol=1e-11, atol=1e-12)
 
 
-def test_dropout_backward_drops_the_same() -> None:
+@VERSIONS
+def test_dropout_backward_drops_the_same(version: str) -> None:
     """Along a random direction, the gradient is the slope of the output."""
-    case = Case("dot", value_dim=4)
+    case = Case("dot", value_dim=4, version=version)
     edges, inputs = case.edges(), case.inputs()
     dropout: dict[str, Any] = {"dropout": 0.4, "seed": 5}
     found = passes(case, edges, inputs, **dropout)
@@ -463,13 +492,15 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_kernels_are_clean(name: str) -> None:
+@VERSIONS
+def test_kernels_are_clean(version: str, name: str) -> None:
     with checked():
-        assert_right(SAMPLE[name])
+        assert_right(replace(SAMPLE[name], version=version))
 
 
-def test_dropout_is_clean() -> None:
-    case = Case("dot")
+@VERSIONS
+def test_dropout_is_clean(version: str) -> None:
+    case = Case("dot", version=version)
     with checked(False):
         wanted = passes(case, case.edges(), case.inputs(), dropout=0.4)
     with checked():
@@ -478,20 +509,21 @@ def test_dropout_is_clean() -> None:
 
 
 # For each bug the module that has it, a sample that must show it, a piece of text, and another.
+# The plain kernels must show those whose names begin with plain, the fast ones the others.
 MUTANTS = {
     "score_leaks_nothing": ("fast", "additive", "else slope * z  # (1)", "else real(0)"),
     "gradient_of_the_identity": (
         "fast", "additive", "else slope * ds[h, e]  # (7)", "else ds[h, e]"
     ),
-    "highest_not_taken_off": ("fast", "hub", "math.exp(s[h, e] - highest)", "math.exp(s[h, e])"),
+    "highest_not_taken_off": (
+        "fast", "hub", "math.exp(s[h, e] - highest[h, rows[e]])", "math.exp(s[h, e])"
+    ),
     "query_and_key_exchanged": (
         "fast", "dot", "total += A[h, i, m] * B[h, j, m]",
         "total += A[h, j % A.shape[1], m] * B[h, i, m]",
     ),
     "scale_forgotten": ("fast", "dot", "s[h, e] = scale * total", "s[h, e] = total"),
-    "scale_forgotten_in_gradients": (
-        "__init__", "dot", "scaled = grad_scores *", "scaled = grad_scores + 0 *"
-    ),
+    "scale_forgotten_in_gradients": ("fast", "dot", "scaled = scale * ds", "scaled = ds"),
     "delta_dropped": ("fast", "dot", "- p[h, e] * delta[h, rows[e]]", ""),
     "weights_of_unsorted_edges": ("fast", "dot", "w[h, edges[t]] * C", "w[h, t] * C"),
     "totals_of_unsorted_edges": ("fast", "additive", "sum_ += x[h, edges[t]]", "sum_ += x[h, t]"),
@@ -502,6 +534,25 @@ MUTANTS = {
     "first_piece_added_again": (
         "edges", "hub", "Walk(first, pieces, pieces)", "Walk(first, pieces, 0 * pieces)"
     ),
+    "plain_score_leaks_nothing": ("plain", "additive", "else slope * z  # (1)", "else real(0)"),
+    "plain_gradient_of_the_identity": (
+        "plain", "additive", "else slope * ds[h, e]  # (7)", "else ds[h, e]  # (7)"
+    ),
+    "plain_highest_not_taken_off": (
+        "plain", "hub", "l_i += math.exp(s[h, e] - h_i)", "l_i += math.exp(s[h, e])"
+    ),
+    "plain_scale_forgotten": ("plain", "dot", "s[h, e] = scale * product", "s[h, e] = product"),
+    "plain_scale_forgotten_in_gradients": (
+        "plain", "dot", "result[h, i, m] = scale * total", "result[h, i, m] = total"
+    ),
+    "plain_delta_dropped": ("plain", "dot", "- p[h, e] * delta", ""),
+    "plain_delta_of_the_last_column": ("plain", "dot", "delta += g[h", "delta = g[h"),
+    "plain_weights_of_unsorted_edges": ("plain", "dot", "w[h, edges[t]] * C", "w[h, t] * C"),
+    "plain_totals_of_unsorted_edges": ("plain", "additive", "e, z = edges[t], a", "e, z = t, a"),
+    "plain_first_edge_forgotten": (
+        "plain", "dot", "w_e = m_e * p[h, e]", "w_e = m_e * p[h, e] if e > offsets[i] else real(0)"
+    ),
+    "plain_pieces_taken_for_rows": ("edges", "hub", "for row in rows:", "for row in rows[:0]:"),
 }  # fmt: skip
 
 ALWAYS = (
@@ -509,6 +560,10 @@ ALWAYS = (
     "delta_dropped",
     "weights_of_unsorted_edges",
     "first_piece_added_again",
+    "plain_delta_dropped",
+    "plain_weights_of_unsorted_edges",
+    "plain_first_edge_forgotten",
+    "plain_pieces_taken_for_rows",
 )
 
 
@@ -524,5 +579,6 @@ def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
     file, sample, old, new = MUTANTS[bug]
     mutant = Mutant(bug, graph_of, f"graph/{file}.py", old, new)
     module: Any
+    case = replace(SAMPLE[sample], version="plain" if bug.startswith("plain") else "fast")
     with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
-        assert_right(SAMPLE[sample], module=module)
+        assert_right(case, module=module)
