@@ -22,7 +22,7 @@ Arrays = dict[str, Array]
 Compute = Callable[[Callable[[Array], Array]], Arrays]
 
 STEP = 1e-9  # far above the roundings of float64, and so small that what it moves is linear in it
-RUNS = 4
+RUNS = 8
 # A row may be off by so many roundings of its size. The most that kernels were seen to be off by is
 # 20, in sums of 130 numbers of one sign, one after the other, which all were rounded to one side.
 ROUNDINGS = 32

@@ -160,6 +160,6 @@ def graph_dot_product_attention_backward(
 
 def _graph_backward(g: Array, p: Array, v: Array) -> tuple[Array, Array]:
     """Returns ds (H, Tq, Tk), which is zero where there is no edge, and dv."""
-    dp = g @ v.swapaxes(-1, -2)
-    ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True))  # (6)
+    delta = np.sum(g * (p @ v), axis=-1, keepdims=True)  # (6), with (4)
+    ds = p * (g @ v.swapaxes(-1, -2) - delta)  # (6)
     return ds, p.swapaxes(-1, -2) @ g  # (5)
