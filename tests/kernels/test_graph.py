@@ -20,7 +20,7 @@ from minitransformer_kernels.layers.dropout import random_word
 
 from ..cases import LAYOUTS, Array, Arrays
 from ..properties import array_library, assert_all_equal, assert_within, times, to_numpy
-from ..rounding import allowed_rows
+from ..rounding import ROUNDINGS, allowed_rows
 from .mutants import Mutant
 
 # A graph by the degrees of its nodes: few, none at all, and more than one piece of a row holds.
@@ -51,6 +51,7 @@ class Case:
     spread: float = 1.0
     layout: str = "contiguous"
     version: str = "fast"
+    level: float = 0.0
 
     def edges(self) -> tuple[Array, Array]:
         """Draws offsets and columns; that some edges are there twice is likely."""
@@ -68,10 +69,22 @@ class Case:
             "value": (self.heads, self.num_keys, self.value_dim),
             "g": (self.heads, queries, self.value_dim),
         }
-        return {
-            name: (self.spread * rng.normal(size=shape)).astype(self.dtype)
-            for name, shape in shapes.items()
-        }
+        drawn = {name: self.spread * rng.normal(size=shape) for name, shape in shapes.items()}
+        if self.level:
+            drawn |= self.far(drawn["query"], drawn["key"])
+        return {name: x.astype(self.dtype) for name, x in drawn.items()}
+
+    def far(self, query: Array, key: Array) -> Arrays:
+        """With these, scores are around `level`, and exact in float32, as all is on a grid.
+
+        At 50,000 float32 has steps of 0.004, and so much is a matter of luck in a sum of products.
+        """
+        size = (abs(self.level) / self.head_dim**0.5) ** 0.5
+        if self.score == "additive":
+            query = self.level + query
+        else:
+            query, key = np.copysign(np.round(size), self.level) + 0 * query, size + key / size
+        return {"query": np.round(128 * query) / 128, "key": np.round(128 * key) / 128}
 
 
 Ends = tuple[Array, Array]  # offsets and columns
@@ -97,12 +110,12 @@ def of_nodes(arrays: Arrays) -> Arrays:
     return {name: x if x.ndim == 3 else x[..., None] for name, x in arrays.items()}
 
 
-def run(case: Case, edges: Ends, inputs: Arrays, device: str) -> Arrays:
+def run(case: Case, edges: Ends, inputs: Arrays, device: str, module: Any = graph) -> Arrays:
     """The same on a device, back in NumPy."""
     xp = array_library(device)
     offsets, columns = map(xp.asarray, edges)
     placed = {name: xp.asarray(x) for name, x in inputs.items()}
-    return to_numpy(passes(case, (offsets, columns), placed))
+    return to_numpy(passes(case, (offsets, columns), placed, module))
 
 
 def truth(case: Case, edges: Ends, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
@@ -153,7 +166,12 @@ def assert_right(case: Case, device: str = "cpu", module: Any = graph) -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn, version: str, dtypes: tuple[str, ...] = ("float64", "float32")) -> Case:
+def cases(
+    draw: st.DrawFn,
+    version: str,
+    dtypes: tuple[str, ...] = ("float64", "float32"),
+    head_dims: tuple[int, ...] = (1, 2, 3, 5, 8),
+) -> Case:
     """Draws a case that needs no other kernels than the others do."""
     score = draw(st.sampled_from(["additive", "dot"]))
     option = ("negative_slope", (0.2, 0.0, 1.5)) if score == "additive" else ("scale", (None, 0.7))
@@ -162,7 +180,7 @@ def cases(draw: st.DrawFn, version: str, dtypes: tuple[str, ...] = ("float64", "
         degrees=draw(st.sampled_from(sorted(DEGREES))),
         num_keys=draw(st.sampled_from([1, 6, 130])),
         heads=draw(st.integers(1, 3)),
-        head_dim=draw(st.integers(1, 8)),
+        head_dim=draw(st.sampled_from(head_dims)),
         value_dim=draw(st.integers(1, 8)),
         options=((option[0], draw(st.sampled_from(option[1]))),),
         dtype=draw(st.sampled_from(dtypes)),
@@ -181,6 +199,56 @@ def test_kernels_are_right(version: str, device: str) -> None:
         assert_right(case, device)
 
     are_right()
+
+
+def assert_no_worse_than_naive(case: Case, device: str = "cpu", module: Any = graph) -> None:
+    """In float32 the kernels are off by no more than twice what NumPy is, and some roundings.
+
+    Those are of what each row is the sum of, whatever its scores are: weights are made of their
+    differences. `allowed_rows` has roundings of the scores, which at 50,000 are a lot.
+    """
+    edges, inputs = case.edges(), case.inputs()
+    found = run(case, edges, inputs, device, module)
+    right, naive = truth(case, edges, inputs), truth(case, edges, inputs, np.float32)
+    q, k, v, g = (np.max(np.abs(x), initial=0.0) for x in inputs.values())
+    to_query, to_key = (k / 2, q / 2) if case.score == "dot" else (1, 1)
+    queries, ds = len(edges[0]) - 1, 2 * case.value_dim * g * v  # of all edges of a query
+    size = {"output": v, "query": ds * to_query, "key": queries * ds * to_key, "value": queries * g}
+    added, rounding = additions(case, edges), np.finfo("float32").eps / 2
+    errors = {
+        name: 2 * np.max(np.abs(x - right[name]), initial=0.0)
+        + (ROUNDINGS + added[name] / 2) * rounding * size[name]
+        for name, x in naive.items()
+    }
+    assert_within(found, right, errors)
+
+
+@VERSIONS
+@pytest.mark.parametrize("score", ["additive", "dot"])
+def test_large_scores(score: str, version: str, device: str) -> None:
+    """Of one sign or the other; all of them equal, as 0.001 is none on a grid, or far apart."""
+    levels = st.sampled_from([-50_000.0, -1_000.0, 1_000.0, 10_000.0, 49_151.0, 50_000.0])
+
+    @given(
+        cases(version, ("float32",), head_dims=(4,)), levels, st.sampled_from([0.001, 1.0, 30.0])
+    )
+    def are_no_worse(case: Case, level: float, spread: float) -> None:
+        options = {"negative_slope": 0.25} if score == "additive" else {"scale": 0.5}
+        far = replace(case, score=score, level=level, spread=spread, options=(*options.items(),))
+        assert_no_worse_than_naive(far, device)
+
+    are_no_worse()
+
+
+@VERSIONS
+def test_three_equal_edges_of_a_large_score(version: str, device: str) -> None:
+    """One number for h + log l would be rounded to 0.004: 3.0029 came out, and dq = -0.64."""
+    one = np.ones((1, 1, 1), np.float32)
+    inputs = {"query": 2137 * one, "key": 23 * one, "value": 3 * one, "g": one}
+    case = Case("dot", "one", 1, options=(("scale", 1.0),), dtype="float32", version=version)
+    found = run(case, (np.array([0, 3]), np.array([0, 0, 0])), inputs, device)
+    for name, wanted, near in [("output", 3, 1e-6), ("query", 0, 1e-4), ("value", 1, 1e-6)]:
+        assert_allclose(found[name], wanted, atol=near)
 
 
 @pytest.mark.nightly
@@ -488,6 +556,7 @@ SAMPLE = {
     "dot": Case("dot"),
     "hub": Case("dot", "hub", num_keys=5),
     "additive hub": Case(degrees="hub", num_keys=5, spread=0.1),
+    "far": Case(dtype="float32", level=49_151.0),
 }
 
 
@@ -533,6 +602,13 @@ MUTANTS = {
     ),
     "first_piece_added_again": (
         "edges", "hub", "Walk(first, pieces, pieces)", "Walk(first, pieces, 0 * pieces)"
+    ),
+    "one_number_for_h_and_l": (
+        "fast", "far", "math.exp(s[h, e] - highest[h, rows[e]]) / total[h, rows[e]]",
+        "math.exp(s[h, e] - real(np.float32(highest[h, rows[e]] + math.log(total[h, rows[e]]))))",
+    ),
+    "plain_one_number_for_h_and_l": (
+        "plain", "far", "math.exp(s[h, e] - h_i) / l_i", "math.exp(s[h, e] - (h_i + math.log(l_i)))"
     ),
     "plain_score_leaks_nothing": ("plain", "additive", "else slope * z  # (1)", "else real(0)"),
     "plain_gradient_of_the_identity": (
@@ -580,5 +656,6 @@ def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
     mutant = Mutant(bug, graph_of, f"graph/{file}.py", old, new)
     module: Any
     case = replace(SAMPLE[sample], version="plain" if bug.startswith("plain") else "fast")
+    examine = assert_no_worse_than_naive if case.level else assert_right
     with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
-        assert_right(case, module=module)
+        examine(case, module=module)
