@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import CAUSAL
@@ -117,42 +118,24 @@ def complex_step(compute: Reference, problem: Problem, name: str) -> Array:
     return gradient
 
 
-def assert_proven(compute: Reference, case: Case) -> None:
-    problem = replace(case, grad=1.0).problem()
+BACKWARDS = {
+    "of softmax": (references.softmax, SMALL),
+    "of softmax with relative scores and dropout": (references.softmax, RELATIVE_SOFTMAX),
+    "of linear with states": (references.recurrent, LINEAR),
+    "of fourier with states": (references.fourier_causal, FOURIER),
+    "of relative with states": (references.relative_causal, RELATIVE),
+    "of delta with states": (references.delta, DELTA),
+}
+
+
+@pytest.mark.parametrize(("compute", "domain"), BACKWARDS.values(), ids=BACKWARDS)
+@given(data=st.data())
+def test_backward(compute: Reference, domain: Domain, data: Any) -> None:
+    problem = replace(data.draw(cases(domain)), grad=1.0).problem()
     for name, gradient in compute(problem, np.float64).gradients.items():
         proof = complex_step(compute, problem, name)
         size = max(1.0, np.max(np.abs(proof), initial=0.0))
         np.testing.assert_allclose(gradient, proof, rtol=1e-9, atol=1e-12 * size)
-
-
-@given(cases(SMALL))
-def test_softmax_backward(case: Case) -> None:
-    assert_proven(references.softmax, case)
-
-
-@given(cases(RELATIVE_SOFTMAX))
-def test_softmax_backward_with_relative_scores_and_dropout(case: Case) -> None:
-    assert_proven(references.softmax, case)
-
-
-@given(cases(LINEAR))
-def test_linear_backward_with_states(case: Case) -> None:
-    assert_proven(references.recurrent, case)
-
-
-@given(cases(FOURIER))
-def test_fourier_backward_with_states(case: Case) -> None:
-    assert_proven(references.fourier_causal, case)
-
-
-@given(cases(RELATIVE))
-def test_relative_backward_with_states(case: Case) -> None:
-    assert_proven(references.relative_causal, case)
-
-
-@given(cases(DELTA))
-def test_delta_backward_with_states(case: Case) -> None:
-    assert_proven(references.delta, case)
 
 
 @given(cases(LINEAR))

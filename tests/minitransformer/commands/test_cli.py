@@ -364,45 +364,54 @@ def test_every_setting_has_an_option(task: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("code", "arguments", "expected"),
     [
-        ("", "minitransformer: error: the following arguments are required: COMMAND"),
-        ("train", "minitransformer train: error: the following arguments are required: TASK"),
-        ("train copy --len 4", "minitransformer: error: unrecognized arguments: --len 4"),
-        ("train copy --out a --resume b", "argument --resume: not allowed with argument --out"),
-        ("copy", "the following arguments are required: RUN, SEQUENCE"),
-        ("copy runs/both 3 1 x",
+        (2, "", "minitransformer: error: the following arguments are required: COMMAND"),
+        (2, "train", "minitransformer train: error: the following arguments are required: TASK"),
+        (2, "train copy --len 4", "minitransformer: error: unrecognized arguments: --len 4"),
+        (2, "train copy --out a --resume b", "argument --resume: not allowed with argument --out"),
+        (2, "copy", "the following arguments are required: RUN, SEQUENCE"),
+        (2, "copy runs/both 3 1 x",
          "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which"),
-        ("copy runs/both 31415",
+        (2, "copy runs/both 31415",
          "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which"),
-        ("train copy --resume both --lr 0.5",
+        (2, "train copy --resume both --lr 0.5",
          "argument --lr: runs/both was started with 0.001, got"),
-        ("train copy --resume both --steps 99", "--steps: runs/both was started with 12, got 99"),
+        (2, "train copy --resume both --steps 99",
+         "--steps: runs/both was started with 12, got 99"),
+        # Folders that do not play along
+        (1, "copy nowhere 3",
+         "nowhere: there is no run here (config.json: No such file or directory)"),
+        (1, "train copy --resume nowhere", "nowhere: there is no run here (config.json"),
+        (1, "train copy --out runs/both", "runs/both: expected a new or an empty folder, it holds"),
+        (1, "train copy --out runs/both/loss.png", "loss.png: cannot be written: File exists"),
+        (1, "train copy --out runs/both/loss.png/x",
+         "loss.png/x: cannot be written: Not a directory"),
+        # Readers that are asked something else
+        (2, "train graph --score both --neighbours 0", "--neighbours: expected a whole number fro"),
+        (2, "train graph --attention linear", "unrecognized arguments: --attention linear"),
+        (2, "train perceiver --share some", "expected all, all_but_first or none, got 'some'"),
+        (2, "train perceiver --dropout 1", "expected a fraction from 0 to below 1, got '1'"),
+        (2, "train perceiver --batch-size 2000", "expected a whole number from 1 to 1024, got"),
+        (2, "train copy --resume graph",
+         "argument --resume: runs/graph is a run of `minitransformer train graph`; continue it"),
+        (2, "train graph --resume graph --neighbours 4", "runs/graph was started with 3, got 4"),
+        (2, "read graph 360", "argument IMAGE: expected a held-out image from 0 to 359, or a fi"),
+        (2, "copy graph 3",
+         "argument RUN: runs/graph is a run of `minitransformer train graph`, whose models answer "
+         "`minitransformer read`"),
+        (2, "read both 3",
+         "is a run of `minitransformer train copy`, whose models answer `minitransformer copy`"),
+        (1, "read graph nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
+        (1, "read graph runs", "runs: cannot be read: Is a directory"),
+        (2, "read graph", "the following arguments are required: IMAGE"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit(
-    complaint: Callable[..., str], trained: object, arguments: str, expected: str
+    complaint: Callable[..., str], request: Any, code: int, arguments: str, expected: str
 ) -> None:
-    assert expected in complaint(2, *arguments.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            "copy nowhere 3",
-            "nowhere: there is no run here (config.json: No such file or directory)",
-        ),
-        ("train copy --resume nowhere", "nowhere: there is no run here (config.json"),
-        ("train copy --out runs/both", "runs/both: expected a new or an empty folder, it holds"),
-        ("train copy --out runs/both/loss.png", "loss.png: cannot be written: File exists"),
-        ("train copy --out runs/both/loss.png/x", "loss.png/x: cannot be written: Not a directory"),
-    ],
-)
-def test_folders_that_do_not_play_along(
-    complaint: Callable[..., str], trained: object, arguments: str, expected: str
-) -> None:
-    assert expected in complaint(1, *arguments.split())
+    request.getfixturevalue("readers" if "graph" in arguments else "trained")
+    assert expected in complaint(code, *arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -434,44 +443,6 @@ def test_files_that_are_damaged_or_gone(
         (damaged / name).write_bytes(content)
     assert expected in complaint(1, "copy", "damaged", "3 1")
     assert expected in complaint(1, "train", "copy", "--resume", "damaged")
-
-
-@pytest.mark.parametrize(
-    ("code", "arguments", "expected"),
-    [
-        (2, "train graph --score both --neighbours 0", "--neighbours: expected a whole number fro"),
-        (2, "train graph --attention linear", "unrecognized arguments: --attention linear"),
-        (2, "train perceiver --share some", "expected all, all_but_first or none, got 'some'"),
-        (2, "train perceiver --dropout 1", "expected a fraction from 0 to below 1, got '1'"),
-        (2, "train perceiver --batch-size 2000", "expected a whole number from 1 to 1024, got"),
-        (2, "train copy --resume graph",
-         "argument --resume: runs/graph is a run of `minitransformer train graph`; continue it"),
-        (2, "train graph --resume graph --neighbours 4", "runs/graph was started with 3, got 4"),
-        (2, "read graph 360", "argument IMAGE: expected a held-out image from 0 to 359, or a fi"),
-        (2, "copy graph 3",
-         "argument RUN: runs/graph is a run of `minitransformer train graph`, whose models answer "
-         "`minitransformer read`"),
-        (1, "read graph nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
-        (1, "read graph runs", "runs: cannot be read: Is a directory"),
-        (2, "read graph", "the following arguments are required: IMAGE"),
-    ],
-)  # fmt: skip
-def test_readers_that_are_asked_something_else(
-    complaint: Callable[..., str],
-    readers: dict[str, str],
-    code: int,
-    arguments: str,
-    expected: str,
-) -> None:
-    assert expected in complaint(code, *arguments.split())
-
-
-def test_reading_a_run_that_copies(complaint: Callable[..., str], trained: object) -> None:
-    line = complaint(2, "read", "both", "3")
-    assert (
-        "is a run of `minitransformer train copy`, whose models answer `minitransformer copy`"
-        in line
-    )
 
 
 @pytest.mark.parametrize("task", READERS)
