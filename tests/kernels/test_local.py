@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minitransformer_kernels import local, reference, softmax
 from minitransformer_kernels.softmax.fast import TILE
 from minitransformer_kernels.visible import Visible
+from tests.refusals import refusals
 
 from ..cases import Array
 from .operations import by_name
@@ -172,15 +173,10 @@ def test_the_reference_has_the_gradient_of_its_forward() -> None:
         np.testing.assert_allclose(np.sum(slope * grad), np.sum(gradient * direction), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"window": -1}, "window counts tokens and must be at least 0, got -1"),
-        ({"num_global": -2}, "num_global counts tokens and must be at least 0, got -2"),
-        ({"global_queries": -3}, "global_queries counts tokens and must be at least 0, got -3"),
-        ({"stride": 0}, "stride must be at least 1, got 0; None is no stride"),
-    ],
-)
-def test_what_makes_no_pattern_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        local.forward(*inputs()[:3], **{"window": 3, **change})
+test_what_makes_no_pattern_is_refused = refusals(
+    ({"window": -1}, "window counts tokens and must be at least 0, got -1"),
+    ({"num_global": -2}, "num_global counts tokens and must be at least 0, got -2"),
+    ({"global_queries": -3}, "global_queries counts tokens and must be at least 0, got -3"),
+    ({"stride": 0}, "stride must be at least 1, got 0; None is no stride"),
+    of=lambda **change: local.forward(*inputs()[:3], **{"window": 3, **change}),
+)  # fmt: skip

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from minitransformer_kernels import reference, relative
 from minitransformer_kernels.relative import RelativeState, empty_state
 from minitransformer_kernels.visible import CAUSAL, EVERYTHING, Visible
+from tests.refusals import refusals
 
 from ..cases import Array, Arrays
 from ..properties import equals_the_reference
@@ -90,17 +91,14 @@ def test_each_term_by_an_algorithm_of_its_own(
     equals_the_reference(operation, ragged(operation, FEW, causal))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "message"),
-    [
-        ({"kernelized": "naive"}, r"an entry for each term, .* got \['kernelized'\]"),
-        ({"kernelized": "naive", "relative": "chunked"}, "'naive' or 'linear', got 'chunked'"),
-        ({"kernelized": "recurrent", "relative": "naive"}, "'recurrent' needs causal=True"),
-    ],
-)
-def test_terms_that_there_are_not_are_refused(algorithm: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        relative.forward(*drawn(3, 1).values(), algorithm=algorithm)
+test_terms_that_there_are_not_are_refused = refusals(
+    ({"kernelized": "naive"},
+     "algorithm has an entry for each term, 'kernelized' and 'relative', got ['kernelized']"),
+    ({"kernelized": "naive", "relative": "chunked"},
+     "the algorithm of the relative term must be 'naive' or 'linear', got 'chunked'"),
+    ({"kernelized": "recurrent", "relative": "naive"}, "algorithm 'recurrent' needs causal=True"),
+    of=lambda **terms: relative.forward(*drawn(3, 1).values(), algorithm=terms),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("options", ALGORITHMS)
@@ -229,22 +227,17 @@ def state_of(k: int) -> RelativeState:
     return empty_state(N, inputs["key"], inputs["value"], k)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"relative_embedding": np.ones((H, 4, E))}, r"2k \+ 1 rows.*got 4"),
-        ({"algorithm": "linear"}, r"'linear' needs causal=False, got causal=True"),
-        ({"visible": EVERYTHING}, r"'recurrent' needs causal=True, got causal=False"),
-        ({"initial_state": state_of(2)}, r"keeps 2 recent values.* of 7 rows needs 3"),
-        (
-            {"initial_state": state_of(3), "visible": Visible(True, -1)},
-            r"query_offset must be",
-        ),
-        ({"initial_state": state_of(3), "algorithm": "naive"}, r"'naive' takes no initial_state"),
-        ({"score_map": "relu"}, r"score_map must be one of .*softplus.*got 'relu'"),
-        ({"relative_query": "key"}, r"relative_query must be one of .*raw.*got 'key'"),
-    ],
-)
-def test_refusals(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        relative.forward(**{**drawn(4, 3), **RECURRENT, **changes})
+test_refusals = refusals(
+    ({"relative_embedding": np.ones((H, 4, E))},
+     "relative_embedding must have 2k + 1 rows, one for each distance from -k to k; got 4"),
+    ({"algorithm": "linear"}, "algorithm 'linear' needs causal=False, got causal=True"),
+    ({"visible": EVERYTHING}, "algorithm 'recurrent' needs causal=True, got causal=False"),
+    ({"initial_state": state_of(2)},
+     "initial_state keeps 2 recent values, but a relative_embedding of 7 rows needs 3"),
+    ({"initial_state": state_of(3), "visible": Visible(True, -1)}, "query_offset must be"),
+    ({"initial_state": state_of(3), "algorithm": "naive"},
+     "algorithm 'naive' takes no initial_state"),
+    ({"score_map": "relu"}, "score_map must be one of ['exp', 'identity', 'softplus'], got 'relu'"),
+    ({"relative_query": "key"}, "relative_query must be one of ['feature', 'raw'], got 'key'"),
+    of=lambda **changes: relative.forward(**{**drawn(4, 3), **RECURRENT, **changes}),
+)  # fmt: skip

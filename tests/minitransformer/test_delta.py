@@ -15,9 +15,9 @@ from minitransformer_kernels.delta.fast import TILE
 from tests import references
 from tests.cases import Array, Domain, Variant, delta_inputs, delta_state
 from tests.properties import Check, Operation, examine
+from tests.refusals import refusals
 
 from .models import float64, normal
-from .refusals import refusals
 from .test_attention import INPUTS, tape_checks, through_the_step, through_the_tape
 
 NAMES = (*INPUTS, "beta")

@@ -15,8 +15,7 @@ from minitransformer.attention.features import row_features
 from minitransformer.nn import DPFP, Favor, FeatureMap
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
-
-from .refusals import refusals
+from tests.refusals import refusals
 
 N, H, L, E, M = 2, 2, 5, 4, 3
 

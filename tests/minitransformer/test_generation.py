@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from minitransformer import manual_seed, nn, no_grad
 from minitransformer.generation import Sampler, generate, greedy
 from tests.cases import Array
+from tests.refusals import refusals
 
 from .models import language_model, some_tokens, translator
-from .refusals import refusals
 
 ATTENTIONS = pytest.mark.parametrize("attention", nn.attention_names())
 

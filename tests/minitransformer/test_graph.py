@@ -14,6 +14,7 @@ from minitransformer.attention import graph_attention, graph_dot_product_attenti
 from minitransformer.nn import Graph, GraphAttention
 from minitransformer.optim import Adam
 from minitransformer_kernels import reference
+from tests.refusals import refusals
 
 H, QUERIES, KEYS, E, M = 2, 4, 5, 3, 2
 OFFSETS, COLUMNS = [0, 2, 2, 3, 6], [0, 1, 4, 2, 2, 3]  # a node without edges, an edge twice
@@ -123,23 +124,20 @@ def test_a_node_sees_itself_once() -> None:
     assert seen == [[1, 0], [1, 0], [2]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (([0, 1], [0]), ValueError, r"one shape \(edges,\), got \(2,\) and \(1,\)"),
-        (([0.0], [0]), TypeError, "queries must be integers"),
-        (([0, 4], [0, 1], 3), ValueError, r"queries must be 0\.\.2, got 0\.\.4"),
-        (([0, 1], [0, 4], 3), ValueError, r"columns must be key nodes 0\.\.2, got 0\.\.4"),
-        (([4], [4], 3, 3, True), ValueError, r"queries must be 0\.\.2, got 4\.\.4"),
-        (([0], [0], 2, 3, True), ValueError, "the same nodes, got 2 and 3 of them"),
-    ],
-)
-def test_edges_that_are_none(
-    arguments: tuple[Any, ...], error: type[Exception], message: str
-) -> None:
-    names = "queries", "keys", "num_queries", "num_keys", "self_loops"
-    with pytest.raises(error, match=message):
-        Graph.from_edges(**dict(zip(names, arguments, strict=False)))
+test_edges_that_are_none = refusals(
+    (lambda: Graph.from_edges([0, 1], [0]),
+     "Graph.from_edges: queries and keys must have one shape (edges,), got (2,) and (1,)"),
+    (lambda: Graph.from_edges([0.0], [0]), TypeError, "Graph.from_edges: queries must be integers"),
+    (lambda: Graph.from_edges([0, 4], [0, 1], num_queries=3),
+     "Graph.from_edges: queries must be 0..2, got 0..4"),
+    (lambda: Graph.from_edges([0, 1], [0, 4], num_queries=3),
+     "edges: columns must be key nodes 0..2, got 0..4"),
+    (lambda: Graph.from_edges([4], [4], num_queries=3, num_keys=3, self_loops=True),
+     "Graph.from_edges: queries must be 0..2, got 4..4"),
+    (lambda: Graph.from_edges([0], [0], num_queries=2, num_keys=3, self_loops=True),
+     "Graph.from_edges: self_loops need queries and keys to be the same nodes, got 2 and 3 of "
+     "them"),
+)  # fmt: skip
 
 
 def test_a_union_keeps_its_parts_apart() -> None:
@@ -250,34 +248,29 @@ def test_edges_are_dropped_in_training_only() -> None:
     assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((Tensor(np.ones((4, 3))),), ValueError, r"x must have the shape \(Tk=5, in=3\), got \(4"),
-        ((Tensor(np.ones((5, 2))),), ValueError, r"x must have the shape \(Tk=5, in=3\), got \(5"),
-        ((Tensor(np.ones((5, 3))),), ValueError, r"query_x must have the shape \(Tq=4, in=3\)"),
-        ((np.ones((5, 3)),), TypeError, "x must be a Tensor"),
-    ],
-)
-def test_nodes_that_do_not_fit(
-    arguments: tuple[Any, ...], error: type[Exception], message: str
-) -> None:
+def attended(x: Any) -> Tensor:
+    """What a layer makes of its nodes."""
     layer, graph, _, _ = layer_of("additive")
-    with pytest.raises(error, match=f"^GraphAttention: {message}"):
-        layer(*arguments, graph)
+    return layer(x, graph)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"score": "sum"}, "score must be one of 'additive', 'dot', got 'sum'"),
-        ({"dropout": 1}, r"dropout must be in \[0, 1\), got 1"),
-        ({"num_heads": 0}, "num_heads must be a whole number above 0, got 0"),
-    ],
-)
-def test_layers_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^GraphAttention: {message}"):
-        GraphAttention(**{"in_features": 3, "out_features": 2, "num_heads": 2, **options})
+test_nodes_that_do_not_fit = refusals(
+    (lambda: attended(Tensor(np.ones((4, 3)))),
+     "GraphAttention: x must have the shape (Tk=5, in=3), got (4"),
+    (lambda: attended(Tensor(np.ones((5, 2)))),
+     "GraphAttention: x must have the shape (Tk=5, in=3), got (5"),
+    (lambda: attended(Tensor(np.ones((5, 3)))),
+     "GraphAttention: query_x must have the shape (Tq=4, in=3)"),
+    (lambda: attended(np.ones((5, 3))), TypeError, "GraphAttention: x must be a Tensor"),
+)  # fmt: skip
+
+
+test_layers_that_cannot_be = refusals(
+    ({"score": "sum"}, "GraphAttention: score must be one of 'additive', 'dot', got 'sum'"),
+    ({"dropout": 1}, "GraphAttention: dropout must be in [0, 1), got 1"),
+    ({"num_heads": 0}, "GraphAttention: num_heads must be a whole number above 0, got 0"),
+    of=lambda **options: GraphAttention(3, 2, **{"num_heads": 2, **options}),
+)  # fmt: skip
 
 
 def asked_of_one_neighbour(seed: int) -> tuple[Graph, Tensor, np.ndarray]:

@@ -16,9 +16,9 @@ from minitransformer_kernels.softmax.fast import TILE
 from tests import references
 from tests.cases import Array, Domain, Variant
 from tests.properties import Check, Operation, examine
+from tests.refusals import refusals
 
 from .models import language_model, normal, some_tokens
-from .refusals import refusals
 from .test_attention import INPUTS, tape_checks, through_the_tape
 from .test_generation import greedily
 

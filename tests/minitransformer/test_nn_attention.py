@@ -17,9 +17,9 @@ from minitransformer.nn.variant import AttentionVariant, KeyValueCache
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 from tests.cases import Array
+from tests.refusals import refusals
 
 from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
-from .refusals import refusals
 
 VARIANTS = st.sampled_from(["softmax", "linear"])
 WIDTHS: Any = {

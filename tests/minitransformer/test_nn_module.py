@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn
 from minitransformer.nn.module import Module
+from tests.refusals import refusals
 
 from .models import check_gradients, float64, normal
-from .refusals import refusals
 
 
 class Pair(Module):

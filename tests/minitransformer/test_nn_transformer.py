@@ -16,6 +16,7 @@ from minitransformer.nn.module import Module
 from minitransformer.nn.positions import sinusoids
 from minitransformer.nn.transformer import Residual
 from tests.cases import Array
+from tests.refusals import refusals
 
 from .models import (
     HEAD_DIMS,
@@ -27,7 +28,6 @@ from .models import (
     some_tokens,
     translator,
 )
-from .refusals import refusals
 
 LAYERS = pytest.mark.parametrize(
     "options",

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, nn, optim
 from tests.cases import Array
-
-from .refusals import refusals
+from tests.refusals import refusals
 
 SHAPES = ((3, 5), (), (7,), (300,))
 STEPS = 9

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from minitransformer import Tensor, manual_seed, nn, random
 from minitransformer.nn import recorded_weights
 from tests.cases import Array
+from tests.refusals import refusals
 
 from .models import check_gradients, float64, normal
-from .refusals import refusals
 
 C, N, P, K = 5, 3, 8, 4  # channels of a byte, latents and their channels, classes
 NORMS = st.sampled_from(["pre", "post"])

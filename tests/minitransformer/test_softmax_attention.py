@@ -10,8 +10,7 @@ import pytest
 from minitransformer import Tensor, gradcheck, nn, random
 from minitransformer.attention import softmax_attention
 from minitransformer_kernels import reference
-
-from .refusals import refusals
+from tests.refusals import refusals
 
 # One kernel for all that can be: compiling takes seconds, so relative positions come with dropout.
 SEED = {"dropout": 0.3, "seed": 5}
