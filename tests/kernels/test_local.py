@@ -151,16 +151,6 @@ def test_positions_count_from_the_first_key(causal: bool) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-14, err_msg=name)
 
 
-@pytest.mark.parametrize("empty", [(0, LENGTH), (LENGTH, 0)])
-def test_sequences_may_be_empty(empty: tuple[int, int]) -> None:
-    queries, keys = empty
-    query, key, value, grad = inputs()
-    arrays = query[:, :, :queries], key[:, :, :keys], value[:, :, :keys], grad[:, :, :queries]
-    options = {"window": 3, "stride": 2, "num_global": 4, "global_queries": 4}
-    found = passes(local, arrays, **options)
-    assert not any(x.any() for name, x in found.items() if name != "highest")
-
-
 def test_the_reference_has_the_gradient_of_its_forward() -> None:
     query, key, value, grad = inputs(1, 1, 11)
     options: dict[str, Any] = {"window": 2, "stride": 4, "num_global": 1, "global_queries": 2}
