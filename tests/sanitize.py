@@ -51,14 +51,9 @@ PYTEST = [sys.executable, "-m", "pytest", "-p", "tests.sanitize", "-p", "no:cach
 ENVIRONMENT = {"HYPOTHESIS_PROFILE": "ci", "MINITRANSFORMER_LINEINFO": "1"}
 
 settings.register_profile(
-    "sanitize",
-    max_examples=2,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+    "sanitize", max_examples=2, deadline=None, derandomize=True, database=None,
+    phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
 
 
 def pytest_sessionstart() -> None:

@@ -182,12 +182,8 @@ def test_counts_are_exact():
     assert (launch.blocks, launch.threads) == ((3, 1, 1), (4, 1, 1))
     assert launch.constants["real"] is float32
     assert counting.count(launch) == {
-        "global load": 48,
-        "global store": 48,
-        "shared load": 96,
-        "shared store": 48,
-        "flop": 36,
-    }
+        "global load": 48, "global store": 48, "shared load": 96, "shared store": 48, "flop": 36,
+    }  # fmt: skip
 
 
 def test_checks_say_what_is_wrong():

@@ -44,13 +44,9 @@ def weights(query: Array, key: Array, **options: Any) -> Array:
 
 
 @given(
-    st.booleans(),
-    st.integers(0, 12),
-    st.none() | st.integers(1, 9),
-    st.integers(0, 4),
-    st.integers(0, 4),
-    st.integers(-9, 9),
-)
+    st.booleans(), st.integers(0, 12), st.none() | st.integers(1, 9), st.integers(0, 4),
+    st.integers(0, 4), st.integers(-9, 9),
+)  # fmt: skip
 def test_a_key_has_weight_exactly_where_the_rule_says(
     causal: bool, window: int, stride: int | None, num_global: int, queries: int, offset: int
 ) -> None:

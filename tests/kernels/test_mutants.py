@@ -371,13 +371,9 @@ BARRIERS = [
 ]
 # Without one of these, results are still right on the CPU, whose order of threads is one of many.
 SURVIVORS = (
-    "softmax_forward_5",
-    "linear_naive_forward_6",
-    "linear_gradient_2",
-    "recurrent_forward_3",
-    "guards_normaliser_1",
-    "delta_residual_3",
-)
+    "softmax_forward_5", "linear_naive_forward_6", "linear_gradient_2", "recurrent_forward_3",
+    "guards_normaliser_1", "delta_residual_3",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

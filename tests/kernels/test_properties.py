@@ -40,22 +40,12 @@ def test_a_long_sequence(operation: Operation, causal: bool, device: str) -> Non
     """Long enough for a kernel to share a sequence out among several blocks."""
     variant = operation.domain.variants[0]
     case = Case(
-        batch=2,
-        query_length=1111,
-        key_length=1234,
-        head_dim=variant.head_dim,
-        value_dim=variant.value_dim,
-        causal=causal,
-        query_offset=123,
-        query_lengths=(1111, 700),
-        key_lengths=(900, 1234),
-        initial_state=operation.domain.stateful,
-        grad_state=operation.domain.stateful,
-        options=variant.options,
-        sizes=variant.sizes,
-        extras=operation.domain.extras,
-        states=operation.domain.states,
-    )
+        batch=2, query_length=1111, key_length=1234, head_dim=variant.head_dim,
+        value_dim=variant.value_dim, causal=causal, query_offset=123, query_lengths=(1111, 700),
+        key_lengths=(900, 1234), initial_state=operation.domain.stateful,
+        grad_state=operation.domain.stateful, options=variant.options, sizes=variant.sizes,
+        extras=operation.domain.extras, states=operation.domain.states,
+    )  # fmt: skip
     equals_the_reference(operation.on(device), case)
 
 

@@ -167,13 +167,9 @@ OPERATIONS = [
 ]  # fmt: skip
 # What the tape can break; all else it has from the kernels, which `tests.kernels` examines.
 BY_DEFAULT = (
-    "equals_the_reference",
-    "takes_empty_arrays",
-    "ignores_padding",
-    "hands_its_state_over",
-    "packs_like_it_pads",
-    "steps_like_the_whole",
-)
+    "equals_the_reference", "takes_empty_arrays", "ignores_padding", "hands_its_state_over",
+    "packs_like_it_pads", "steps_like_the_whole",
+)  # fmt: skip
 
 
 def tape_checks(*operations: Operation) -> list[Any]:

@@ -110,17 +110,11 @@ def problems(draw: st.DrawFn) -> Problem:
         if draw(st.booleans()):
             options[name] = np.array(draw(st.tuples(*[st.integers(0, longest)] * batch)))
     return problem(
-        form,
-        batch=batch,
-        lengths=(queries, keys),
-        widths=draw(st.tuples(size, size, size, size)),
-        heads=draw(st.integers(1, 4)),
-        head_dims=draw(st.tuples(size, size)),
-        biases=draw(st.tuples(*[st.booleans()] * 4)),
-        seed=draw(st.integers(0, 2**32 - 1)),
-        alpha=draw(st.sampled_from([None, 0.7, -3.0])),
-        **options,
-    )
+        form, batch=batch, lengths=(queries, keys), widths=draw(st.tuples(size, size, size, size)),
+        heads=draw(st.integers(1, 4)), head_dims=draw(st.tuples(size, size)),
+        biases=draw(st.tuples(*[st.booleans()] * 4)), seed=draw(st.integers(0, 2**32 - 1)),
+        alpha=draw(st.sampled_from([None, 0.7, -3.0])), **options,
+    )  # fmt: skip
 
 
 def truth(case: Problem, kept: Array = None) -> Passes:

@@ -23,13 +23,8 @@ from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
 
 VARIANTS = st.sampled_from(["softmax", "linear"])
 WIDTHS: Any = {
-    "query_dim": 5,
-    "key_dim": 6,
-    "value_dim": 7,
-    "head_dim": 3,
-    "value_head_dim": 4,
-    "out_dim": 9,
-}
+    "query_dim": 5, "key_dim": 6, "value_dim": 7, "head_dim": 3, "value_head_dim": 4, "out_dim": 9,
+}  # fmt: skip
 
 
 def attended(

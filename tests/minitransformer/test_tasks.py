@@ -120,13 +120,9 @@ def test_attention_maps_are_shares_of_what_is_visible(model: nn.Transformer) -> 
     # The delta rule divides by nothing, and takes values away again: its weights are no shares.
     corrected = any(isinstance(module, nn.DeltaAttention) for module in model.modules())
     assert [layer.title for layer in maps] == [
-        "encoder 1, self",
-        "encoder 2, self",
-        "decoder 1, self",
-        "decoder 1, cross",
-        "decoder 2, self",
-        "decoder 2, cross",
-    ]
+        "encoder 1, self", "encoder 2, self", "decoder 1, self", "decoder 1, cross",
+        "decoder 2, self", "decoder 2, cross",
+    ]  # fmt: skip
     for layer in maps:
         assert layer.weights.shape == (3, 6, 6)
         shares = layer.weights.sum(-1)

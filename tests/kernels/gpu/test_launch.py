@@ -350,16 +350,11 @@ def digest(kernel: Kernel, dtype: Any = numba.float32, architecture: Any = (9, 0
 def test_machine_code_is_filed_under_all_that_decides_it() -> None:
     same = [digest(made()), digest(made())]
     others = [
-        digest(made(size=9)),
-        digest(made(scale=3.0)),
-        digest(made(scale=np.float32(2))),
-        digest(made(power=3.0)),
-        digest(made(dtype=np.float64)),
-        digest(made(fastmath=True)),
-        digest(made(max_registers=64)),
-        digest(made(), numba.float64),
+        digest(made(size=9)), digest(made(scale=3.0)), digest(made(scale=np.float32(2))),
+        digest(made(power=3.0)), digest(made(dtype=np.float64)), digest(made(fastmath=True)),
+        digest(made(max_registers=64)), digest(made(), numba.float64),
         digest(made(), architecture=(8, 0)),
-    ]
+    ]  # fmt: skip
     assert same[0] == same[1]
     assert len({*same, *others}) == 1 + len(others)
 

@@ -96,14 +96,9 @@ def test_a_run_ends_with_its_summary(trained: subprocess.CompletedProcess[str]) 
 def test_a_run_leaves_its_files(folder: Path, trained: object) -> None:
     found = folder / "runs" / "both"
     assert {path.name for path in found.iterdir()} == {
-        "config.json",
-        "metrics.jsonl",
-        "checkpoint-linear.safetensors",
-        "checkpoint-softmax.safetensors",
-        "loss.png",
-        "attention.png",
-        "attention-softmax.png",
-    }
+        "config.json", "metrics.jsonl", "checkpoint-linear.safetensors",
+        "checkpoint-softmax.safetensors", "loss.png", "attention.png", "attention-softmax.png",
+    }  # fmt: skip
     steps = [(row["attention"], row["step"]) for row in rows(found)]
     assert steps == [(name, step) for name in ("linear", "softmax") for step in range(1, 13)]
     for picture in found.glob("*.png"):

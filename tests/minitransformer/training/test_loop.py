@@ -104,15 +104,9 @@ def test_a_row_for_each_step(tmp_path: Path) -> None:
     rows = run.rows()
     assert [row["step"] for row in rows] == list(range(1, 31))
     assert rows[-1].keys() == {
-        "attention",
-        "step",
-        "loss",
-        "accuracy",
-        "lr",
-        "grad_norm",
-        "seconds",
+        "attention", "step", "loss", "accuracy", "lr", "grad_norm", "seconds",
         "sequences_per_second",
-    }
+    }  # fmt: skip
     assert all(row["attention"] == "linear" for row in rows)
     assert all(row["sequences_per_second"] > 0 for row in rows)
     assert max(row["lr"] for row in rows) <= RECIPE.lr
