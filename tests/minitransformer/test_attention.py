@@ -43,6 +43,7 @@ from tests.cases import (
 from tests.kernels.operations import LINEAR_VARIANTS, SOFTMAX_VARIANTS, distances, rotation
 from tests.properties import Check, Operation, derive, equals_the_reference, examine
 from tests.references import Result
+from tests.refusals import refusals
 
 # Some of the kernels' own variants: no other kernels are compiled for them.
 SOFTMAX = SOFTMAX_VARIANTS[0], SOFTMAX_VARIANTS[2]
@@ -228,20 +229,6 @@ def test_auto_knows_the_device(blocks: int, chosen: str, monkeypatch: pytest.Mon
     x = Tensor(np.zeros((1, 8, 4096, 64), np.float32))
     linear_attention(x, x, x, causal=True)
     assert taken == [chosen]
-
-
-def test_a_plan_of_other_terms_is_refused() -> None:
-    inputs = [Tensor(x) for x in FLOATING.values()]
-    with pytest.raises(
-        ValueError, match="an entry for each of 'kernelized', got 'kernelized', 're"
-    ):
-        linear_attention(*inputs, algorithm={"kernelized": "naive", "relative": "naive"})
-    with pytest.raises(
-        ValueError, match=r"algorithm\['relative'\] must be one of 'naive', 'linear'"
-    ):
-        relative(algorithm={"kernelized": "auto", "relative": "recurrent"})
-    with pytest.raises(ValueError, match=r"algorithm must be one of 'auto', .*, got 'x'"):
-        relative(algorithm={"kernelized": "x", "relative": "naive"})
 
 
 def tensors(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -491,30 +478,33 @@ def test_maps_of_rows_pack_like_they_pad(feature_map: str) -> None:
         np.testing.assert_allclose(packed.numpy()[:, :, start:end], alone.numpy(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("boundaries", [[1, 5], [0, 4], [0, 3, 2, 5], [0, 6]])
-def test_refusal_of_boundaries_that_do_not_fit(boundaries: list[int]) -> None:
+def packed(boundaries: Any) -> Any:
     x = Tensor(np.ones((1, 2, 5, 3)))
-    with pytest.raises(
-        ValueError, match="cu_seqlens must rise from 0 to 5, the rows of the packed"
-    ):
-        linear_attention(x, x, x, causal=True, cu_seqlens=boundaries)
+    return linear_attention(x, x, x, causal=True, cu_seqlens=boundaries)
 
 
-def test_refusal_of_lengths_in_place_of_boundaries() -> None:
-    x = Tensor(np.ones((1, 2, 5, 3)))
-    with pytest.raises(TypeError, match=r"cu_seqlens must be N \+ 1 integers, where each of N seq"):
-        linear_attention(x, x, x, causal=True, cu_seqlens=[5.0])
+RISE = "linear_attention: cu_seqlens must rise from 0 to 5, the rows of the packed"
+TERMS = {"kernelized": "naive", "relative": "naive"}
 
-
-def test_refusal_of_an_infinite_scale() -> None:
-    with pytest.raises(ValueError, match="softmax_attention: scale must be a finite number, got"):
-        softmax_attention(*map(Tensor, FLOATING.values()), scale=float("inf"))
-
-
-def test_refusal_of_a_sequence_where_a_token_belongs() -> None:
-    query, key, value = map(Tensor, FLOATING.values())
-    with pytest.raises(ValueError, match=r"linear_attention_step: query must have the shape \(N, "):
-        linear_attention_step(query, key, value)
+test_other_refusals = refusals(
+    (lambda: packed([1, 5]), RISE),
+    (lambda: packed([0, 4]), RISE),
+    (lambda: packed([0, 3, 2, 5]), RISE),
+    (lambda: packed([0, 6]), RISE),
+    (lambda: packed([5.0]), TypeError,
+     "linear_attention: cu_seqlens must be N + 1 integers, where each of N seq"),
+    (lambda: softmax_attention(*map(Tensor, FLOATING.values()), scale=float("inf")),
+     "softmax_attention: scale must be a finite number, got"),
+    (lambda: linear_attention_step(*map(Tensor, FLOATING.values())),
+     "linear_attention_step: query must have the shape (N, "),
+    (lambda: linear_attention(*map(Tensor, FLOATING.values()), algorithm=TERMS),
+     "linear_attention: algorithm must have an entry for each of 'kernelized', got 'kernelized', "),
+    (lambda: relative(algorithm={"kernelized": "auto", "relative": "recurrent"}),
+     "relative_linear_attention: algorithm['relative'] must be one of 'naive', 'linear'"),
+    (lambda: relative(algorithm={**TERMS, "kernelized": "x"}),
+     "relative_linear_attention: algorithm must be one of 'auto', 'naive', 'linear', 'recurrent', "
+     "'chunked', got 'x'"),
+)  # fmt: skip
 
 
 def test_refusal_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
