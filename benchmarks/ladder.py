@@ -204,7 +204,7 @@ ALL = {
     "fourier": attention("fourier", "NLP", "NLP", "HEP", "HE", "HE", algorithm="linear"),
     "features": Room("features", "features", features),
     "delta": attention("delta", "NHL"),
-    "local": attention("local", window=WINDOW),
+    "local": attention("softmax", module="local", window=WINDOW),
     "graph": Room("graph", "graph", graph),
     "layer norm": Room("layers/layer_norm", "layers.layer_norm", layer_norm),
     "matrix product": Room("layers/matmul", "layers.matmul", matmul, ("tiled",)),

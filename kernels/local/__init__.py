@@ -160,6 +160,17 @@ def _query_at(u, end, low, high, before, last_query, offset, causal, pattern):  
 WALK = Walk(_keys_of, _key_at, _asks_from, _own_key, _queries_of, _query_at)
 
 
+@cuda.jit(device=True)
+def _sees(i, j, last_query, last_key, offset, causal, pattern):  # type: ignore[no-untyped-def]
+    """w_ij of equation (4), without a list: what the plain kernels ask of every pair."""
+    window, _, _, _, below = pattern
+    if j >= last_key:
+        return False
+    _, since, until = _seen_from(j, below[j] < below[j + 1], causal, window)
+    first, last = _asks_from(i, last_query, offset, causal, pattern)
+    return since <= last and first <= until
+
+
 # ------------------------------------------------------------------------------ the host functions
 
 
@@ -183,7 +194,7 @@ class Pattern:
     num_global: int = 0
     global_queries: int = 0
 
-    walk = WALK
+    walk, sees = WALK, _sees
 
     def __post_init__(self) -> None:
         for name in ("window", "num_global", "global_queries"):
@@ -219,12 +230,13 @@ def forward(
     relative_scores: Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
+    version: str = "fast",
 ) -> tuple[Array, Array, Array]:
     """Local attention, at a cost that grows with Lq times the window.
 
     Args:
         query: `(N, H, Lq, E)`, float32 or float64; key, value, visible, scale, relative_scores,
-            dropout and seed, too, are those of `softmax.forward`.
+            dropout, seed and version, too, are those of `softmax.forward`.
         window: w, how many keys a query sees on either side of its own place; this and the next
             three are those of `Pattern`.
 
@@ -245,7 +257,7 @@ def forward(
     """
     return softmax.forward(
         query, key, value, visible, scale=scale, relative_scores=relative_scores, dropout=dropout,
-        seed=seed, pattern=Pattern(window, stride, num_global, global_queries),
+        seed=seed, pattern=Pattern(window, stride, num_global, global_queries), version=version,
     )  # fmt: skip
 
 
@@ -267,6 +279,7 @@ def backward(
     relative_scores: Array | None = None,
     dropout: float = 0.0,
     seed: int = 0,
+    version: str = "fast",
 ) -> tuple[Array, ...]:
     """The gradient of local attention.
 
@@ -283,5 +296,5 @@ def backward(
     return softmax.backward(
         grad_output, query, key, value, output, highest, inverse, visible, scale=scale,
         relative_scores=relative_scores, dropout=dropout, seed=seed,
-        pattern=Pattern(window, stride, num_global, global_queries),
+        pattern=Pattern(window, stride, num_global, global_queries), version=version,
     )  # fmt: skip

@@ -12,4 +12,5 @@ HOSTS = {"local": partial(passes, pattern=WINDOW)}
 MORE = {
     "local_dropped": partial(passes, pattern=WINDOW, relative=True, dropout=0.1),
     "local_few_values": partial(few_values, pattern=WINDOW),
+    "local_plain": partial(passes, pattern=WINDOW, version="plain"),
 }

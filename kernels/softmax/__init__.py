@@ -55,10 +55,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arrays import Array, array_module, contiguous, kernel_dtype
+from ..arrays import Array, array_module, contiguous, kernel_dtype, version_of
 from ..layers.dropout import arguments as dropout_arguments
 from ..visible import EVERYTHING, Visible
-from . import fast
+from . import fast, plain
 
 if TYPE_CHECKING:
     from ..local import Pattern
@@ -75,6 +75,7 @@ def forward(
     dropout: float = 0.0,
     seed: int = 0,
     pattern: Pattern | None = None,
+    version: str = "fast",
 ) -> tuple[Array, Array, Array]:
     """Softmax attention without its matrix of weights: (1) to (5), (10), (12).
 
@@ -89,13 +90,15 @@ def forward(
         dropout: the probability, in [0, 1), that a weight is dropped.
         seed: a whole number in [0, 2^63): the same one drops the same weights.
         pattern: which of the keys a query sees, as `local` says it; None: all.
+        version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
         The output `(N, H, Lq, M)`, and for `backward` h and 1 / d of equation (5) `(N, H, Lq)`.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256, or dropout or seed are out of their range.
+        ValueError: E or M is above 256, dropout or seed are out of their range, or there is no such
+            version.
 
     Source: Vaswani et al. 2017, equation 1; Shaw et al. 2018, equation 2; S3.
 
@@ -106,13 +109,14 @@ def forward(
         >>> output.item()
         2.0
     """
+    kernels = version_of(version, fast=fast, plain=plain)
     xp, (batch, heads, length, _) = array_module(query), query.shape
     output = xp.empty((batch, heads, length, value.shape[3]), query.dtype)
     highest, inverse = (xp.empty((batch, heads, length), query.dtype) for _ in range(2))
     inputs = _inputs(query, key, value, relative_scores)
     options = _options(query, key, visible, scale, dropout, seed)
     if output.size:
-        fast.forward(inputs, options, pattern, (output, highest, inverse))
+        kernels.forward(inputs, options, pattern, (output, highest, inverse))
     return output, highest, inverse
 
 
@@ -131,6 +135,7 @@ def backward(
     dropout: float = 0.0,
     seed: int = 0,
     pattern: Pattern | None = None,
+    version: str = "fast",
 ) -> tuple[Array, ...]:
     """The gradient of softmax attention: (6) to (9), (11) to (13).
 
@@ -143,16 +148,18 @@ def backward(
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256, or dropout or seed are out of their range.
+        ValueError: E or M is above 256, dropout or seed are out of their range, or there is no such
+            version.
 
     Source: Dao et al. 2022, appendix B.
     """
+    kernels = version_of(version, fast=fast, plain=plain)
     inputs = _inputs(query, key, value, relative_scores)
     options = _options(query, key, visible, scale, dropout, seed)
     gradients = tuple(array_module(query).zeros(x.shape, query.dtype) for x in inputs)
     if all(x.size for x in gradients[:3]):
         saved = contiguous(grad_output, output, highest, inverse)
-        fast.backward(inputs, saved, options, pattern, *gradients)
+        kernels.backward(inputs, saved, options, pattern, *gradients)
     return gradients[: 3 if relative_scores is None else 4]
 
 

@@ -29,4 +29,6 @@ MORE = {
     "softmax_relative": partial(passes, relative=True),
     "softmax_with_dropout": partial(passes, dropout=0.1),
     "softmax_few_values": few_values,
+    "softmax_plain": partial(passes, version="plain"),
+    "softmax_plain_dropped": partial(passes, relative=True, dropout=0.1, version="plain"),
 }

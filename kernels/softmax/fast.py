@@ -22,12 +22,12 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import int64
 
-from ..arrays import Array, array_module, ceil_div, constant, kernel_dtype, round_up
+from ..arrays import Array, array_module, ceil_div, round_up
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
+from .plain import column, kind, pattern_arguments
 
 TILE = 64  # queries of a block, where the shared memory allows
 WIDTH = 4  # sums that a thread makes at once, at least
@@ -85,12 +85,6 @@ def backward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
     return Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
 
 
-@cuda.jit(device=True)
-def _column(distance, furthest):  # type: ignore[no-untyped-def]
-    """Where the relative scores of a query have that of a distance (10)."""
-    return min(max(distance, -furthest), furthest) + furthest
-
-
 @cache
 def _forward_kernel(
     head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
@@ -101,7 +95,7 @@ def _forward_kernel(
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit
     def forward(  # type: ignore[no-untyped-def]
         query, key, value, relative_scores, window, global_queries, gathered, landmarks, below,
         query_lengths, key_lengths, causal, offset, scale, seed, dropped, survivor, output, highest,
@@ -183,8 +177,8 @@ def _forward_kernel(
                 for c in range(at_once):
                     j = place[r + c] if listed else start + r + c
                     if biased:
-                        column = _column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                        r_ij = column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                     sees = j < seen
                     if listed:
                         sees = (since[r + c] <= last) & (first <= until[r + c])
@@ -252,7 +246,7 @@ def _query_gradient_kernel(
     pitch = rows + 1
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit
     def query_gradient(  # type: ignore[no-untyped-def]
         grad_output, output, highest, inverse, query, key, value, relative_scores, window,
         global_queries, gathered, landmarks, below, query_lengths, key_lengths, causal, offset,
@@ -339,8 +333,8 @@ def _query_gradient_kernel(
                 for c in range(at_once):
                     j = place[r + c] if listed else start + r + c
                     if biased:
-                        column = _column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                        r_ij = column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                     sees = j < seen
                     if listed:
                         sees = (since[r + c] <= last) & (first <= until[r + c])
@@ -408,7 +402,7 @@ def _key_gradient_kernel(
     pitch = rows + 1
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
 
-    @cuda.jit(fastmath=True)
+    @cuda.jit
     def key_gradient(  # type: ignore[no-untyped-def]
         grad_output, highest, inverse, delta, query, key, value, relative_scores, window,
         global_queries, gathered, landmarks, below, query_lengths, key_lengths, causal, offset,
@@ -497,8 +491,8 @@ def _key_gradient_kernel(
                     i = place[r + c] if listed else start + r + c
                     if biased:
                         near = min(i, query.shape[2] - 1)
-                        column = _column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, column]  # (10)
+                        r_ij = column(j - i - offset, furthest)
+                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                     sees = (seen_from <= i) & (i < last_query)
                     if listed:
                         sees = (first <= until[r + c]) & (since[r + c] <= last)
@@ -554,11 +548,11 @@ def forward(
     inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
 ) -> None:
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
-    (_, _, length, _), kind = inputs[0].shape, _kind(inputs, options)
-    shape = forward_shape(*kind[:3])
-    walk, numbers = _walk(pattern, inputs[1], shape.rows)
-    kernel = _forward_kernel(*kind, walk)
-    kernel[_blocks(inputs, length, shape), shape.threads](*inputs, *numbers, *options, *results)
+    query, key, *_ = inputs
+    constants = _constants(inputs, options, pattern)
+    shape = forward_shape(*constants[:3])
+    kernel = _forward_kernel(*constants)[_blocks(inputs, query.shape[2], shape), shape.threads]
+    kernel(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
 
 
 def backward(
@@ -574,32 +568,24 @@ def backward(
     """Launch (6) to (9) for g, o, h and 1 / d in `saved`; the last four are written to."""
     g, output, *sums = saved
     query, key, *_ = inputs
-    kind = _kind(inputs, options)
-    shape = backward_shape(*kind[:3])
-    walk, numbers = _walk(pattern, key, shape.rows)
+    constants = _constants(inputs, options, pattern)
+    shape = backward_shape(*constants[:3])
+    numbers = pattern_arguments(pattern, key, shape.rows)
+    arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
-    _query_gradient_kernel(*kind, walk)[_blocks(inputs, query.shape[2], shape), shape.threads](
-        g, output, *sums, *inputs, *numbers, *options, dq, delta, drelative
-    )
-    rows = numbers[2] + key.shape[2]
-    _key_gradient_kernel(*kind, walk)[_blocks(inputs, rows, shape), shape.threads](
-        g, *sums, delta, *inputs, *numbers, *options, dk, dv
-    )
+    blocks = _blocks(inputs, query.shape[2], shape)
+    of_queries = _query_gradient_kernel(*constants)[blocks, shape.threads]
+    of_queries(g, output, *sums, *arguments, dq, delta, drelative)
+    blocks = _blocks(inputs, numbers[2] + key.shape[2], shape)
+    of_keys = _key_gradient_kernel(*constants)[blocks, shape.threads]
+    of_keys(g, *sums, delta, *arguments, dk, dv)
 
 
-def _kind(inputs: tuple[Array, ...], options: Any) -> tuple[Any, ...]:
+def _constants(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:
     """What kernels are made for."""
-    query, _, value, relative_scores = inputs
+    query, _, value, _ = inputs
     dims = round_up(query.shape[3]), round_up(value.shape[3], "value dim")
-    return *dims, kernel_dtype(query), bool(relative_scores.size), options.survivor != 1
-
-
-def _walk(pattern: Any, key: Array, rows: int) -> tuple[Walk | None, tuple[Any, ...]]:
-    """The walk of a pattern, and the pattern as a kernel takes it; without one, what none reads."""
-    if pattern is None:
-        nothing = constant(np.empty(0, np.int64), key)
-        return None, (0, 0, 0, nothing, nothing)
-    return pattern.walk, pattern.arguments(key, rows)
+    return *dims, *kind(inputs, options), None if pattern is None else pattern.walk
 
 
 def _blocks(inputs: tuple[Array, ...], rows: int, shape: Shape) -> tuple[int, int, int]:

@@ -87,23 +87,23 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     )
 
 
-def softmax(package: str = KERNELS) -> Operation:
+def softmax(package: str = KERNELS, **more: Any) -> Operation:
     """Fused softmax attention."""
     module = import_module(f"{package}.softmax")
     domain = Domain(SOFTMAX_VARIANTS, (TILE // 2, TILE))
-    return Operation("softmax", domain, softmax_apply(module), references.softmax)
+    return Operation("softmax", domain, softmax_apply(module, **more), references.softmax)
 
 
-def softmax_relative(package: str = KERNELS) -> Operation:
+def softmax_relative(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores."""
-    operation = softmax(package)
+    operation = softmax(package, **more)
     domain = Domain(SOFTMAX_RELATIVE_VARIANTS, operation.domain.tiles, extras=relative_scores)
     return replace(operation, name="softmax_relative", domain=domain)
 
 
-def softmax_dropped(package: str = KERNELS) -> Operation:
+def softmax_dropped(package: str = KERNELS, **more: Any) -> Operation:
     """The same with dropout as well."""
-    return dropped(softmax_relative(package), "softmax_dropped")
+    return dropped(softmax_relative(package, **more), "softmax_dropped")
 
 
 def dropped(operation: Operation, name: str) -> Operation:
@@ -118,11 +118,11 @@ def dropped(operation: Operation, name: str) -> Operation:
     return replace(operation, name=name, domain=domain, exempt=exempt)
 
 
-def softmax_apply(module: Any) -> Any:
+def softmax_apply(module: Any, **more: Any) -> Any:
     """Forward and backward of softmax attention as one pass over a problem."""
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), {**problem.options, "visible": problem.visible}
+        arrays, keywords = qkv(problem), {**problem.options, "visible": problem.visible, **more}
         keywords["relative_scores"] = problem.inputs.get("relative_scores")
         output, highest, inverse = results = module.forward(*arrays, **keywords)
         gradients = module.backward(problem.cotangents["output"], *arrays, *results, **keywords)
@@ -135,21 +135,21 @@ def softmax_apply(module: Any) -> Any:
     return apply
 
 
-def local(package: str = KERNELS) -> Operation:
+def local(package: str = KERNELS, **more: Any) -> Operation:
     """Softmax attention to a window of keys, and to landmarks."""
     module = import_module(f"{package}.local")
     return Operation(
         "local",
         Domain(LOCAL_VARIANTS, (TILE // 2, TILE)),
-        softmax_apply(module),
+        softmax_apply(module, **more),
         references.softmax,
         exempt=("ignores_the_order_of_keys",),
     )
 
 
-def local_dropped(package: str = KERNELS) -> Operation:
+def local_dropped(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores and dropout."""
-    operation = local(package)
+    operation = local(package, **more)
     variants = tuple(replace(variant, sizes={"k": 3}) for variant in LOCAL_VARIANTS[:2])
     domain = replace(operation.domain, variants=variants, extras=relative_scores)
     return dropped(replace(operation, domain=domain), "local_dropped")
@@ -494,6 +494,9 @@ def plain_of(operation: Callable[..., Operation]) -> Callable[..., Operation]:
     return lambda package=KERNELS: plain(operation(package, version="plain"))
 
 
+SOFTMAX_PLAIN = softmax_plain, softmax_dropped_plain, local_plain = [
+    plain_of(operation) for operation in (softmax, softmax_dropped, local)
+]
 LINEAR_PLAIN = bidirectional_plain, naive_plain, recurrent_plain, chunked_plain = [
     plain_of(operation) for operation in (bidirectional, naive, recurrent, chunked)
 ]
@@ -538,6 +541,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
     softmax_dropped(),
+    *(operation() for operation in SOFTMAX_PLAIN),
     bidirectional(),
     naive(),
     recurrent(),

@@ -29,6 +29,7 @@ from .operations import (
     fourier_causal_plain,
     fourier_plain_denominator,
     local,
+    local_plain,
     naive,
     naive_plain,
     narrowed,
@@ -41,6 +42,8 @@ from .operations import (
     relative_plain,
     softmax,
     softmax_dropped,
+    softmax_dropped_plain,
+    softmax_plain,
 )
 
 
@@ -49,6 +52,13 @@ def softmax_at_one_distance(package: str) -> Operation:
     operation = softmax_dropped(package)
     variants = tuple(each for each in operation.domain.variants if each.sizes["k"] == 0)
     return replace(operation, domain=replace(operation.domain, variants=variants))
+
+
+def softmax_of_large_scores(package: str) -> Operation:
+    """The plain kernels where exponentials overflow, but for a maximum."""
+    operation = softmax_plain(package)
+    variant = replace(operation.domain.variants[0], options={"scale": 1e4})
+    return replace(operation, domain=replace(operation.domain, variants=(variant,)))
 
 
 def only_one_distance(package: str) -> Operation:
@@ -101,14 +111,36 @@ MUTANTS = [
             "ds[r + c, x] *= kept * sums[c] - delta_i", "ds[r + c, x] *= sums[c] - delta_i"),
         distance_off_by_one=(
             """near = min(i, query.shape[2] - 1)
-                        column = _column(j - i - offset,""",
+                        r_ij = column(j - i - offset,""",
             """near = min(i, query.shape[2] - 1)
-                        column = _column(j - i - offset - 1,"""),
+                        r_ij = column(j - i - offset - 1,"""),
         gradient_of_an_end_not_scaled=("= scale * of_end  # (11)", "= of_end"),
     ),
     *bugs(softmax_at_one_distance, "softmax/fast.py",
         one_distance_as_two_ends=(
             "if distance <= -furthest or furthest == 0:", "if distance <= -furthest:"),
+    ),
+    *bugs(softmax_plain, "softmax/plain.py",
+        plain_delta_dropped=("ds = p * (product - delta_i)", "ds = p * product"),
+        plain_causal_mask_off_by_one=("j <= i + offset or", "j <= i + offset + 1 or"),
+        plain_scale_forgotten_in_dk=(
+            "+= scale * ds * query[n, h, i, e]", "+= ds * query[n, h, i, e]"),
+        plain_output_not_divided=("output[n, h, i, m] *= inverse_i", "output[n, h, i, m] *= 1"),
+    ),
+    *bugs(softmax_of_large_scores, "softmax/plain.py",
+        plain_maximum_forgotten=("h_i = max(h_i, s)", "h_i = real(0)"),
+        plain_maximum_is_the_last_score=("h_i = max(h_i, s)", "h_i = s"),
+    ),
+    *bugs(softmax_dropped_plain, "softmax/plain.py",
+        plain_another_mask_for_the_values=(
+            "m_ij = kept(seed, n, h, i, j,", "m_ij = kept(seed, n, h, j, i,"),
+        plain_dropped_from_the_sum_of_weights_too=(
+            '''                    d_i += p  # (1)
+                    p *= kept(seed, n, h, i, j, dropped, survivor)''',
+            '''                    p *= kept(seed, n, h, i, j, dropped, survivor)
+                    d_i += p'''),
+        plain_distance_mirrored=("_scores[n, h, i, r]", "_scores[n, h, i, -1 - r]"),
+        plain_gradient_of_distances_not_scaled=("r] += scale * ds", "r] += ds"),
     ),
     *bugs(bidirectional, "linear/fast.py",
         padded_keys_summed=(
@@ -308,6 +340,11 @@ MUTANTS = [
         gathered_landmarks_start_at_the_wrong_query=(
             "first, last = key if causal else -FAR, FAR",
             "first, last = key + 1 if causal else -FAR, FAR"),
+    ),
+    *bugs(local_plain, "local/__init__.py",
+        plain_query_misses_a_range_that_ends_there=(
+            "return since <= last and", "return since < last and"),
+        plain_keys_of_padding_are_seen=("if j >= last_key:", "if j > last_key:"),
     ),
     *bugs(delta_plain, "delta/plain.py",
         plain_residual_as_if_nothing_were_held=(

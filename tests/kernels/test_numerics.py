@@ -32,11 +32,16 @@ from .operations import (
     fourier,
     fourier_causal,
     linear,
+    local_dropped,
+    local_plain,
     ragged,
     relative,
     relative_causal,
     relative_naive,
     rotation,
+    softmax,
+    softmax_dropped,
+    softmax_dropped_plain,
 )
 
 ELU = Variant("float32", 40, 70, linear("elu", "clamp"))
@@ -112,6 +117,46 @@ def test_far_from_zero_with_nothing_to_see(operation: Operation, causal: bool, d
         arrays = {**result.gradients, "output": result.outputs["output"]}
         assert all(np.isfinite(x).all() for x in arrays.values())
         assert not any(arrays[name][0].any() for name in ("output", "query", "key", "value"))
+
+
+# -- Large scores ----------------------------------------------------------------------------------
+
+WINDOW = {"window": 9, "stride": 7, "num_global": 2, "global_queries": 3}
+DROPPED = {"dropout": 0.3, "seed": 7}
+LARGE_SCORES = {
+    "softmax": (softmax(), {}, {}),
+    "softmax_dropped_plain": (softmax_dropped_plain(), DROPPED, {"k": 3}),
+    "local_plain": (local_plain(), WINDOW, {}),
+    "softmax_dropped": (softmax_dropped(), DROPPED, {"k": 3}),
+    "local_dropped": (local_dropped(), WINDOW | DROPPED, {"k": 3}),
+}
+BY_NIGHT = "local_plain", "softmax_dropped", "local_dropped"  # more kernels of the same text
+
+
+@pytest.mark.parametrize(("shift", "spread"), [(0.0, 90.0), (88.0, 0.02)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.nightly] if x in BY_NIGHT else []) for x in LARGE_SCORES],
+)
+def test_large_scores(name: str, causal: bool, shift: float, spread: float, device: str) -> None:
+    """Up to 50,000, far apart or all alike: errors are no more than twice the naive ones.
+
+    A single row can be lucky, so these are root mean squares.
+    """
+    operation, options, sizes = LARGE_SCORES[name]
+    case = ragged(operation, Variant("float32", 40, 64, options, sizes), causal)
+    problem = replace(case, shift=shift, spread=spread).problem()
+    truth, naive = (operation.reference(problem, x).arrays() for x in (np.float64, np.float32))
+    for of, x in operation.on(device).run(problem).arrays().items():
+        error, allowed = (root_mean_square(difference(y, truth[of])) for y in (x, naive[of]))
+        allowed = 2 * allowed + 1e-6 * root_mean_square(truth[of])
+        assert error <= allowed, f"{of} is off by {error}, allowed {allowed}"
+
+
+def root_mean_square(x: Array) -> float:
+    """Over all numbers but infinities."""
+    return float(np.sqrt(np.mean(np.square(x), where=np.isfinite(x))))
 
 
 # -- Long sequences --------------------------------------------------------------------------------

@@ -36,6 +36,29 @@ def test_philox_gives_the_published_answers(line: str, monkeypatch: pytest.Monke
     assert dropout.philox(*counter, *key) == answer
 
 
+@pytest.mark.parametrize("version", ["fast", "plain"])
+def test_backward_finds_the_scores_of_the_forward(version: str, device: str) -> None:
+    """To the last bit: weights are exp(s - h), and the last bit of 50,000 is seven digits of them.
+
+    Each query is the key at its own place, and sees next to nothing of others: its weight is 1.
+    With an output of zeros for the backward, so that delta is 0, the gradients show it.
+    """
+    xp = array_library(device)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 2, 130, 5))
+    x *= np.sqrt(5e4 / np.square(x).sum(-1, keepdims=True))
+    of_first = np.zeros((2, 2, 130, 3))
+    of_first[..., 0] = 1
+    query, g, scores = (xp.asarray(y) for y in (x, of_first, 50 * rng.normal(size=(2, 2, 130, 7))))
+    options: dict[str, Any] = {"scale": 1.0, "relative_scores": scores, "version": version}
+    options |= {"dropout": 1e-16, "seed": 3}  # nothing is: these are kernels that others test, too
+    output, *sums = softmax.forward(query, query, g, **options)
+    dq, dk, dv, _ = softmax.backward(g, query, query, g, 0 * output, *sums, **options)
+    found = to_numpy({"output": output, "dv": dv, "dq": dq, "dk": dk})
+    for name, wanted in {"output": of_first, "dv": of_first, "dq": x, "dk": x}.items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-15, err_msg=name)
+
+
 SHAPE = (2, 2, 130, 72)  # N, H, Lq, Lk: ragged in tiles of any size
 NARROW = (np.float64, 5, 8)
 WIDE = [(np.float32, 40, 64), (np.float32, 256, 256), (np.float64, 256, 8)]
