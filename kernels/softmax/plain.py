@@ -208,7 +208,7 @@ def pattern_arguments(pattern: Any, key: Array, rows: int = 1) -> tuple[Any, ...
     if pattern is None:
         nothing = constant(np.empty(0, np.int64), key)
         return 0, 0, 0, nothing, nothing
-    return pattern.arguments(key, rows)  # type: ignore[no-any-return]
+    return pattern.arguments(key, rows)
 
 
 def _sees(pattern: Any) -> DeviceFunction:
