@@ -36,7 +36,7 @@ from minitransformer_kernels import microscope
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import Launch
 from minitransformer_kernels.visible import CAUSAL
-from tests.kernels.mutants import KERNELS, Mutant
+from tests.kernels.mutants import Mutant
 
 from . import THREADS, harness, report
 
@@ -194,7 +194,7 @@ def matmul(module: ModuleType, rng: np.random.Generator, shape: Shape, version: 
     return {"product": partial(module.matmul, a, b, precise=True, version=version)}
 
 
-ALL = {
+ROOMS = {
     "softmax": attention("softmax"),
     "linear, all pairs": by_algorithm("linear", "naive"),
     "linear": by_algorithm("linear", "linear"),
@@ -209,8 +209,6 @@ ALL = {
     "layer norm": Room("layers/layer_norm", "layers.layer_norm", layer_norm),
     "matrix product": Room("layers/matmul", "layers.matmul", matmul, ("tiled",)),
 }
-# Those that have kernels to compare.
-ROOMS = {name: room for name, room in ALL.items() if (KERNELS / room.folder / "plain.py").exists()}
 
 
 # What is measured ---------------------------------------------------------------------------------
