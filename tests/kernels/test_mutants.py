@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     *bugs(softmax_plain, "softmax/plain.py",
         plain_delta_dropped=("ds = p * (product - delta_i)", "ds = p * product"),
-        plain_causal_mask_off_by_one=("j <= i + offset or", "j <= i + offset + 1 or"),
+        plain_query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
         plain_scale_forgotten_in_dk=(
             "+= scale * ds * query[n, h, i, e]", "+= ds * query[n, h, i, e]"),
         plain_output_not_divided=("output[n, h, i, m] *= inverse_i", "output[n, h, i, m] *= 1"),
