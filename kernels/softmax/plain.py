@@ -36,30 +36,37 @@ def column(distance, furthest):  # type: ignore[no-untyped-def]
 
 @cache
 def _score(real: Any, biased: bool) -> DeviceFunction:
+    """s_ij. Backward must find these very bits again: exp(s - h) is off by what s is off by."""
+
     @cuda.jit(device=True)
     def score(query, key, relative_scores, n, h, i, j, offset, scale):  # type: ignore[no-untyped-def]
-        """s_ij (10). Backward must find these very bits: exp(s - h) is off by what s is off by."""
         s = real(0)
         for e in range(query.shape[3]):
             s += scale * query[n, h, i, e] * key[n, h, j, e]
-        if biased:
-            r = column(j - i - offset, relative_scores.shape[3] // 2)
-            s += scale * relative_scores[n, h, i, r]
         return s
 
-    return score
+    @cuda.jit(device=True)
+    def biased_score(query, key, relative_scores, n, h, i, j, offset, scale):  # type: ignore[no-untyped-def]
+        s = score(query, key, relative_scores, n, h, i, j, offset, scale)
+        r = column(j - i - offset, relative_scores.shape[3] // 2)
+        return s + scale * relative_scores[n, h, i, r]  # (10)
+
+    return biased_score if biased else score
 
 
 @cache
 def _kept(real: Any, dropping: bool) -> DeviceFunction:
+    """m_ij."""
+
     @cuda.jit(device=True)
     def kept(seed, n, h, i, j, dropped, survivor):  # type: ignore[no-untyped-def]
-        """m_ij of (12)."""
-        if dropping and random_word(seed, n, h, i, j) < dropped:
-            return real(0)
-        return survivor
+        return survivor if random_word(seed, n, h, i, j) >= dropped else real(0)  # (12)
 
-    return kept
+    @cuda.jit(device=True)
+    def all_kept(seed, n, h, i, j, dropped, survivor):  # type: ignore[no-untyped-def]
+        return real(1)
+
+    return kept if dropping else all_kept
 
 
 @cache
