@@ -188,7 +188,7 @@ MUTANTS = [
 ]  # fmt: skip
 QUICK_MUTANTS = [
     mutant("first_column_left_out", "matmul/plain", "range(a.shape[1])", "range(1, a.shape[1])"),
-    mutant("first_block_alone", "matmul/plain", "cuda.blockIdx.x * cuda.blockDim.x + ", ""),
+    mutant("every_other_row_twice", "matmul/plain", "a[i, k]", "a[i - i % 2, k]"),
     mutant("b_transposed", "matmul/tiled", "b_tile[k, x]", "b_tile[x, k]"),
     mutant("last_column_left_out", "matmul/tiled", "start + x < a.shape[1]:",
            "start + x < a.shape[1] - 1:"),
