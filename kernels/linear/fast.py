@@ -33,36 +33,26 @@ from ..arrays import (
     contiguous,
     enough_blocks,
     kernel_dtype,
-    round_up,
 )
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import guard as get_guard
+from ..tiles import (
+    GROUPS,
+    OWN,
+    PITCH,
+    THREADS,
+    TILE,
+    block_count,
+    load,
+    load_transposed,
+    loader,
+    tile_count,
+    wide_tile,
+)
 
-TILE = 32  # rows and columns of a tile; the threads of a warp
-PITCH = TILE + 1  # of a transposed tile: writing down its columns meets no bank twice
-OWN = 4  # rows of a tile that a thread owns
-GROUPS = TILE // OWN
-THREADS = TILE, GROUPS
 ENOUGH_BLOCKS = 128  # to keep all cores of a CPU busy, with some to spare
 FEWEST_ROWS = 512  # of a sequence, that are worth a block of their own in (8)
-WIDE = 2048  # numbers of tiles side by side that are used at a time: compilers unroll that much
-
-
-def wide_tile(width: int) -> tuple[int, int]:
-    """Rows and columns of what is used at a time of `width` tiles side by side."""
-    columns = width * TILE
-    return min(TILE, WIDE // columns), columns
-
-
-def block_count(count: int, size: int = TILE) -> int:
-    """How many blocks share out `count` things; one even for none, as a launch needs a block."""
-    return max(1, ceil_div(count, size))
-
-
-def tile_count(size: int) -> int:
-    """The tiles side by side of which a kernel keeps the sums."""
-    return ceil_div(round_up(size), TILE)
 
 
 @cache
@@ -97,13 +87,8 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
             for r in range(OWN):
                 a_own[r] = real(0)
             for e in range(0, E, TILE):
-                for t in range(y, TILE, GROUPS):
-                    q_tile[t, x] = real(0)
-                    if first + t < last_query and e + x < E:
-                        q_tile[t, x] = q[n, h, first + t, e + x]
-                    k_tile[x, t] = real(0)
-                    if start + t < last_key and e + x < E:
-                        k_tile[x, t] = k[n, h, start + t, e + x]
+                load(q_tile, q, n, h, first, last_query, e)
+                load_transposed(k_tile, k, n, h, start, last_key, e)
                 cuda.syncthreads()
                 for s in range(TILE):
                     for r in range(OWN):
@@ -116,11 +101,7 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 a_tile[y * OWN + r, x] = a_own[r]
                 d_own[r] += a_own[r]  # (2)
             for s in range(0, TILE, rows):
-                for t in range(y, rows, GROUPS):
-                    for m in range(x, columns, TILE):
-                        v_tile[t, m] = real(0)
-                        if start + s + t < last_key and m < M:
-                            v_tile[t, m] = v[n, h, start + s + t, m]
+                load(v_tile, v, n, h, start + s, last_key, 0)
                 cuda.syncthreads()
                 for m in range(width):
                     for t in range(rows):
@@ -415,7 +396,7 @@ def forward(
 def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> Kernel:
     """Equation (9): phi of `rows_map` goes to the rows A, phi' of `result_map` to the result y."""
     rows, columns = wide_tile(width)
-    phi = get_feature_map(rows_map, real).value
+    load_features = loader(get_feature_map(rows_map, real).value)
     slope = get_feature_map(result_map, real).derivative
 
     @cuda.jit(fastmath=True)
@@ -435,14 +416,9 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
                 y_own[m, r] = real(0)
 
         for d in range(0, A.shape[3], TILE):
-            for t in range(y, TILE, GROUPS):
-                a_tile[t, x] = real(0)
-                if first + t < end and d + x < A.shape[3]:
-                    a_tile[t, x] = phi(A[n, h, first + t, d + x])
+            load_features(a_tile, A, n, h, first, end, d)
             for s in range(0, TILE, rows):
-                for t in range(y, rows, GROUPS):
-                    for m in range(x, columns, TILE):
-                        x_tile[t, m] = X[n, h, d + s + t, m]
+                load(x_tile, X, n, h, d + s, X.shape[2], 0)
                 cuda.syncthreads()
                 for m in range(width):
                     for t in range(rows):

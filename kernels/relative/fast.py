@@ -24,15 +24,15 @@ from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import eps_or_default
 from ..guards import guard as get_guard
-from ..linear.fast import (
-    ENOUGH_BLOCKS,
-    FEWEST_ROWS,
+from ..linear.fast import ENOUGH_BLOCKS, FEWEST_ROWS
+from ..tiles import (
     GROUPS,
     OWN,
     PITCH,
     THREADS,
     TILE,
     block_count,
+    load,
     tile_count,
     wide_tile,
 )
@@ -461,7 +461,7 @@ def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
 
     @cuda.jit(fastmath=True)
     def query_gradient(dB, embedding, query, queries, dq):  # type: ignore[no-untyped-def]
-        """To dq (N, H, Lq, E) is added; dB is (N, H, Lq, R), embedding (H, R, E)."""
+        """To dq (N, H, Lq, E) is added; dB is (N, H, Lq, R), embedding (1, H, R, E)."""
         b_tile = cuda.shared.array((TILE, TILE), real)
         e_tile = cuda.shared.array((rows, columns), real)
         u_own = cuda.local.array((width, OWN), real)
@@ -470,23 +470,16 @@ def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         b, row, last = queries[n, 0], queries[n, 1], queries[n, 2]
         first = cuda.blockIdx.x * TILE
-        R, E = embedding.shape[1], embedding.shape[2]
+        R, E = embedding.shape[2], embedding.shape[3]
 
         for m in range(width):
             for r in range(OWN):
                 u_own[m, r] = real(0)
 
         for c in range(0, R, TILE):
-            for t in range(y, TILE, GROUPS):
-                b_tile[t, x] = real(0)
-                if first + t < last and c + x < R:
-                    b_tile[t, x] = dB[b, h, row + first + t, c + x]
+            load(b_tile, dB, b, h, row + first, row + last, c)
             for s in range(0, TILE, rows):
-                for t in range(y, rows, GROUPS):
-                    for m in range(x, columns, TILE):
-                        e_tile[t, m] = real(0)
-                        if c + s + t < R and m < E:
-                            e_tile[t, m] = embedding[h, c + s + t, m]
+                load(e_tile, embedding, 0, h, c + s, R, 0)
                 cuda.syncthreads()
                 for m in range(width):
                     for t in range(min(rows, R - c - s)):
@@ -508,7 +501,7 @@ def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
 def query_gradient(dB: Array, setting: Setting, query: Array, query_map: str, dq: Array) -> None:
     """Adds the du of (12) to the other gradient of the query."""
     kernel = _query_gradient_kernel(tile_count(query.shape[3]), kernel_dtype(dB), query_map)
-    kernel[_grid(setting), THREADS](dB, setting.embedding, query, setting.queries, dq)
+    kernel[_grid(setting), THREADS](dB, setting.embedding[None], query, setting.queries, dq)
 
 
 @cache
@@ -620,11 +613,7 @@ def _value_gradient_kernel(width: int, real: Any) -> Kernel:
                     weight = F[b, h, row + i, _between(distance - low, 0, R - 1)]  # (2)
                 f_tile[t, x] = weight
             for s in range(0, TILE, rows):
-                for t in range(y, rows, GROUPS):
-                    for m in range(x, columns, TILE):
-                        g_tile[t, m] = real(0)
-                        if start + s + t < last and m < M:
-                            g_tile[t, m] = gn[b, h, row + start + s + t, m]
+                load(g_tile, gn, b, h, row + start + s, row + last, 0)
                 cuda.syncthreads()
                 for m in range(width):
                     for t in range(rows):

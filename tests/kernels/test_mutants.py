@@ -429,9 +429,9 @@ def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
 
 
 UNGUARDED = [
-    *bugs(naive, "linear/fast.py",
+    *bugs(naive, "tiles.py",
         values_read_beyond_their_width=(
-            "if start + s + t < last_key and m < M:", "if start + s + t < last_key:"),
+            "if first + t < last and column + c < rows.shape[3]:", "if first + t < last:"),
     ),
     *bugs(local, "softmax/fast.py",
         values_of_landmarks_read_beyond_their_width=(
