@@ -29,7 +29,6 @@ def complex_numbers(*shape: int) -> Any:
 
 
 @launched(3, 4, doubles(12), doubles(12), 7, 2)
-@cuda.jit
 def names_of_the_emitted_code(u, stack, block, grid_x):
     """Arguments and variables with names that the compiler would like for itself."""
     kernel = cuda.shared.array(4, float64)
@@ -43,7 +42,6 @@ def names_of_the_emitted_code(u, stack, block, grid_x):
 
 
 @launched(2, 4, doubles(8), doubles(8), 3)
-@cuda.jit
 def names_of_slots_and_masks(x, out, n):
     """Variables named as the compiler names threads, masks, slots and second definitions."""
     t = cuda.threadIdx.x
@@ -104,7 +102,6 @@ launched(2, 3, doubles(6))(constants_of_odd_types())
 
 
 @launched(1, 4, doubles(4), doubles(4))
-@cuda.jit
 def stack(x, out):
     """A kernel that has the name of a function of the runtime."""
     tile = cuda.shared.array(4, float64)
@@ -146,7 +143,6 @@ launched(2, 3, doubles(6))(device_functions_with_equal_names())
 
 
 @launched(2, 4, doubles(4), doubles(8))
-@cuda.jit
 def loop_variable_with_a_varying_life(x, out):
     """The variable of a uniform loop differs between threads elsewhere."""
     i = cuda.grid(1)
@@ -165,7 +161,6 @@ def loop_variable_with_a_varying_life(x, out):
 
 
 @launched(1, 4, doubles(20), 9)
-@cuda.jit
 def loop_variable_after_its_loop(out, n):
     """Threads that share out a loop keep the last index that was theirs."""
     t = cuda.threadIdx.x
@@ -179,7 +174,6 @@ def loop_variable_after_its_loop(out, n):
 
 
 @launched(1, 4, doubles(20), 12)
-@cuda.jit
 def bounds_that_change(out, n):
     """The bounds of a loop are what they were when it began."""
     base = 0
@@ -195,7 +189,6 @@ def bounds_that_change(out, n):
 
 
 @launched(2, 3, complex_numbers(6), doubles(6))
-@cuda.jit
 def parts_of_complex_numbers(z, out):
     """An attribute of an element differs as the element does."""
     i = cuda.grid(1)
@@ -206,7 +199,6 @@ def parts_of_complex_numbers(z, out):
 
 
 @launched(2, 4, doubles(2, 3), doubles(2), doubles(2))
-@cuda.jit
 def written_through_a_view(out, found, other):
     """What was stored through a view is read by the array's name. Every thread stores the same."""
     b = cuda.blockIdx.x
@@ -235,7 +227,6 @@ def get(array: Any, i: Any) -> Any:
 
 @launched(3, 2, doubles(3), doubles(3, 2), doubles(6), doubles(3))
 @launched(3, 1, doubles(3), doubles(3, 2), doubles(3), doubles(3))
-@cuda.jit
 def memory_in_device_functions(x, y, out, z):
     """Device functions read and write arrays. Every thread stores the same."""
     tile = cuda.shared.array(2, float64)
@@ -255,7 +246,6 @@ def memory_in_device_functions(x, y, out, z):
 
 
 @launched(1, 4, integers(3, 4, dtype=np.int8), doubles(9), doubles(4), integers(3, 4))
-@cuda.jit
 def tests_with_side_effects(x, y, out, count):
     """A condition is evaluated once, even with two loops under it, and with nothing under it."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -281,7 +271,6 @@ def tests_with_side_effects(x, y, out, count):
 
 
 @launched(2, 4, doubles(5), doubles(8), integers(4, 2))
-@cuda.jit
 def uniform_jumps_under_a_mask(x, out, lengths):
     """A loop that all threads leave alike, under a condition that they decide differently."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -312,7 +301,6 @@ def uniform_jumps_under_a_mask(x, out, lengths):
 
 
 @launched(3, 4, integers(4, 2), doubles(12))
-@cuda.jit
 def guarded_bounds(lengths, out):
     """No bound is read where no thread would read it: there are more blocks than lengths."""
     b, t = cuda.blockIdx.x, cuda.threadIdx.x
@@ -329,7 +317,6 @@ def guarded_bounds(lengths, out):
 
 
 @launched(1, 4, doubles(4, 4), doubles(4))
-@cuda.jit
 def count_along_a_row(x, out):
     """Threads walk rows of their own, and count alike: the count may decide about a barrier."""
     tile = cuda.shared.array(4, float64)
@@ -344,7 +331,6 @@ def count_along_a_row(x, out):
 
 
 @launched(2, 4, doubles(8), doubles(8), 4)
-@cuda.jit
 def index_of_an_earlier_turn(x, out, n):
     """An index keeps the value that it got in one turn of the loop, though all threads see it."""
     t, total = cuda.threadIdx.x, 0.0
@@ -361,7 +347,6 @@ def index_of_an_earlier_turn(x, out, n):
 
 
 @launched(1, 4, doubles(4), doubles(4), -2)
-@cuda.jit
 def indices_from_the_end(x, out, shift):
     """Numba takes a negative index from the end, on CUDA as in Python."""
     tile = cuda.shared.array((2, 4), float64)
@@ -399,7 +384,6 @@ def narrow_indices(large, small, x, out):
 
 
 @launched(2, 4, doubles(2, 4), doubles(8), True)
-@cuda.jit
 def arguments_that_change(x, out, flag):
     """An argument that differs between threads after a while, and one that has a view."""
     row = x[cuda.blockIdx.x]
@@ -411,7 +395,6 @@ def arguments_that_change(x, out, flag):
 
 
 @launched(1, (4, 3), doubles(4), zeros(3, 4), 4)
-@cuda.jit
 def counts_in_rows(x, out, n):
     """Uniform values updated in loops that rows of threads walk one after the other."""
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -430,7 +413,6 @@ def counts_in_rows(x, out, n):
 
 
 @launched(2, 3, counts(6), 2**40)
-@cuda.jit
 def a_name_of_two_dtypes(out, large):
     """A name holds a float for a while, and then a large integer, exactly."""
     t = cuda.threadIdx.x
@@ -450,7 +432,6 @@ def put_in_row(array: Any, i: Any, value: Any) -> None:
 
 
 @launched(2, 2, doubles(2, 3), doubles(2), doubles(2), doubles(4))
-@cuda.jit
 def views_in_device_functions(x, y, z, out):
     """A device function writes through a view, and to an array chosen by a condition."""
     b = cuda.blockIdx.x
@@ -462,7 +443,6 @@ def views_in_device_functions(x, y, z, out):
 
 
 @launched(1, 4, doubles(24), 9)
-@cuda.jit
 def starts_from_another_turn(out, n):
     """The start of a shared-out loop is older than the variables that it was made from."""
     t = cuda.threadIdx.x
@@ -478,7 +458,6 @@ def starts_from_another_turn(out, n):
 
 
 @launched(1, 4, doubles(4), 7)
-@cuda.jit
 def bounds_from_the_shape_of_an_output(out, n):
     """The shape of an array is uniform, though the kernel writes to the array."""
     tile = cuda.shared.array((4, 2), float64)
@@ -491,7 +470,6 @@ def bounds_from_the_shape_of_an_output(out, n):
 
 
 @launched(1, 4, doubles(40), integers(20, 16), doubles(4, 5), doubles(4), 16)
-@cuda.jit
 def tiles_through_a_table(x, table, y, out, n):
     """Tiles whose elements are found by way of other memory, a register, or a view."""
     tile = cuda.shared.array(4, float64)
@@ -517,7 +495,6 @@ def tiles_through_a_table(x, table, y, out, n):
 
 
 @launched(3, 6, doubles(18), doubles(18), 11)
-@cuda.jit
 def masks_within_masks(x, out, n):
     """The mask of a branch, made from that of the threads that are left."""
     i = cuda.grid(1)
@@ -534,7 +511,6 @@ def masks_within_masks(x, out, n):
 
 
 @launched(3, 4, doubles(12), counts(12), 9)
-@cuda.jit
 def trips_of_those_that_are_left(out, lanes, n):
     """Shared-out work after a return, and a warp operation behind it."""
     i = cuda.grid(1)
@@ -546,7 +522,6 @@ def trips_of_those_that_are_left(out, lanes, n):
 
 
 @launched(1, 6, counts(6))
-@cuda.jit
 def tuples_in_tuples(out):
     """A name in a tuple in a tuple is assigned, and by some threads only."""
     t = cuda.threadIdx.x
@@ -559,7 +534,6 @@ def tuples_in_tuples(out):
 
 @launched(1, (4, 3), counts(12), 1)
 @launched(2, (4, 3), counts(24), 0)
-@cuda.jit
 def rows_of_a_warp(out, skip):
     """The rows of a block are one warp: none leaves the turn before all have been counted."""
     t = cuda.threadIdx.x + 4 * cuda.threadIdx.y
@@ -638,7 +612,6 @@ def ticket(counts_of: Any, i: Any, more: Any = 1) -> Any:
 
 
 @launched(2, 5, counts(10), counts(40), counts(10))
-@cuda.jit
 def what_comes_first(tickets, out, order):
     """Effects in indices, targets, operands and chains of comparisons, from left to right."""
     i = cuda.grid(1)
@@ -654,7 +627,6 @@ def what_comes_first(tickets, out, order):
 
 
 @launched(2, 5, counts(10))
-@cuda.jit
 def breaks_in_an_else(out):
     """A `break` in the `else` of an inner loop ends the outer one, and skips its `else`."""
     i = cuda.grid(1)
@@ -673,7 +645,6 @@ def breaks_in_an_else(out):
 
 
 @launched(2, 4, counts(8))
-@cuda.jit
 def what_the_others_did_meanwhile(out):
     """Threads take turns at a condition, and keep what they had from one turn to the next."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -690,7 +661,6 @@ def what_the_others_did_meanwhile(out):
 
 @launched(2, 4, counts(8), 5)
 @launched(2, 4, counts(8), 0)
-@cuda.jit
 def a_loop_without_end_for_nobody(out, n):
     """All who come to this loop leave it; if nobody comes, nobody would."""
     i = cuda.grid(1)
@@ -702,7 +672,6 @@ def a_loop_without_end_for_nobody(out, n):
 
 
 @launched(2, 70, counts(140), counts(1), 40.5)
-@cuda.jit
 def guards_that_are_no_end(out, count, limit):
     """A fraction is no number of threads, and an effect happens for each of them."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -713,7 +682,6 @@ def guards_that_are_no_end(out, count, limit):
 
 
 @launched(2, 37, counts(74))
-@cuda.jit
 def matches_by_bits(out):
     """NaN matches itself, and 0.0 does not match -0.0."""
     t = cuda.threadIdx.x
@@ -729,7 +697,6 @@ def matches_by_bits(out):
 
 
 @launched(2, 4, counts(2, 4), counts(8))
-@cuda.jit
 def views_in_calls(out, found):
     """What a device function reads from a view may change. Every thread stores the same."""
     b = cuda.blockIdx.x

@@ -36,7 +36,6 @@ launched = CASES.launched
 
 @launched((2, 2), (8, 2), floats(11, 13), zeros(13, 11))
 @launched((2, 2), (8, 3), transposed(floats(13, 11)), zeros(13, 11))
-@cuda.jit
 def transpose_by_rows_of_a_tile(x, out):
     """A thread moves several rows of an 8 x 8 tile, some of them past the edge."""
     tile = cuda.shared.array((8, 8), float32)
@@ -53,7 +52,6 @@ def transpose_by_rows_of_a_tile(x, out):
 
 @launched((2, 3), (8, 6), floats(14, 15), zeros(14, 15))
 @launched((3, 5), (5, 3), floats(14, 15), zeros(14, 15))
-@cuda.jit
 def five_point_stencil(x, out):
     """A tile with a halo that the threads load together, walking it as one long row."""
     tile = cuda.shared.array((10, 12), float32)
@@ -73,7 +71,6 @@ def five_point_stencil(x, out):
 
 
 @launched((2, 2), (5, 4), integers(2, 9, 7, dtype=np.uint8), zeros(9, 7, dtype=np.uint8))
-@cuda.jit
 def game_of_life(world, after):
     """Neighbours on a torus."""
     i, j = cuda.grid(2)
@@ -88,7 +85,6 @@ def game_of_life(world, after):
 
 
 @launched((3, 2), (7, 5), counts(9, 16), 50)
-@cuda.jit
 def mandelbrot(out, limit):
     """Each pixel has a loop of its own length."""
     for i in range(cuda.grid(2)[1], out.shape[0], cuda.gridsize(2)[1]):
@@ -105,7 +101,6 @@ def mandelbrot(out, limit):
 
 
 @launched(2, 20, floats(40), floats(40))
-@cuda.jit
 def filter_with_constants(x, out):
     """A convolution whose weights are a table in constant memory."""
     weights = cuda.const.array_like(WEIGHTS)
@@ -125,7 +120,6 @@ WEIGHTS = np.array([0.25, 0.5, 1.0, -0.5, 0.125], np.float32)
 
 @launched(1, 8, integers(50, 16), counts(16))
 @launched(3, 16, integers(50, 96), counts(96))
-@cuda.jit
 def blelloch_scan(x, out):
     """Exclusive scan of twice as many numbers as threads: up the tree, and down again."""
     tree = cuda.shared.array(32, int64)
@@ -158,7 +152,6 @@ def blelloch_scan(x, out):
 
 @launched(2, 16, integers(100, 32), counts(32))
 @launched(1, 64, integers(100, 64), counts(64))
-@cuda.jit
 def bitonic_sort(x, out):
     """A barrier in a `while` in a `while`; partners swap through a tuple."""
     tile = cuda.shared.array(64, int64)
@@ -181,7 +174,6 @@ def bitonic_sort(x, out):
 
 
 @launched(1, 33, integers(100, 33), counts(33))
-@cuda.jit
 def odd_even_sort(x, out):
     """Neighbours swap until a whole round finds nothing to swap."""
     tile = cuda.shared.array(33, int64)
@@ -201,7 +193,6 @@ def odd_even_sort(x, out):
 
 
 @launched(3, 20, integers(100, 50), counts(3, 3))
-@cuda.jit
 def counted_at_barriers(x, out):
     """Barriers that count, and that ask whether all or any agree."""
     i = cuda.grid(1)
@@ -217,7 +208,6 @@ def counted_at_barriers(x, out):
 
 
 @launched(2, 33, floats(16), doubles(66), counts(66))
-@cuda.jit
 def binary_search(sorted_values, wanted, found):
     """A `while` with bounds of each thread's own, left by `return`."""
     values = cuda.local.array(16, float32)
@@ -250,7 +240,6 @@ def attraction(at: Any, other: Any, softening: Any = 0.25) -> Any:
 
 
 @launched(3, 8, doubles(20, 3), doubles(20, 2))
-@cuda.jit
 def n_body(bodies, forces):
     """All pairs, through tiles; the last tile is not full, and views are passed on."""
     tile = cuda.shared.array((8, 3), float64)
@@ -271,7 +260,6 @@ def n_body(bodies, forces):
 
 
 @launched(3, 16, integers(64, 40, 2), integers(64, 5, 2), counts(40), counts(5, 3))
-@cuda.jit
 def k_means_step(points, centres, nearest, sums):
     """The nearest centre of each point, and the sums for the next centres."""
     mine = cuda.shared.array((5, 3), int64)
@@ -296,7 +284,6 @@ def k_means_step(points, centres, nearest, sums):
 
 @launched(2, 7, lambda rng: np.array([0, 3, 3, 9, 10, 24, 24, 31]), integers(12, 31), doubles(31),
           doubles(12), doubles(7))  # fmt: skip
-@cuda.jit
 def sparse_matrix_with_a_thread_per_row(starts, columns, data, x, y):
     """CSR: rows of any length, some empty."""
     row = cuda.grid(1)
@@ -308,7 +295,6 @@ def sparse_matrix_with_a_thread_per_row(starts, columns, data, x, y):
 
 
 @launched(3, 16, doubles(77), doubles(77), doubles(1))
-@cuda.jit
 def dot_product(x, y, out):
     """Grid stride, tree, and a float atomic across blocks."""
     partial = cuda.shared.array(16, float64)
@@ -329,7 +315,6 @@ def dot_product(x, y, out):
 
 
 @launched(2, 12, doubles(24), counts(2), 1e-3)
-@cuda.jit
 def jacobi(x, rounds, tolerance):
     """Relax a rod until nothing moves: a barrier in a `while` that a flag in shared memory ends."""
     tile = cuda.shared.array(14, float64)
@@ -376,7 +361,6 @@ def particles(count: int) -> Maker:
 
 
 @launched(3, 7, particles(20), doubles(20), 0.5)
-@cuda.jit
 def moving_particles(particles, energy, step):
     """Fields of records, by attribute and by name, read and written."""
     i = cuda.grid(1)
@@ -392,7 +376,6 @@ def moving_particles(particles, energy, step):
 
 @launched(2, 9, with_steps(2, floats(40)), with_steps(-1, floats(20)), with_steps(2, zeros(40)))
 @launched(2, 9, read_only(floats(20)), read_only(with_steps(3, floats(60))), zeros(20))
-@cuda.jit
 def strided_and_read_only(x, y, out):
     """Views with steps, backwards ones, and arrays that nobody may write to."""
     i = cuda.grid(1)
@@ -402,7 +385,6 @@ def strided_and_read_only(x, y, out):
 
 @launched((2, 1), (4, 5), transposed(floats(6, 8)), read_only(transposed(floats(5, 6))),
           transposed(zeros(5, 8)))  # fmt: skip
-@cuda.jit
 def product_of_transposed(a, b, c):
     """Matrices in Fortran order, and slices of them."""
     i, j = cuda.grid(2)
@@ -415,7 +397,6 @@ def product_of_transposed(a, b, c):
 
 @launched(3, 10, doubles(30), integers(7, 30), doubles(30), shared_bytes=120)
 @launched(5, 6, doubles(30), integers(7, 30), doubles(30), shared_bytes=200)
-@cuda.jit
 def two_views_of_dynamic_shared_memory(x, keys, out):
     """Floats in front, and int32 behind them, in the bytes that the launch asks for."""
     values = cuda.shared.array(0, float64)
@@ -430,7 +411,6 @@ def two_views_of_dynamic_shared_memory(x, keys, out):
 
 
 @launched(3, 11, unsigned(50, 33), unsigned(1 << 31, 7), ints(4), floats(4), doubles(2, 2))
-@cuda.jit
 def every_atomic(x, words, numbers, reals, table):
     """Each atomic whose result does not depend on the order, on memory of every dtype."""
     shared = cuda.shared.array(2, uint32)
@@ -464,7 +444,6 @@ def every_atomic(x, words, numbers, reals, table):
 
 
 @launched(4, 8, integers(9, 32), counts(1), counts(32))
-@cuda.jit
 def tickets(x, counter, order):
     """Threads draw numbers; who gets which is not told, but that each is given once."""
     ticket = cuda.atomic.add(counter, 0, 1)
@@ -473,7 +452,6 @@ def tickets(x, counter, order):
 
 @launched(2, 9, unsigned(1 << 31, 18), integers(1 << 40, 18), counts(18, 9), doubles(18),
           zeros(18))  # fmt: skip
-@cuda.jit
 def bits_of_every_width(words, longs, out, reals, narrow):
     """Counting, reversing and finding bits depends on how wide a number is."""
     i = cuda.grid(1)
@@ -522,7 +500,6 @@ def total_of(values: Any, start: Any = 0) -> Any:
 
 
 @launched(2, 13, integers(50, 26), counts(26, 3))
-@cuda.jit
 def functions_with_barriers(x, out):
     """Called in loops and expressions, by position and by name."""
     tile = cuda.shared.array(13, int64)
@@ -540,7 +517,6 @@ def functions_with_barriers(x, out):
 
 
 @launched(2, 10, integers(30, 20), counts(20), 12)
-@cuda.jit
 def jumps(x, out, n):
     """`return` from loops, `else` of loops, chained assignments, tuples of tuples."""
     i = cuda.grid(1)
@@ -570,7 +546,6 @@ def jumps(x, out, n):
 
 
 @launched(2, 8, doubles(16), counts(1))
-@cuda.jit
 def barrier_under_run_time_conditions(x, chosen):
     """All threads decide alike, which only running shows: by shared memory, and by a table."""
     tile = cuda.shared.array(8, float64)
@@ -599,7 +574,6 @@ def barrier_under_run_time_conditions(x, chosen):
 
 
 @launched((2, 2, 2), (4, 3, 2), integers(9, 192), counts(8), counts(192))
-@cuda.jit
 def blocks_of_three_dimensions(x, sums, out):
     """A linear thread and block number, a scan through shared memory."""
     tile = cuda.shared.array(24, int64)

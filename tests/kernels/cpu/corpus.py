@@ -23,7 +23,6 @@ launched = CASES.launched
 
 @launched(4, 33, floats(100), zeros(100))
 @launched(13, (7, 1), floats(90), zeros(90))
-@cuda.jit
 def relu_with_early_return(x, out):
     """Threads past the end leave at the top."""
     i = cuda.grid(1)
@@ -46,7 +45,6 @@ def saxpy_with_grid_stride(x, y, out, a):
 
 @launched((3, 2), (3, 5), floats(9, 8), zeros(9, 8))
 @launched((1, 8), (1, 32), floats(1, 200), zeros(1, 200))
-@cuda.jit
 def scale_2d(x, out):
     """A two-dimensional grid with a guard."""
     i, j = cuda.grid(2)
@@ -56,7 +54,6 @@ def scale_2d(x, out):
 
 @launched((2, 2, 3), (3, 2, 2), counts(5, 4, 6))
 @launched((1, 2, 2), (33, 2, 2), counts(40, 3, 3))
-@cuda.jit
 def places_3d(out):
     """Every index of a three-dimensional launch."""
     x, y, z = cuda.grid(3)
@@ -70,7 +67,6 @@ def places_3d(out):
 
 
 @launched(3, 16, integers(50, 40), counts(40))
-@cuda.jit
 def collatz(start, steps):
     """A loop that every thread leaves at a time of its own."""
     i = cuda.grid(1)
@@ -84,7 +80,6 @@ def collatz(start, steps):
 
 
 @launched(2, 16, counts(32), 2147483647)
-@cuda.jit
 def int32_wraps(out, large):
     """A cast to int32 keeps the lowest 32 bits, also across a barrier."""
     t = cuda.threadIdx.x
@@ -96,7 +91,6 @@ def int32_wraps(out, large):
 
 
 @launched(2, 8, floats(16), zeros(16), np.float32(1e8))
-@cuda.jit
 def float32_stays_float32(x, out, large):
     """Adding and taking away a large number loses digits in float32, and would not in float64."""
     i = cuda.grid(1)
@@ -108,7 +102,6 @@ def float32_stays_float32(x, out, large):
 
 
 @launched(2, 5, floats(10), doubles(10), integers(9, 10, dtype=np.int32), doubles(10))
-@cuda.jit
 def mixed_dtypes(x, y, n, out):
     """Conditional expressions, comparisons in a chain, `not`, and dtypes that meet."""
     i = cuda.grid(1)
@@ -120,7 +113,6 @@ def mixed_dtypes(x, y, n, out):
 
 
 @launched(2, 6, floats(12), floats(12))
-@cuda.jit
 def annotated_assignments(x: Any, out: Any) -> None:
     """Annotations and docstrings mean nothing."""
     i: int = cuda.grid(1)
@@ -133,7 +125,6 @@ def annotated_assignments(x: Any, out: Any) -> None:
 
 
 @launched(1, 8, doubles(8), doubles(8))
-@cuda.jit
 def mathematics(x, out):
     """Functions of `math`."""
     i = cuda.grid(1)
@@ -150,7 +141,6 @@ def mathematics(x, out):
 
 
 @launched((3, 2), (3, 5), floats(9, 7), floats(7, 8), zeros(9, 8))
-@cuda.jit
 def naive_matmul(a, b, c):
     """One thread an element."""
     row, column = cuda.grid(2)
@@ -220,7 +210,6 @@ launched((2, 3), (5, 5), floats(11, 10), zeros(10, 11))(padded_transpose(5))
 
 
 @launched(2, 8, doubles(16), doubles(2))
-@cuda.jit
 def doubling_product(x, out):
     """The strides of a reduction as a `for`, and the values carried in a register."""
     tile = cuda.shared.array(8, float64)
@@ -237,7 +226,6 @@ def doubling_product(x, out):
 
 
 @launched(3, 8, integers(1000, 24), lambda rng: np.array([0, 999, 0, 5, 0]), zeros(2, 2))
-@cuda.jit
 def all_atomics(x, out, sums):
     """Each atomic, and indices that are tuples."""
     i = cuda.grid(1)
@@ -251,7 +239,6 @@ def all_atomics(x, out, sums):
 
 @launched(4, 8, floats(4, 21), zeros(4, 21))
 @launched(4, (8, 2), floats(4, 3), zeros(4, 3))
-@cuda.jit
 def softmax_rows(x, out):
     """One block a row: two reductions with work shared out by a stride."""
     shared = cuda.shared.array(8, float32)
@@ -292,7 +279,6 @@ def distance(ax: Any, ay: Any, bx: Any, by: Any) -> Any:
 
 
 @launched(2, 8, doubles(16, 2), doubles(16))
-@cuda.jit
 def nearest_neighbour(points, out):
     """Device functions in a loop."""
     i = cuda.grid(1)
@@ -329,7 +315,6 @@ launched(2, 6, doubles(12), doubles(12))(polynomial(np.float64, (0.5, 0.25), 3))
 
 
 @launched(3, 7, integers(5, 21), counts(21))
-@cuda.jit
 def insertion_sort(keys, out):
     """A local array with varying indices."""
     i = cuda.grid(1)
@@ -345,7 +330,6 @@ def insertion_sort(keys, out):
 
 
 @launched(2, (3, 2), counts(12), 3)
-@cuda.jit
 def local_across_barriers(out, n):
     """A local array, a flag and a count that live across barriers."""
     tile = cuda.shared.array(6, boolean)
@@ -373,7 +357,6 @@ def local_across_barriers(out, n):
 
 @launched(3, 8, doubles(24), 0)
 @launched(2, 8, doubles(16), 5)
-@cuda.jit
 def barrier_in_uniform_if(x, n):
     """All threads take the same branch, so it may hold a barrier."""
     tile = cuda.shared.array(8, float64)
@@ -391,7 +374,6 @@ def barrier_in_uniform_if(x, n):
 
 
 @launched(2, 8, doubles(16), 7)
-@cuda.jit
 def barriers_in_nested_loops(x, n):
     """Uniform `while` around uniform `for` around barriers; values carried through all of them."""
     tile = cuda.shared.array(8, float64)
@@ -409,7 +391,6 @@ def barriers_in_nested_loops(x, n):
 
 
 @launched(2, 8, integers(20, 16), counts(16), 6)
-@cuda.jit
 def breaks_and_continues(x, out, n):
     """Leaving loops, all threads alike and each on its own."""
     i = cuda.grid(1)
@@ -434,7 +415,6 @@ def breaks_and_continues(x, out, n):
 
 
 @launched(2, 8, doubles(16), doubles(16), 3)
-@cuda.jit
 def masked_loops(x, out, n):
     """Uniform loops under varying conditions, with `else`, nested twice, and changed conditions."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -461,7 +441,6 @@ def masked_loops(x, out, n):
 
 
 @launched(2, (4, 3), doubles(10, 14), doubles(2, 3))
-@cuda.jit
 def nested_trips(x, out):
     """Work shared out along two axes, inside a uniform loop, into a register."""
     sums = cuda.shared.array((3, 4), float64)
@@ -483,7 +462,6 @@ def nested_trips(x, out):
 
 
 @launched(2, 8, counts(16), 2, 5)
-@cuda.jit
 def ranges_of_every_kind(out, low, high):
     """Empty, backwards, with a step that is known only at run time, or that differs by thread."""
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -508,7 +486,6 @@ def ranges_of_every_kind(out, low, high):
 
 
 @launched(2, 8, doubles(16), doubles(16))
-@cuda.jit
 def one_name_many_uses(x, out):
     """Names that start again: in loops, across barriers, with another dtype."""
     tile = cuda.shared.array(8, float64)
@@ -534,7 +511,6 @@ def one_name_many_uses(x, out):
 
 
 @launched(3, 8, doubles(24), 3, np.float64(0.5))
-@cuda.jit
 def arguments_assigned(x, n, scale):
     """Arguments are variables like others, and new in each block."""
     i = cuda.grid(1)
@@ -549,7 +525,6 @@ def arguments_assigned(x, n, scale):
 
 
 @launched(200, 4, counts(800), 3)
-@cuda.jit
 def arguments_assigned_in_many_blocks(out, n):
     """No block sees what another made of an argument."""
     n += cuda.blockIdx.x
@@ -557,7 +532,6 @@ def arguments_assigned_in_many_blocks(out, n):
 
 
 @launched(2, 6, doubles(12), doubles(12), 2)
-@cuda.jit
 def definitions_that_go_stale(x, out, n):
     """Indices defined from variables that change before the index is used again."""
     t = cuda.threadIdx.x
@@ -582,7 +556,6 @@ def definitions_that_go_stale(x, out, n):
 
 
 @launched(2, 4, doubles(2, 4), doubles(8))
-@cuda.jit
 def views_of_rows(x, out):
     """Part of an index gives a view."""
     row = x[cuda.blockIdx.x]

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from minitransformer_kernels.cuda import Kernel, cuda
+
 Maker = Callable[[np.random.Generator], Any]
 
 
@@ -37,9 +39,13 @@ class Cases(dict[str, Case]):
     def launched(
         self, grid: Any, block: Any, *makers: Any, shared_bytes: int = 0
     ) -> Callable[[Any], Any]:
-        """Record a launch of the decorated kernel; arguments are values, or made by a generator."""
+        """Record a launch of the decorated function as a kernel, or of a kernel with options.
 
-        def record(kernel: Any) -> Any:
+        Arguments are values, or made by a generator.
+        """
+
+        def record(function: Any) -> Any:
+            kernel = function if isinstance(function, Kernel) else cuda.jit(function)
             name = f"{kernel.__name__}-{grid}-{block}".replace(" ", "")
             self[name] = Case(kernel, grid, block, makers, shared_bytes)
             return kernel

@@ -24,7 +24,6 @@ launched = CASES.launched
 
 
 @launched(2, 64, floats(100), zeros(100))
-@cuda.jit
 def scaled(x, out):
     """Twice each number."""
     i = cuda.grid(1)
@@ -36,7 +35,6 @@ def scaled(x, out):
 
 
 @launched((2, 3), (8, 4), floats(11, 14), zeros(14, 11))
-@cuda.jit
 def transposed(a, out):
     """Rows become columns."""
     column, row = cuda.grid(2)
@@ -45,7 +43,6 @@ def transposed(a, out):
 
 
 @launched((2, 3), (8, 4), floats(11, 14), zeros(154))
-@cuda.jit
 def flattened(a, out):
     """Rows one after the other."""
     column, row = cuda.grid(2)
@@ -54,7 +51,6 @@ def flattened(a, out):
 
 
 @launched((2, 2, 2), (4, 2, 2), floats(4, 4, 8), zeros(4, 4, 8))
-@cuda.jit
 def negated(a, out):
     """Minus each number of a volume."""
     x, y, z = cuda.grid(3)
@@ -62,7 +58,6 @@ def negated(a, out):
 
 
 @launched(2, (8, 4), floats(8, 8), zeros(8, 8))
-@cuda.jit
 def rolled(a, out):
     """Each row moved by one, by way of shared memory."""
     line = cuda.shared.array((4, 8), float32)
@@ -77,7 +72,6 @@ def rolled(a, out):
 
 
 @launched(3, 8, floats(24, 5), zeros(24))
-@cuda.jit
 def row_sums(a, out):
     """The sum of each row."""
     row = a[cuda.grid(1)]
@@ -88,7 +82,6 @@ def row_sums(a, out):
 
 
 @launched(2, 16, floats(20, 3), floats(3))
-@cuda.jit
 def moved(a, step):
     """Every other row moves by a step."""
     i = cuda.grid(1)
@@ -100,7 +93,6 @@ def moved(a, step):
 
 
 @launched(2, 16, floats(32, 3), zeros(32, 3))
-@cuda.jit
 def squared(a, out):
     """Each number times itself, row by row."""
     given, wanted = a[cuda.grid(1)], out[cuda.grid(1)]
@@ -112,7 +104,6 @@ def squared(a, out):
 
 
 @launched(3, 64, floats(192), zeros(192))
-@cuda.jit
 def mirrored(x, out):
     """Each block's numbers from back to front."""
     tile = cuda.shared.array(64, float32)
@@ -123,7 +114,6 @@ def mirrored(x, out):
 
 
 @launched((2, 2), (8, 8), floats(16, 16), zeros(16, 16))
-@cuda.jit
 def transposed_by_tiles(a, out):
     """Rows become columns; the tile is padded, so that its columns lie in different banks."""
     tile = cuda.shared.array((8, 9), float32)
@@ -134,7 +124,6 @@ def transposed_by_tiles(a, out):
 
 
 @launched(3, 32, floats(83), zeros(83))
-@cuda.jit
 def distances(x, out):
     """The sum of each point's distances to all others, which come tile by tile."""
     tile = cuda.shared.array(32, float32)
@@ -159,7 +148,6 @@ def element(matrix, row, column):
 
 
 @launched((2, 3), (8, 8), floats(22, 13), floats(13, 15), zeros(22, 15))
-@cuda.jit
 def product(a, b, out):
     """The product of two matrices, by tiles, the last of which are ragged."""
     a_tile = cuda.shared.array((8, 8), float32)
@@ -182,7 +170,6 @@ def product(a, b, out):
 
 
 @launched(3, 32, floats(90), zeros(90))
-@cuda.jit
 def smoothed(x, out):
     """The mean of each number and its two neighbours; at the ends a number is its own neighbour."""
     tile = cuda.shared.array(34, float32)
@@ -198,7 +185,6 @@ def smoothed(x, out):
 
 
 @launched(5, 16, floats(5, 16), zeros(5, 16))
-@cuda.jit
 def summed_with_the_row_above(a, out):
     """Each row plus the one above it; a block for each row."""
     row, t = cuda.blockIdx.x, cuda.threadIdx.x
@@ -210,7 +196,6 @@ def summed_with_the_row_above(a, out):
 
 
 @launched(3, 64, floats(150), zeros(3))
-@cuda.jit
 def sums(x, out):
     """The sum of each block's numbers: half of the threads add the other half, again and again."""
     tile = cuda.shared.array(64, float32)
@@ -228,7 +213,6 @@ def sums(x, out):
 
 
 @launched(2, 32, floats(64), zeros(2))
-@cuda.jit
 def totals(x, out):
     """The sum of each block's numbers, by atomics."""
     total = cuda.shared.array(1, float32)
@@ -242,7 +226,6 @@ def totals(x, out):
 
 
 @launched((2, 3), (8, 4), floats(12, 16), floats(16), zeros(12))
-@cuda.jit
 def matrix_times_vector(a, x, out):
     """A thread for each product."""
     column, row = cuda.grid(2)
@@ -253,7 +236,6 @@ def matrix_times_vector(a, x, out):
 
 
 @launched(2, 64, floats(128), zeros(2))
-@cuda.jit
 def sums_by_one_warp(x, out):
     """The sum of each block's numbers; the first warp alone does the last steps."""
     tile = cuda.shared.array(64, float32)
@@ -273,7 +255,6 @@ def sums_by_one_warp(x, out):
 
 
 @launched(2, 96, floats(192), zeros(2))
-@cuda.jit
 def sums_of_warps(x, out):
     """The sum of each block's numbers: shuffles within a warp, shared memory between them."""
     partial = cuda.shared.array(3, float32)
@@ -290,7 +271,6 @@ def sums_of_warps(x, out):
 
 
 @launched(2, 48, integers(5, 96), counts(96))
-@cuda.jit
 def votes(x, out):
     """How many lanes of the warp hold the same number as this one, and one more where any is 0."""
     i = cuda.grid(1)
@@ -304,7 +284,6 @@ def votes(x, out):
 
 
 @launched(3, 32, integers(8, 96), ints(8))
-@cuda.jit
 def histogram(x, counts):
     """How often each number from 0 to 7 occurs."""
     bins = cuda.shared.array(8, int32)
@@ -319,7 +298,6 @@ def histogram(x, counts):
 
 
 @launched(2, 32, floats(64), ints(1))
-@cuda.jit
 def counted(x, count):
     """How many numbers are positive."""
     if x[cuda.grid(1)] > 0:
@@ -327,7 +305,6 @@ def counted(x, count):
 
 
 @launched(2, 32, floats(64), ints(1))
-@cuda.jit
 def any_positive(x, found):
     """Whether a number is positive: all who write write the same, and so nobody loses."""
     if x[cuda.grid(1)] > 0:
@@ -338,7 +315,6 @@ def any_positive(x, found):
 
 
 @launched(2, 48, floats(96), zeros(96))
-@cuda.jit
 def running_sums(x, out):
     """Hillis and Steele's: each adds what is 1, 2, 4, ... to its left, from one row to another."""
     rows = cuda.shared.array((2, 48), float32)
@@ -372,7 +348,6 @@ def total_of(value, tile):
 
 
 @launched(2, 32, floats(64), zeros(64))
-@cuda.jit
 def standardised(x, out):
     """Each block's numbers, with mean 0 and variance 1."""
     tile = cuda.shared.array(32, float32)
@@ -382,7 +357,6 @@ def standardised(x, out):
 
 
 @launched(3, 24, floats(3, 24), zeros(3, 24))
-@cuda.jit
 def normalised(a, out):
     """Each row minus its first number, over its last."""
     told = cuda.shared.array(1, float32)
@@ -399,7 +373,6 @@ def normalised(a, out):
 
 
 @launched(2, 32, integers(9, 64), counts(64))
-@cuda.jit
 def waited(x, out):
     """How many rounds a block makes until the last of its threads has counted down to 0."""
     busy = cuda.shared.array(1, int32)
@@ -421,7 +394,6 @@ def waited(x, out):
 
 
 @launched(2, 32, floats(64), integers(99, 64, dtype=np.int32), zeros(64), shared_bytes=256)
-@cuda.jit
 def exchanged(x, keys, out):
     """Two arrays in one piece of dynamic shared memory."""
     numbers = cuda.shared.array(0, float32)[:32]
@@ -437,7 +409,6 @@ def exchanged(x, keys, out):
 
 
 @launched(2, 32, floats(64, 4), zeros(64))
-@cuda.jit
 def powers(a, out):
     """a[0] + a[1] / 2 + a[2] / 4 + a[3] / 8 for each row."""
     own = cuda.local.array(4, float32)
@@ -454,7 +425,6 @@ WEIGHTS = np.array([1, 2, 1], np.float32) / 4
 
 
 @launched(2, 32, floats(66), zeros(64))
-@cuda.jit
 def filtered(x, out):
     """The mean of three neighbours, the middle one counted twice."""
     weights = cuda.const.array_like(WEIGHTS)
@@ -477,7 +447,6 @@ def particles(count: int) -> Callable[[np.random.Generator], np.ndarray]:
 
 
 @launched(2, 32, particles(50), zeros(50))
-@cuda.jit
 def momenta(bodies, out):
     """Mass times speed."""
     i = cuda.grid(1)
@@ -486,7 +455,6 @@ def momenta(bodies, out):
 
 
 @launched(2, 32, particles(50), zeros(50))
-@cuda.jit
 def energies(bodies, out):
     """Mass times the square of speed."""
     i = cuda.grid(1)
@@ -495,7 +463,6 @@ def energies(bodies, out):
 
 
 @launched(2, 32, particles(64), floats(64))
-@cuda.jit
 def accelerated(bodies, forces):
     """Every body gains speed."""
     i = cuda.grid(1)
@@ -506,7 +473,6 @@ def accelerated(bodies, forces):
 
 
 @launched(2, 32, lambda rng: rng.permutation(64) + 1, counts(64))
-@cuda.jit
 def halvings(x, out):
     """How often each number can be halved; a block goes on until its last thread is done."""
     left, count = x[cuda.grid(1)], 0
@@ -521,7 +487,6 @@ def halvings(x, out):
 
 
 @launched(2, 8, integers(3, 16), integers(8, 16), counts(2, 8))
-@cuda.jit
 def counted_in_rows(x, y, out):
     """Counts of pairs, and their sums: each thread takes a row of the table."""
     i, t = cuda.grid(1), cuda.threadIdx.x

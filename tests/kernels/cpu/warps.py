@@ -59,7 +59,6 @@ def block_sum(value):
 @launched(3, 96, doubles(1000), doubles(1))
 @launched(2, 64, doubles(77), doubles(1))
 @launched(5, 32, doubles(31), doubles(1))
-@cuda.jit
 def two_level_sum(x, out):
     """Grid stride, warps, block, atomic."""
     total = 0.0
@@ -71,7 +70,6 @@ def two_level_sum(x, out):
 
 
 @launched(2, 64, doubles(128), doubles(128), doubles(2, 2))
-@cuda.jit
 def dot_and_norm(x, y, out):
     """A device function with barriers, called twice."""
     i = cuda.grid(1)
@@ -84,7 +82,6 @@ def dot_and_norm(x, y, out):
 
 @launched(2, 64, floats(5, 70), zeros(5, 70))
 @launched(3, (32, 3), floats(8, 33), zeros(8, 33))
-@cuda.jit
 def softmax_with_a_warp_per_row(x, out):
     """Rows are shared out among the warps of all blocks."""
     thread = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y
@@ -109,7 +106,6 @@ def softmax_with_a_warp_per_row(x, out):
 @launched(2, 48, integers(100, 96), counts(96))
 @launched(3, 33, integers(100, 99), counts(99))
 @launched(2, (8, 6), integers(100, 96), counts(96))
-@cuda.jit
 def warp_scan(x, out):
     """Inclusive scan of each warp, the last of which is not whole."""
     t = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y
@@ -124,7 +120,6 @@ def warp_scan(x, out):
 
 
 @launched(2, 128, integers(9, 256), counts(256), counts(2))
-@cuda.jit
 def block_scan(x, out, totals):
     """Exclusive scan of a block: of the warps, of their sums, and both together."""
     sums = cuda.shared.array(4, int64)
@@ -161,7 +156,6 @@ def block_scan(x, out, totals):
 
 @launched(2, 48, integers(5, 90), counts(1), counts(90))
 @launched(3, 33, integers(5, 99), counts(1), counts(99))
-@cuda.jit
 def warp_aggregated_increment(x, counter, marked):
     """The lanes that found something add up first: one atomic a warp."""
     i = cuda.grid(1)
@@ -176,7 +170,6 @@ def warp_aggregated_increment(x, counter, marked):
 
 @launched(1, 96, integers(9, 90), counts(90), counts(1))
 @launched(1, 40, integers(9, 40), counts(40), counts(1))
-@cuda.jit
 def stream_compaction(x, out, kept):
     """Keep the odd numbers, in order: a ballot finds each one's place."""
     starts = cuda.shared.array(4, int32)
@@ -200,7 +193,6 @@ def stream_compaction(x, out, kept):
 
 @launched(2, 33, integers(3, 66), counts(66, 6))
 @launched(1, (4, 3, 4), integers(3, 48), counts(48, 6))
-@cuda.jit
 def votes_and_matches(x, out):
     """Every vote and match, of whole warps and of halves."""
     t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
@@ -222,7 +214,6 @@ def votes_and_matches(x, out):
 
 
 @launched(2, 40, integers(6, 80), counts(6), counts(80))
-@cuda.jit
 def histogram_of_matches(keys, counts_of, ranks):
     """Lanes with one key elect a leader, who adds for all of them."""
     i = cuda.grid(1)
@@ -234,7 +225,6 @@ def histogram_of_matches(keys, counts_of, ranks):
 
 
 @launched(2, 70, integers(40, 140), counts(140, 4))
-@cuda.jit
 def lanes_under_conditions(x, out):
     """Warp operations in branches and loops that lanes decide differently, with their masks."""
     i = cuda.grid(1)
@@ -268,7 +258,6 @@ def lanes_under_conditions(x, out):
 
 
 @launched(2, 50, integers(100, 100), counts(100, 4), doubles(100), floats(100), ints(100))
-@cuda.jit
 def shuffles_of_every_kind(x, out, wide, narrow, small):
     """Sources past the warp's edge and the block's end, and values of all four dtypes."""
     i, lane = cuda.grid(1), cuda.laneid
@@ -288,7 +277,6 @@ def shuffles_of_every_kind(x, out, wide, narrow, small):
 
 @launched(2, 50, integers(100, 100), counts(100, 6))
 @launched(1, (7, 11), integers(100, 77), counts(77, 6))
-@cuda.jit
 def several_in_a_row(x, out):
     """Those that send what they had before can meet once; some send what another took."""
     tile = cuda.shared.array((2, 100), int64)
@@ -310,14 +298,12 @@ def several_in_a_row(x, out):
 
 
 @launched(1, 40, floats(40), ints(40))
-@cuda.jit
 def bits_of_what_others_sent(x, out):
     """A method of the value of a device function with warp operations in it."""
     out[cuda.threadIdx.x] = np.float32(warp_max(x[cuda.threadIdx.x])).view(np.int32)
 
 
 @launched(2, 64, integers(2, 128), counts(128))
-@cuda.jit
 def neighbours_through_shared_memory(x, out):
     """`syncwarp` between a write and a read by another lane of the warp."""
     tile = cuda.shared.array(64, int64)
@@ -342,7 +328,6 @@ def sparse_rows(rows: int) -> Any:
 
 @launched(2, 96, sparse_rows(10), integers(40, 300, dtype=np.int32), floats(300), floats(40),
           zeros(10))  # fmt: skip
-@cuda.jit
 def sparse_matrix_with_a_warp_per_row(starts, columns, data, x, y):
     """CSR: the lanes share out a row, and add up with shuffles."""
     row, lane = cuda.grid(1) // 32, cuda.laneid
@@ -359,7 +344,6 @@ def sparse_matrix_with_a_warp_per_row(starts, columns, data, x, y):
 
 
 @launched(4, (32, 2), floats(7, 45), floats(45), zeros(7))
-@cuda.jit
 def matrix_times_vector(a, x, y):
     """A warp a row, the rows along y."""
     row = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
@@ -374,7 +358,6 @@ def matrix_times_vector(a, x, y):
 
 
 @launched(3, 32, integers(1000, 96), counts(96))
-@cuda.jit
 def bitonic_sort_of_a_warp(x, out):
     """Each warp sorts 32 numbers without any memory."""
     value, lane = x[cuda.grid(1)], cuda.laneid
@@ -393,7 +376,6 @@ def bitonic_sort_of_a_warp(x, out):
 
 @launched(1, 64, integers(16, 64), counts(64))
 @launched(1, 96, integers(16, 96), counts(96))
-@cuda.jit
 def radix_sort(keys, out):
     """Four passes over a bit each: zeros go to the front, ones behind them, in order."""
     current = cuda.shared.array(96, int64)
@@ -421,7 +403,6 @@ def radix_sort(keys, out):
 
 
 @launched(2, 48, counts(2), 9)
-@cuda.jit
 def monte_carlo(hits, rounds):
     """Points in a quarter circle, from xorshift in uint32; a ballot counts them."""
     state = uint32(cuda.grid(1) * 2654435761 + 12345)
@@ -439,7 +420,6 @@ def monte_carlo(hits, rounds):
 
 
 @launched(2, 40, integers(50, 80), counts(80))
-@cuda.jit
 def lanes_that_left(x, out):
     """Some threads leave at the top, and the rest of the warp goes on."""
     i = cuda.grid(1)
@@ -461,7 +441,6 @@ def broadcast_if(value, wanted, mask):
 
 
 @launched(2, 44, integers(9, 88), counts(88, 2))
-@cuda.jit
 def device_functions_under_conditions(x, out):
     """Calls with warp operations in them stand in branches, loops and conditions."""
     i = cuda.grid(1)
