@@ -4,8 +4,6 @@ Hypothesis draws a `Case`, a short description that prints on a few lines and ca
 test. `Case.problem()` builds the arrays from its seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What all tests share: how hard hypothesis tries, and the devices to run on."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 HYPOTHESIS_PROFILE=nightly pytest --part mutants
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

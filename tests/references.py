@@ -1,7 +1,5 @@
 """The naive truth in the form that the checks compare: results of a `Problem`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of calls that are refused, as tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

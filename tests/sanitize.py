@@ -12,8 +12,6 @@ lies behind an array is another array. The exit status is 0 where none of them f
 For pytest this file is a plugin, which switches off the pool and draws few examples.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

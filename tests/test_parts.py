@@ -1,7 +1,5 @@
 """The parts of a nightly run, and the count of mutants."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The checks themselves: right operations pass all of them, and each check fails a wrong one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, pairwise

@@ -1,7 +1,5 @@
 """The command that runs tests under compute-sanitizer, with a stand-in for that."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

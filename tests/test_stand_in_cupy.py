@@ -1,7 +1,5 @@
 """The stand-in for CuPy is as strict as CuPy, and the engine's CUDA side passes on it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

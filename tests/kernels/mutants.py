@@ -5,8 +5,6 @@ next to the original, under its own name, and examined by the very same checks. 
 compiler, so that the kernels without a bug come from its cache.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The door to the algorithms: what it lets through, and features in groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

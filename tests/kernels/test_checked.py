@@ -1,7 +1,5 @@
 """The checked mode finds nothing in the kernels of the rooms, and changes no result of theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

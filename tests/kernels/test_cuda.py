@@ -1,7 +1,5 @@
 """The door to CUDA: what `@cuda.jit` returns, and what it refuses before a launch."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What only the delta rule has: its memory, and features of size 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

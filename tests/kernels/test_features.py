@@ -1,7 +1,5 @@
 """Feature maps: of single numbers inside kernels, and of whole rows by kernels of their own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What only Fourier attention has: laws of its positions, its special cases, its precision."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

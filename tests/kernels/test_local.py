@@ -1,7 +1,5 @@
 """What only local attention has: its window, its landmarks, and that it looks at nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every planted bug is found; without one, the same hunt finds nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path

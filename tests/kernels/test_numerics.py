@@ -5,8 +5,6 @@ as in all properties. Long sequences are too long for that: there it is the recu
 token, in NumPy; in float64 that is the truth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

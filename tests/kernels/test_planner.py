@@ -1,7 +1,5 @@
 """The planner counts what is there: the seed's numbers, allocated bytes, blocks, and the choice."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from math import prod

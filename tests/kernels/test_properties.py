@@ -1,7 +1,5 @@
 """Every kernel has every property of its operation, on every device."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..cases import Case

@@ -4,8 +4,6 @@ Im f(x + i h u) / h is the derivative of f along u to machine precision, for any
 passes are the definitions; where another formula says the same, they are held against it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

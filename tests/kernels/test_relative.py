@@ -1,7 +1,5 @@
 """What only relative positions have: distances, a window, and embeddings that nobody uses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

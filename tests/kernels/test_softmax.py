@@ -1,7 +1,5 @@
 """Dropout inside softmax attention, and its random numbers; relative scores at their limits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@
 are given: in float64 they are the truth, in float32 the error that a function is allowed to make.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A task for tests of the loop itself: a straight line, learned without any attention kernel."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

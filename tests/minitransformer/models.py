@@ -1,7 +1,5 @@
 """What the tests of layers and models share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

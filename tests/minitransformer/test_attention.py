@@ -1,7 +1,5 @@
 """The public attention functions: every property of the operation, on the tape; and refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

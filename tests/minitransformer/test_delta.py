@@ -1,7 +1,5 @@
 """The delta rule on the tape: every property of the operation; features; the variant; refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where arrays live."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from pathlib import Path

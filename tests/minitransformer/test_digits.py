@@ -1,7 +1,5 @@
 """Handwritten digits: an honest split, two tasks that never look at the other side of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Feature maps of whole rows through the tape, in attention and in a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract between a function and the tape."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

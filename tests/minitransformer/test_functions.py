@@ -1,7 +1,5 @@
 """Every function of the table in `function_cases.py`, checked in every way that it allows."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

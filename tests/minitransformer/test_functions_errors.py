@@ -1,7 +1,5 @@
 """Every message that a function promises, and the corners that the property tests do not draw."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Decoding: it finds what the whole forward finds, chooses as told, and knows when to stop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The checker is checked: what is right passes, what is slightly wrong does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs, attention along their edges through the tape, and the layer around it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Local attention on the tape: every property of the operation; the variant; refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Multi-head attention, and the hook for variants of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

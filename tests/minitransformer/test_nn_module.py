@@ -1,7 +1,5 @@
 """The module tree, its saved state, and the layers that are not attention."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Layers, stacks and models: what they compute, what they must not see, and how they decode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optimizers against their papers' algorithms, resumption bit by bit, clipping, and schedules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

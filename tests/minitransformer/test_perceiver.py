@@ -1,7 +1,5 @@
 """The Perceiver: what it computes, what its repeats share, what it must not see, and its table."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The pictures are there, show what they are given, and stand any size of run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

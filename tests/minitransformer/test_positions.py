@@ -1,7 +1,5 @@
 """Fourier features of positions, and the grids that they stand on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Products in blocks: small ones here, of blocks made small, beside NumPy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One source of randomness, which can be stopped and continued."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

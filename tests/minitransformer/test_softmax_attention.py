@@ -1,7 +1,5 @@
 """Softmax attention on the tape: relative positions, dropout, and the layer that has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

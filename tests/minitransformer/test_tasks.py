@@ -1,7 +1,5 @@
 """The copy task: its data, its loss, what a model makes of it, and where its heads look."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

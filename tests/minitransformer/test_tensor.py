@@ -1,7 +1,5 @@
 """What a tensor is, and how gradients travel through the graphs it builds."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 import weakref

@@ -7,8 +7,6 @@ needs CuPy but no GPU. A line is a ufunc, `ufunc exp 1 1` (arrays in, arrays out
 too are written down: the stand-in computes with NumPy.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A launch on CUDA, down to the bytes that the driver finds, on a stand-in for the driver."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import re

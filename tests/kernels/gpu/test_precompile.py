@@ -1,7 +1,5 @@
 """What is compiled ahead is what launches ask for, each kernel by one core."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Layer normalisation's kernels against its definition, whose gradient is a complex step."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrix products: every version is as close as it says, on both machines; planted bugs are not."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Tensor cores: their numbers, and where each lane holds what of a matrix."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The command line as a user meets it: in a process of its own, from a folder of its own."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

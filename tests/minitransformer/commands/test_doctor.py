@@ -1,7 +1,5 @@
 """The doctor knows what does not go together, and never breaks down itself."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`minitransformer plan`: what it prints is what the planner found, and its map shows it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

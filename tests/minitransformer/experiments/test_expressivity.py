@@ -1,7 +1,5 @@
 """Attention draws functions of the distance: the fits are what they are said to be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints: what goes in comes out, damage never passes, and a failure costs nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loop: it learns, obeys a signal at the end of a step, and continues bit for bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The folder of a run: created once, and never silently wrong."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
