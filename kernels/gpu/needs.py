@@ -66,8 +66,6 @@ KNOWN = {
         "on sm_75 and sm_80 at head dim 64: a thread has 32 rows of the state, two registers each"
     ),
     ("recurrent.forward", "float64", "spills"): "on sm_100 at head dim 32, likewise",
-    ("recurrent.plain.forward", "float32", "innermost"): "plain: each thread keeps a Z of its own",
-    ("recurrent.plain.forward", "float64", "innermost"): "likewise",
 }
 Label = tuple[str, str, str, str, str]
 

@@ -193,10 +193,10 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
     )
 
     @cuda.jit(fastmath=True)
-    def scan(A, B, C, a, b, spans_a, spans_b, offset, step, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
+    def scan(A, B, C, a, b, spans_a, spans_b, offset, way, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
         """Equation (10) for A (N, H, La, inner), B (N, H, Lb, inner) and C (N, H, Lb, outer).
 
-        a is (N, H, La), b (N, H, Lb); the spans of both follow. `step` is 1, or -1 to read both
+        a is (N, H, La), b (N, H, Lb); the spans of both follow. `way` is 1, or -1 to read both
         sequences from their ends; `raw` are the inputs that y is multiplied by phi' of.
         """
         a_tile = cuda.shared.array((tile, inner), real)
@@ -215,8 +215,8 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
         width, height = A.shape[3], C.shape[3]
         batch, first_a, last_a, La = spans_a[n, 0], spans_a[n, 1], spans_a[n, 2], spans_a[n, 3]
         first_b, last_b, Lb = spans_b[n, 1], spans_b[n, 2], spans_b[n, 3]
-        begin_a = 0 if step > 0 else La - 1
-        begin_b = 0 if step > 0 else Lb - 1
+        begin_a = 0 if way > 0 else La - 1
+        begin_b = 0 if way > 0 else Lb - 1
 
         for r in range(rows):
             X[r] = real(0)
@@ -228,8 +228,8 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
 
         for start in range(min(0, offset), max(Lb, La + offset), tile):
             for t in range(y, tile, parts):
-                j = begin_b + step * (start + t)
-                i = begin_a + step * (start + t - offset)
+                j = begin_b + way * (start + t)
+                i = begin_a + way * (start + t - offset)
                 is_b, is_a = 0 <= j < last_b, 0 <= i < last_a
                 c_tile[t, x] = (
                     map_c(C[batch, h, first_b + j, c]) if is_b and c < height else real(0)
@@ -243,8 +243,8 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                     )
             if y == 0:
                 for t in range(x, tile, columns):
-                    j = begin_b + step * (start + t)
-                    i = begin_a + step * (start + t - offset)
+                    j = begin_b + way * (start + t)
+                    i = begin_a + way * (start + t - offset)
                     b_extra[t] = b[batch, h, first_b + j] if 0 <= j < last_b else real(0)
                     a_extra[t] = a[batch, h, first_a + i] if 0 <= i < last_a else real(0)
             cuda.syncthreads()
@@ -269,7 +269,7 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
                 total = real(0)
                 for part in range(parts):
                     total += y_part[part, t, x]
-                i = begin_a + step * (start + t - offset)
+                i = begin_a + way * (start + t - offset)
                 if 0 <= i < La and c < height:
                     i += first_a
                     y_out[batch, h, i, c] = total * slope(raw[batch, h, i, c])
@@ -285,7 +285,7 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
 
 def scan(
     A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
-    step: int, X0: Array, x0: Array, raw: Array, feature_name: str, features: str,
+    way: int, X0: Array, x0: Array, raw: Array, feature_name: str, features: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (10) for one row of its table: y, X_L and x_L."""
     _, H, _, inner = A.shape
@@ -298,6 +298,6 @@ def scan(
     mapped = "inner" if feature_name == "identity" else features  # the same: one kernel less
     kernel = _scan_kernel(*dims, real, feature_name, mapped)
     kernel[(ceil_div(outer, shape.columns), H, len(X0)), shape.threads](
-        A, B, C, a, b, spans_a, spans_b, offset, step, X0, x0, raw, y, X1, x1
+        A, B, C, a, b, spans_a, spans_b, offset, way, X0, x0, raw, y, X1, x1
     )
     return y, X1, x1

@@ -11,63 +11,48 @@ from functools import cache
 from typing import Any
 
 from ..arrays import (
-    HEAD_DIMS,
     Array,
     a_thread_each,
     array_module,
     ceil_div,
     kernel_dtype,
+    per_row,
     round_up,
 )
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
+from ..guards import divided
 from ..guards import guard as get_guard
 
-WIDEST = HEAD_DIMS[-1]
 STEP_THREADS = 64  # of a block, where there are as many columns
 
 
 @cache
-def _forward_kernel(real: Any, feature_name: str, guard_name: str) -> Kernel:
+def _forward_kernel(real: Any, feature_name: str) -> Kernel:
     phi = get_feature_map(feature_name, real).value
-    guard = get_guard(guard_name, real).value
 
     @cuda.jit
-    def forward(  # type: ignore[no-untyped-def]
-        query, key, value, queries, keys, offset, eps, S, Z, Z_next, output, denominator
-    ):
+    def forward(query, key, value, queries, keys, offset, S, n_out):  # type: ignore[no-untyped-def]
         """Query (N, H, Lq, E), key (N, H, Lk, E), value (N, H, Lk, M), and the spans of both.
 
-        S (N, H, E, M), Z_next (N, H, E) and the last two are written to.
+        S (N, H, E, M) and the numerators (N, H, Lq, M) are written to.
         """
-        z = cuda.local.array(WIDEST, real)  # Z is every column's: each thread has its own
         m = cuda.grid(1)
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         E = query.shape[3]
         b, first_query, last_query = queries[n, 0], queries[n, 1], queries[n, 2]
         room, first_key, last_key = queries[n, 3], keys[n, 1], keys[n, 2]
         if m < value.shape[3]:
-            for e in range(E):
-                z[e] = Z[n, h, e]
             for p in range(min(0, offset), max(last_key, room + offset)):
                 i, j = first_query + p - offset, first_key + p
                 if 0 <= p < last_key:
                     for e in range(E):
-                        k = phi(key[b, h, j, e])
-                        S[n, h, e, m] += k * value[b, h, j, m]  # (1)
-                        z[e] += k  # (2)
+                        S[n, h, e, m] += phi(key[b, h, j, e]) * value[b, h, j, m]  # (1)
                 if 0 <= p - offset < room:
-                    total, d = real(0), real(0)
+                    total = real(0)
                     for e in range(E if p - offset < last_query else 0):
-                        q = phi(query[b, h, i, e])
-                        total += S[n, h, e, m] * q  # (3)
-                        d += q * z[e]  # (3)
-                    output[b, h, i, m] = total / guard(d, eps)  # (4)
-                    if m == 0:
-                        denominator[b, h, i] = d
-            if m == 0:
-                for e in range(E):
-                    Z_next[n, h, e] = z[e]
+                        total += S[n, h, e, m] * phi(query[b, h, i, e])  # (3)
+                    n_out[b, h, i, m] = total
 
     return forward
 
@@ -76,13 +61,18 @@ def forward(
     query: Array, key: Array, value: Array, queries: Array, keys: Array, offset: int, eps: Any,
     feature_map: str, guard: str, S0: Array, Z0: Array, output: Array, denominator: Array,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Equations (1) to (4): the last two are written to, and the next state is returned."""
-    N, H, E, M = S0.shape
-    round_up(E)  # refuses what a thread has no room for
-    S, Z = S0.copy(), array_module(Z0).empty_like(Z0)
-    kernel = a_thread_each(_forward_kernel(kernel_dtype(query), feature_map, guard), M, H, N)
-    kernel(query, key, value, queries, keys, offset, eps, S, Z0, Z, output, denominator)
-    return S, Z
+    """Equations (1) to (4): the last two are written to, and the next state is returned.
+
+    Z and d are the S and n of values that are all 1: a column more, for one more thread.
+    """
+    N, H, *_ = S0.shape
+    S, Z, d = S0.copy(), Z0[..., None].copy(), denominator[..., None]
+    kernel = _forward_kernel(kernel_dtype(query), feature_map)
+    for values, state, numerators in ((value, S, output), (per_row(key, 1)[..., None], Z, d)):
+        launch = a_thread_each(kernel, values.shape[3], H, N)
+        launch(query, key, values, queries, keys, offset, state, numerators)
+    output[:] = divided(output, denominator, guard=guard, eps=eps)  # (4)
+    return S, Z[..., 0]
 
 
 @cache
@@ -95,10 +85,10 @@ def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
     )
 
     @cuda.jit
-    def scan(A, B, C, a, b, spans_a, spans_b, offset, step, raw, y, X, x):  # type: ignore[no-untyped-def]
+    def scan(A, B, C, a, b, spans_a, spans_b, offset, way, raw, y, X, x):  # type: ignore[no-untyped-def]
         """A (N, H, La, D), B (N, H, Lb, D), C (N, H, Lb, M), a (N, H, La), b (N, H, Lb).
 
-        `step` is 1, or -1 to read both sequences from their ends; phi' of raw goes to y. X (N, H,
+        `way` is 1, or -1 to read both sequences from their ends; phi' of raw goes to y. X (N, H,
         D, M) and x (N, H, M) are written to as well.
         """
         c = cuda.grid(1)
@@ -107,8 +97,8 @@ def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
         first_b, last_b, Lb = spans_b[n, 1], spans_b[n, 2], spans_b[n, 3]
         if c < C.shape[3]:
             for p in range(min(0, offset), max(Lb, La + offset)):
-                i = p - offset if step > 0 else La - 1 - (p - offset)
-                j = p if step > 0 else Lb - 1 - p
+                i = p - offset if way > 0 else La - 1 - (p - offset)
+                j = p if way > 0 else Lb - 1 - p
                 if 0 <= j < last_b:
                     C_jc = map_c(C[batch, h, first_b + j, c])
                     x[n, h, c] += b[batch, h, first_b + j] * C_jc
@@ -128,13 +118,13 @@ def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
 
 def scan(
     A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
-    step: int, X0: Array, x0: Array, raw: Array, feature_map: str, features: str,
+    way: int, X0: Array, x0: Array, raw: Array, feature_map: str, features: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (10) for one row of its table: y, X_L and x_L."""
     N, H, _, M = X0.shape
     y, X, x = array_module(raw).empty_like(raw), X0.copy(), x0.copy()
     kernel = a_thread_each(_scan_kernel(kernel_dtype(A), feature_map, features), M, H, N)
-    kernel(A, B, C, a, b, spans_a, spans_b, offset, step, raw, y, X, x)
+    kernel(A, B, C, a, b, spans_a, spans_b, offset, way, raw, y, X, x)
     return y, X, x
 
 

@@ -220,7 +220,7 @@ MUTANTS = [
             "total = a[n, h, i] * z[n, h, c]", "total = real(0)"),
     ),
     *bugs(recurrent_plain, "recurrent/plain.py",
-        plain_normaliser_starts_from_zero=("z[e] = Z[n, h, e]", "z[e] = real(0)"),
+        plain_normaliser_starts_from_zero=("Z0[..., None].copy()", "0 * Z0[..., None]"),
         plain_keys_after_the_last_query_forgotten=("max(last_key, room + offset)", "room + offset"),
         plain_scan_forgets_its_extra_vector=(
             "total = a[batch, h, first_a + i] * x[n, h, c]", "total = real(0)"),
