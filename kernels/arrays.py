@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
@@ -141,14 +142,19 @@ def _multiprocessors(gpu: int) -> int:
 
 
 def version_of(version: str, **kernels: Any) -> Any:
-    """The kernels of a version: `version_of(version, fast=fast, plain=plain)`.
+    """The kernels of a version: `version_of(version, fast=fast, plain=plain)`."""
+    return chosen("version", version, kernels)
+
+
+def chosen(what: str, name: str, choices: Mapping[str, Any]) -> Any:
+    """What an option's name stands for.
 
     Raises:
-        ValueError: there is no such version.
+        ValueError: the option has no such name.
     """
-    if version not in kernels:
-        raise ValueError(f"version must be one of {sorted(kernels)}, got {version!r}")
-    return kernels[version]
+    if name not in choices:
+        raise ValueError(f"{what} must be one of {sorted(choices)}, got {name!r}")
+    return choices[name]
 
 
 def a_thread_each(kernel: Any, answers: int, *blocks: int) -> Any:

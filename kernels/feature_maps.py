@@ -46,7 +46,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from .arrays import Array, array_module, ceil_div, kernel_dtype
+from .arrays import Array, array_module, ceil_div, chosen, kernel_dtype
 from .cuda import DeviceFunction, Kernel, cuda
 
 THREADS = 256
@@ -127,14 +127,8 @@ FEATURE_MAPS: dict[str, Callable[[Any], FeatureMap]] = {
 
 @cache
 def feature_map(name: str, real: Any) -> FeatureMap:
-    """The feature map of a name, for numbers of Numba's type `real` (float32 or float64).
-
-    Raises:
-        ValueError: there is no such feature map.
-    """
-    if name not in FEATURE_MAPS:
-        raise ValueError(f"feature_map must be one of {sorted(FEATURE_MAPS)}, got {name!r}")
-    return FEATURE_MAPS[name](real)
+    """The feature map of a name, for numbers of Numba's type `real` (float32 or float64)."""
+    return chosen("feature_map", name, FEATURE_MAPS)(real)
 
 
 @cache

@@ -36,6 +36,7 @@ from .arrays import (
     Array,
     array_module,
     ceil_div,
+    chosen,
     contiguous,
     kernel_dtype,
 )
@@ -112,9 +113,7 @@ def guard(name: str, real: Any) -> Guard:
     """
     if name == "none":
         return _none(real)
-    if name not in GUARDS:
-        raise ValueError(f"guard must be one of {sorted(GUARDS)}, got {name!r}")
-    return GUARDS[name](real)
+    return chosen("guard", name, GUARDS)(real)
 
 
 def default_eps(name: str, dtype: Any) -> Any:

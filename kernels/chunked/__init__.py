@@ -77,26 +77,13 @@ def forward(
 ) -> tuple[Array, Array, LinearState]:
     """Causal linear attention, equations (3)-(6): time O(L (E M + C (E + M))).
 
-    Args:
-        query: `(N, H, Lq, E)`, float32 or float64.
-        key: `(N, H, Lk, E)`.
-        value: `(N, H, Lk, M)`.
-        visible: who sees whom; causal it must be, and sequences may be packed.
-        feature_map: a name of `feature_maps`; "identity" where query and key are features.
-        initial_state: the state that tokens before these left behind; zeros where None.
-        guard: what keeps the denominator from zero: "clamp", "add", "signed", or "none".
-        eps: the guard's size; None takes the guard's default for the dtype.
-        chunk_size: C, any number of tokens from 1 up; None for the fastest.
-        version: "fast", or "plain" for the kernels of `plain`.
+    Args and returns are those of `recurrent.forward`, and so are errors, but for
 
-    Returns:
-        The output `(N, H, Lq, M)`, the denominator d of equation (4) `(N, H, Lq)` for `backward`,
-        and the state after all keys, of each of the N sequences.
+    Args:
+        chunk_size: C, any number of tokens from 1 up; None for the fastest.
 
     Raises:
-        TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256, the chunk size below 1, the sequences are not causal, or
-            there is no such version.
+        ValueError: the chunk size is below 1.
 
     Source: Hua et al. 2022, section 3.2; Yang et al. 2024, equations 2 and 3.
 
@@ -126,14 +113,7 @@ def gradients(
 ) -> tuple[Array, Array, Array, LinearState]:
     """The gradients of the numerators and denominators, equations (7)-(10).
 
-    Args:
-        gn: `(N, H, Lq, M)`, the gradient of n; zero where no key or state is seen.
-        gd: `(N, H, Lq)`, the gradient of d, likewise.
-        grad_state: the gradient of the final state; None for zeros.
-        query: this and all the rest as `forward` took it.
-
-    Returns:
-        The gradients of query, key and value, and of the initial state.
+    Args and returns are those of `recurrent.gradients`, and `chunk_size`, as `forward` took it.
     """
     scan = partial(version_of(version, fast=fast, plain=plain).scan, _chunk(chunk_size))
     states = initial_state, grad_state

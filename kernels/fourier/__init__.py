@@ -64,7 +64,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import algorithms, recurrent
-from ..arrays import Array, array_module, lengths_or_full, version_of
+from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
 from ..guards import divided, normaliser_gradients
 from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible
@@ -156,8 +156,7 @@ def features(
 def _check(x: Array, positions: Array, frequency: Array, form: str) -> None:
     N, H, L, E = x.shape
     P = frequency.shape[-1]
-    if form not in PARTS:
-        raise ValueError(f"form must be one of {sorted(PARTS)}, got {form!r}")
+    chosen("form", form, PARTS)
     if frequency.shape != (H, E, P):
         raise ValueError(f"frequency must be (H, E, P) = ({H}, {E}, P), got {frequency.shape}")
     if positions.shape not in ((N, L, P), (1, L, P)):

@@ -62,7 +62,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .. import algorithms
-from ..arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up, version_of
+from ..arrays import (
+    Array,
+    array_module,
+    ceil_div,
+    chosen,
+    contiguous,
+    kernel_dtype,
+    round_up,
+    version_of,
+)
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default, normaliser_gradients
 from ..recurrent import LinearState
@@ -145,15 +154,8 @@ def forward(
 
 
 def _query_map(relative_query: str, feature_map: str) -> str:
-    """The map that makes u_i of equation (2).
-
-    Raises:
-        ValueError: there is no such choice.
-    """
-    maps = {"feature": feature_map, "raw": "identity"}
-    if relative_query not in maps:
-        raise ValueError(f"relative_query must be one of {sorted(maps)}, got {relative_query!r}")
-    return maps[relative_query]
+    """The map that makes u_i of equation (2)."""
+    return chosen("relative_query", relative_query, {"feature": feature_map, "raw": "identity"})
 
 
 def _relative_query(query: Array, query_map: str) -> Array:

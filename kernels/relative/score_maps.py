@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+from ..arrays import chosen
 from ..cuda import DeviceFunction, cuda
 
 CAP = 60.0  # of the scores that exp maps: in float32 e^60 leaves room for sums, and for 1 / e^60
@@ -66,11 +67,5 @@ SCORE_MAPS: dict[str, Callable[[Any], ScoreMap]] = {
 
 @cache
 def score_map(name: str, real: Any) -> ScoreMap:
-    """The score map of a name, for numbers of Numba's type `real` (float32 or float64).
-
-    Raises:
-        ValueError: there is no such score map.
-    """
-    if name not in SCORE_MAPS:
-        raise ValueError(f"score_map must be one of {sorted(SCORE_MAPS)}, got {name!r}")
-    return SCORE_MAPS[name](real)
+    """The score map of a name, for numbers of Numba's type `real` (float32 or float64)."""
+    return chosen("score_map", name, SCORE_MAPS)(real)
