@@ -59,6 +59,12 @@ def _end_tile(row, first, end):  # type: ignore[no-untyped-def]
     return (_between(row - first, 0, end - first) + TILE - 1) // TILE
 
 
+@cuda.jit(device=True)
+def _value(value, recent, b, n, h, row, j, m):  # type: ignore[no-untyped-def]
+    """Column m of value j, which is in the window before the sequence where j < 0."""
+    return value[b, h, row + j, m] if j >= 0 else recent[n, h, recent.shape[2] + j, m]
+
+
 @cache
 def _score_kernel(real: Any, map_name: str) -> Kernel:
     f = get_score_map(map_name, real).value
@@ -128,10 +134,8 @@ def _tile_sum_kernel(real: Any) -> Kernel:
             total = real(0)
             for r in range(OWN):
                 j = start + y * OWN + r
-                if 0 <= j < last and m < M:
-                    total += value[b, h, row + j, m]
-                elif oldest <= j < 0 and m < M:
-                    total += recent[n, h, recent.shape[2] + j, m]
+                if oldest <= j < last and m < M:
+                    total += _value(value, recent, b, n, h, row, j, m)
             shares[y, x] = total
             cuda.syncthreads()
             if y == 0 and m < M:
@@ -683,19 +687,13 @@ def _state_kernel(real: Any) -> Kernel:
         if m < value.shape[3]:
             for w in range(y, recent_next.shape[2], GROUPS):
                 j = fallen + w
-                newer = real(0)
-                if j >= 0:
-                    newer = value[b, h, row + j, m]
-                elif j >= oldest:
-                    newer = recent[n, h, recent.shape[2] + j, m]
-                recent_next[n, h, w, m] = newer
+                recent_next[n, h, w, m] = real(0)
+                if j >= oldest:
+                    recent_next[n, h, w, m] = _value(value, recent, b, n, h, row, j, m)
             if y == 0:
                 total = before[n, h, tile, m]
                 for j in range(max(start_of_tiles + tile * TILE, oldest), fallen):
-                    if j >= 0:
-                        total += value[b, h, row + j, m]
-                    else:
-                        total += recent[n, h, recent.shape[2] + j, m]
+                    total += _value(value, recent, b, n, h, row, j, m)
                 tail_next[n, h, m] = total
 
     return window
