@@ -3,8 +3,6 @@
 Many of them did. They share the form of the corpus, and its test.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import Any

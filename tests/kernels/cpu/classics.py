@@ -3,8 +3,6 @@
 Dynamic shared memory, constant tables, records, strided inputs, atomics of all kinds, tuples, bits.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

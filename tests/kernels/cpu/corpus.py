@@ -3,8 +3,6 @@
 Barriers, shared memory and masks stand where textbooks put them; the sizes are the awkward ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

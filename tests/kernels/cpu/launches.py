@@ -1,7 +1,5 @@
 """How the kernels of the corpus are launched: on grids, blocks, and arguments of these kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ the program then get their answers and go on; when a block's threads all wait at
 they. Places are ordered as a GPU walks them, in step: branch by branch, turn by turn of each loop.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -4,8 +4,6 @@ The kernels are those of `right.py`. A data race is between two accesses, so the
 are meant, and the error names them in either order: which thread came first is what nobody knows.
 """
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import re

@@ -15,8 +15,6 @@ What makes each of them valid:
   halved, so that every operation is exact and results can be compared to the bit.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 `planted.py` makes mistakes in them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

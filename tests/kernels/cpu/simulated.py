@@ -5,8 +5,6 @@ NUMBA_ENABLE_CUDASIM=1 python -m tests.kernels.cpu.simulated results.npz NAME ..
 A name is that of a case of the corpus, or of a JSON file of random programs.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Atomics against plain Python: the number left behind, the number returned, and many threads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

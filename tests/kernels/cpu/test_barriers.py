@@ -3,8 +3,6 @@
 The same kernels run clean where their conditions happen to be the same for a whole block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

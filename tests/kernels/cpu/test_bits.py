@@ -1,7 +1,5 @@
 """Bit operations, `fma`, `selp` and `cbrt` against plain Python, with Numba CUDA's result types."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What constants decide is decided before anything is compiled, and nothing else is."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from textwrap import indent

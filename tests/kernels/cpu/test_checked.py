@@ -1,7 +1,5 @@
 """The checked mode finds every planted mistake, names it, and leaves right kernels alone."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The checked mode finds nothing in right kernels, and changes nothing that they compute."""
 
-from __future__ import annotations
-
 import pytest
 
 from minitransformer_kernels import OutOfBounds, checked

@@ -1,7 +1,5 @@
 """Each kernel of the corpus gives what the plain interpreter gives, and Numba's own simulator."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`exp` for kernels: as exact as promised, everywhere, and right at the edges."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

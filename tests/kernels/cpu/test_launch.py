@@ -1,7 +1,5 @@
 """Launches on the CPU: the compile cache, read-only and shared memory, threads, forks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

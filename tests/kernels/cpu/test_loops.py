@@ -1,7 +1,5 @@
 """Loops: which of two is the inner one, and which way they go."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import float32
 

@@ -1,7 +1,5 @@
 """Wrong types, arguments and launches are explained in a sentence or two, with the way out."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import sys

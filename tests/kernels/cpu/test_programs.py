@@ -1,7 +1,5 @@
 """Random kernels give what the plain interpreter gives, to the bit."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The page about the lowering shows what is really emitted."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """What a kernel cannot hold is refused in a sentence or two, with the line and the way out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

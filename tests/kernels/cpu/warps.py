@@ -3,8 +3,6 @@
 Blocks are not whole warps, and rows not whole blocks: masks say who takes part.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ or two, which `lines(name=(text, message))` records: of a kernel of `x`, and the
 wrong where none has the comment.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import random

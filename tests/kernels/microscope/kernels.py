@@ -1,7 +1,5 @@
 """Pairs of kernels of which the second is faster, and the microscope should show why."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

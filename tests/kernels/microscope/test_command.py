@@ -1,7 +1,5 @@
 """`minitransformer inspect` as a user meets it."""
 
-from __future__ import annotations
-
 import pytest
 
 from minitransformer import commands as cli

@@ -1,7 +1,5 @@
 """Known facts of GPUs, against what the microscope counts in traces that are written by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

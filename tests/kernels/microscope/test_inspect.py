@@ -1,7 +1,5 @@
 """Kernels under the microscope: why the second version is faster."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

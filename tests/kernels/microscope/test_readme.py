@@ -1,7 +1,5 @@
 """What the microscope's page says of its three kernels is what the microscope sees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Traces written by hand: what each thread of a block accesses, as a function of its index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -304,6 +304,12 @@ def complaint(
     return complain
 
 
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, arguments: str) -> None:
+    """The runs that a command is about, before anything is printed that a test looks at."""
+    request.getfixturevalue("readers" if "graph" in arguments else "trained")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
@@ -400,10 +406,10 @@ def test_every_setting_has_an_option(task: str) -> None:
         (2, "read graph", "the following arguments are required: IMAGE"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("runs")
 def test_arguments_that_do_not_fit(
-    complaint: Callable[..., str], request: Any, code: int, arguments: str, expected: str
+    complaint: Callable[..., str], code: int, arguments: str, expected: str
 ) -> None:
-    request.getfixturevalue("readers" if "graph" in arguments else "trained")
     assert expected in complaint(code, *arguments.split())
 
 
