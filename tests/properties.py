@@ -34,7 +34,8 @@ class Operation:
     `apply` takes a problem to its result, in arrays of one library; `reference` does so in NumPy
     arithmetic of a given dtype. `step`, where the operation has one, takes (inputs, state,
     keywords) of one position to its output and the next state. `values` are the inputs that the
-    output is linear in. It need not pass the checks that it is `exempt` from.
+    output is linear in. It adds up at most so many numbers that are alike, `additions`, one after
+    the other. It need not pass the checks that it is `exempt` from.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operation:
     step: Callable[..., tuple[Array, Any]] | None = None
     device: str = "cpu"
     values: tuple[str, ...] = ("value", "S")
+    additions: int = 0
     exempt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -105,14 +107,19 @@ def allowed_errors(operation: Operation, problem: Problem) -> Arrays:
     """What each row of the result may be off by, see `rounding`."""
 
     def compute(make: Callable[[Array], Array]) -> Arrays:
-        inputs, cotangents = (
-            {name: make(x) for name, x in arrays.items()}
-            for arrays in (problem.inputs, problem.cotangents)
-        )
-        made = replace(problem, inputs=inputs, cotangents=cotangents)
-        return operation.reference(made, np.float64).arrays()
+        return operation.reference(made(problem, make), np.float64).arrays()
 
-    return allowed_rows(compute, problem.dtype)
+    longest = max(problem.inputs[name].shape[2] for name in ("query", "key"))
+    return allowed_rows(compute, problem.dtype, min(operation.additions, longest))
+
+
+def made(problem: Problem, make: Callable[[Array], Array]) -> Problem:
+    """The problem with other arrays, made out of its own."""
+    inputs, cotangents = (
+        {name: make(x) for name, x in arrays.items()}
+        for arrays in (problem.inputs, problem.cotangents)
+    )
+    return replace(problem, inputs=inputs, cotangents=cotangents)
 
 
 def assert_within(actual: Arrays, truth: Arrays, allowed: Arrays) -> None:
