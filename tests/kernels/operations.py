@@ -358,8 +358,8 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
 
 
 # All keys beyond k have one weight. The plain kernels add it as often as there are keys, to a sum
-# that is large from the start; the fast ones do so in tiles, and 21 roundings are the most seen.
-ALL, FEW = 2**31, 12
+# that is large from the start.
+EVERY_KEY = 2**31
 
 
 def relative_naive(package: str = KERNELS) -> Operation:
@@ -367,7 +367,7 @@ def relative_naive(package: str = KERNELS) -> Operation:
     module = import_module(f"{package}.relative")
     domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.fast.TILE,), extras=relative_inputs)
     apply = relative_apply(package, "naive")
-    return Operation("relative_naive", domain, apply, references.relative, additions=FEW)
+    return Operation("relative_naive", domain, apply, references.relative)
 
 
 def relative(package: str = KERNELS) -> Operation:
@@ -375,7 +375,7 @@ def relative(package: str = KERNELS) -> Operation:
     module = import_module(f"{package}.relative")
     domain = Domain(RELATIVE_VARIANTS, (module.fast.TILE,), causal=(False,), extras=relative_inputs)
     apply = relative_apply(package, "linear")
-    return Operation("relative", domain, apply, references.relative, additions=FEW)
+    return Operation("relative", domain, apply, references.relative)
 
 
 def relative_causal(package: str = KERNELS) -> Operation:
@@ -398,20 +398,19 @@ def relative_causal(package: str = KERNELS) -> Operation:
         references.relative_causal,
         step,
         values=("value", "S", "tail", "recent"),
-        additions=FEW,
     )
 
 
 def relative_plain(package: str = KERNELS) -> Operation:
     """Bidirectional attention with relative positions, by the plain kernels."""
     apply = relative_apply(package, "linear", "plain")
-    return plain(replace(relative(package), apply=apply, additions=ALL))
+    return plain(replace(relative(package), apply=apply, additions=EVERY_KEY))
 
 
 def relative_causal_plain(package: str = KERNELS) -> Operation:
     """Causal attention with relative positions, by the plain kernels."""
     apply = relative_apply(package, "recurrent", "plain")
-    return plain(replace(relative_causal(package), apply=apply, additions=ALL))
+    return plain(replace(relative_causal(package), apply=apply, additions=EVERY_KEY))
 
 
 def relative_apply(package: str, algorithm: str | dict[str, str], version: str = "fast") -> Any:
