@@ -137,8 +137,9 @@ class Uniformity:
         return not measures and not all(map(self._stays_as_it_is, arrays))
 
     def _stays_as_it_is(self, array: str | None) -> bool:
-        """Whether nobody writes to an array; of a view that is not known."""
-        known = array in self.form.parameters or array in self.form.source.constants
+        """Whether nobody writes to an array, or to what a call made; not known of a view."""
+        made = isinstance(self.definitions.get(array or ""), ast.Call)
+        known = made or array in self.form.parameters or array in self.form.source.constants
         return known and array not in self.written
 
     def is_positive(self, node: ast.AST) -> bool:

@@ -34,6 +34,39 @@ def test_neighbours_in_memory_are_visited_one_after_the_other() -> None:
         assert last.strip().startswith(inner)
 
 
+@cuda.jit(device=True)
+def ends_of(x, row):
+    return x[row, 0], x[row, 1]
+
+
+@cuda.jit
+def to_an_end(x, out):
+    first, last = ends_of(x, 0)
+    for e in range(first, last):
+        out[e, cuda.threadIdx.x] += 1
+
+
+@cuda.jit
+def to_an_end_of_its_own(x, out):
+    x[cuda.threadIdx.x, 1] += cuda.threadIdx.x
+    first, last = ends_of(x, cuda.threadIdx.x)
+    for e in range(first, last):
+        out[e, cuda.threadIdx.x] += 1
+
+
+def test_what_a_device_function_returns_is_as_uniform_as_what_it_gets() -> None:
+    for kernel, grows, inner in (
+        (to_an_end, 0, "for thread_x"),
+        (to_an_end_of_its_own, 1, "for e"),
+    ):
+        x, out = np.tile(np.array([1, 3]), (8, 1)), np.zeros((12, 8), int)
+        kernel[1, 8](x, out)
+        ends = 3 + grows * np.arange(8)
+        assert np.array_equal(out.sum(0), ends - 1)
+        *_, last = (line for line in kernel.cpu_source().splitlines() if " for " in line)
+        assert last.strip().startswith(inner)
+
+
 @cuda.jit
 def turns_backwards(out, pace):
     """Row by row, each thread from the end, in steps of a size that only the launch knows."""
