@@ -19,7 +19,7 @@ from .operations import NARROW, OPERATIONS, ragged
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
-    "softmax", "softmax_plain", "fourier", "fourier_plain_denominator", "relative_naive",
+    "softmax", "softmax_plain", "local", "fourier", "fourier_plain_denominator", "relative_naive",
     "relative",
 )  # fmt: skip
 

@@ -24,6 +24,10 @@ def test_property(operation: Operation, check: Check, device: str) -> None:
     examine(operation.on(device), check)
 
 
+# The fewest rows that are worth a block of their own, wherever a kernel shares a sequence out.
+FEWEST = "linear.fast.FEWEST_ROWS", "relative.fast.FEWEST_ROWS", "chunked.fast.FEWEST_TOKENS"
+
+
 @pytest.mark.parametrize(
     ("operation", "causal"),
     [
@@ -34,15 +38,22 @@ def test_property(operation: Operation, check: Check, device: str) -> None:
     ],
     ids=str,
 )
-def test_a_long_sequence(operation: Operation, causal: bool, device: str) -> None:
+@pytest.mark.parametrize("scale", [1, pytest.param(4, marks=pytest.mark.nightly)])
+def test_a_long_sequence(
+    operation: Operation, causal: bool, scale: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Long enough for a kernel to share a sequence out among several blocks."""
+    for name in FEWEST:
+        monkeypatch.setattr(f"minitransformer_kernels.{name}", 128 * scale)
     variant = operation.domain.variants[0]
+    queries, fewer, keys = (length * scale for length in (277, 175, 225))
     case = Case(
-        batch=2, query_length=1111, key_length=1234, head_dim=variant.head_dim,
-        value_dim=variant.value_dim, causal=causal, query_offset=123, query_lengths=(1111, 700),
-        key_lengths=(900, 1234), initial_state=operation.domain.stateful,
-        grad_state=operation.domain.stateful, options=variant.options, sizes=variant.sizes,
-        extras=operation.domain.extras, states=operation.domain.states,
+        batch=2, query_length=queries, key_length=queries + 31, head_dim=variant.head_dim,
+        value_dim=variant.value_dim, causal=causal, query_offset=31,
+        query_lengths=(queries, fewer), key_lengths=(keys, queries + 31),
+        initial_state=operation.domain.stateful, grad_state=operation.domain.stateful,
+        options=variant.options, sizes=variant.sizes, extras=operation.domain.extras,
+        states=operation.domain.states,
     )  # fmt: skip
     equals_the_reference(operation.on(device), case)
 

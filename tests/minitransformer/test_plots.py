@@ -84,9 +84,10 @@ def test_a_diagonal_is_seen_as_dark_as_it_is(
 @pytest.mark.parametrize(("layers", "length"), [(55, 2), (1, 300)])
 def test_a_picture_has_an_end(tmp_path: Path, layers: int, length: int) -> None:
     plot_attention(tmp_path / "map.png", [heat_map(1, length)] * layers)
-    assert len(np.unique(pixels(tmp_path / "map.png"), axis=0)) > 10
-    height, width, _ = matplotlib.image.imread(tmp_path / "map.png").shape
-    assert max(height, width) <= 12_000
+    image = matplotlib.image.imread(tmp_path / "map.png")
+    reds = np.bincount((255 * image[..., 0]).astype(np.uint8).ravel())
+    assert np.count_nonzero(reds) > 10
+    assert max(image.shape) <= 12_000
 
 
 @pytest.mark.parametrize(("images", "latents"), [(1, 1), (5, 16)])

@@ -43,7 +43,9 @@ FAST = {"contract", "reassoc", "nsz", "afn"}
 
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
     # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array.
-    return numba.njit(nogil=True, error_model="numpy", cache=True, _nrt=False, **options)(function)
+    return numba.njit(
+        nogil=True, error_model="numpy", cache=True, _nrt=False, no_cfunc_wrapper=True, **options
+    )(function)
 
 
 def kernel(*, fastmath: bool) -> Callable[..., Any]:
@@ -55,7 +57,13 @@ def kernel(*, fastmath: bool) -> Callable[..., Any]:
 def device(*, fastmath: bool) -> Callable[..., Any]:
     """Compile a device function; a call left in a lane loop would keep it from being SIMD."""
     flags = FAST if fastmath else CONTRACT
-    return partial(_decorate, fastmath=flags, forceinline=True, pipeline_class=DeviceCompiler)
+    return partial(
+        _decorate,
+        fastmath=flags,
+        forceinline=True,
+        no_cpython_wrapper=True,
+        pipeline_class=DeviceCompiler,
+    )
 
 
 @intrinsic(prefer_literal=True)
