@@ -52,12 +52,13 @@ Passes = dict[str, Run]
 
 
 class Step(NamedTuple):
-    """A fast forward pass that lacks one addition: in a folder's fast.py, `old` becomes `new`."""
+    """A fast forward pass that lacks one addition: in a file, `old` becomes `new`."""
 
     folder: str
     lacks: str
     old: str
     new: str
+    file: str = ""  # else the folder's fast.py
 
     @property
     def version(self) -> str:
@@ -67,12 +68,16 @@ class Step(NamedTuple):
     @contextmanager
     def taken(self, module: str) -> Iterator[ModuleType]:
         """A module of a copy of the package of kernels, without the addition."""
-        name, file = re.sub(r"\W", "_", f"{self.folder} {self.lacks}"), f"{self.folder}/fast.py"
-        made: Any = lambda copy: import_module(f"{copy}.{module}")  # noqa: E731
         with TemporaryDirectory() as folder:
-            edited: Any = Mutant(name, made, file, self.old, self.new).imported(Path(folder))
+            edited: Any = self.mutant(module).imported(Path(folder))
             with edited as found:
                 yield found
+
+    def mutant(self, module: str) -> Mutant:
+        """The copy of the package of kernels, from which a module is taken."""
+        name = re.sub(r"\W", "_", f"{self.folder} {self.lacks}")
+        made: Any = lambda copy: import_module(f"{copy}.{module}")  # noqa: E731
+        return Mutant(name, made, self.file or f"{self.folder}/fast.py", self.old, self.new)
 
 
 class Room(NamedTuple):
@@ -94,10 +99,10 @@ class Room(NamedTuple):
 STEPS = (
     Step("softmax", "one score at a time", "WIDTH = 4", "WIDTH = 1"),
     Step("softmax", "tiles of 16 queries", "TILE = 64", "TILE = 16"),
-    Step("linear", "without a pitch", "PITCH = TILE + 1", "PITCH = TILE"),
-    Step("linear", "one row a thread", "OWN = 4", "OWN = 1"),
+    Step("linear", "without a pitch", "PITCH = TILE + 1", "PITCH = TILE", "tiles.py"),
+    Step("linear", "one row a thread", "OWN = 4", "OWN = 1", "tiles.py"),
     Step("recurrent", "one token at a time", "TOGETHER = 4", "TOGETHER = 1"),
-    Step("recurrent", "4 columns a block", "MAX_COLUMNS = 64", "MAX_COLUMNS = 4"),
+    Step("recurrent", "32 columns a block", "MAX_COLUMNS = 64", "MAX_COLUMNS = 32"),
     Step("chunked", "one row a thread", "GROUPS = 4", "GROUPS = TILE"),
 )
 
@@ -283,10 +288,10 @@ def compared(timed: Passes) -> Iterator[harness.Row]:
 
 
 def arrays(results: Any) -> list[Array]:
-    """Return the arrays among results, those of states as well."""
+    """Return the arrays among results, those of states as well, if they hold anything."""
     if isinstance(results, tuple):
         return [array for result in results for array in arrays(result)]
-    return [] if results is None else [results]
+    return [] if results is None or not results.size else [results]
 
 
 def requests(run: Run) -> dict[str, int]:

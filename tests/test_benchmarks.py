@@ -82,6 +82,11 @@ def test_the_ladders_page_shows_what_was_recorded():
     assert ladder.page(report.read(ladder.FOLDER / "ladder.jsonl")) == page
 
 
+@pytest.mark.parametrize("step", ladder.STEPS, ids=lambda step: step.version)
+def test_what_a_step_of_the_ladder_leaves_out_is_there(step):
+    assert step.new in step.mutant(step.folder).source()
+
+
 def test_the_ladder_counts_what_all_launches_ask_for():
     @cuda.jit
     def copy(x, out):
