@@ -288,10 +288,10 @@ def compared(timed: Passes) -> Iterator[harness.Row]:
 
 
 def arrays(results: Any) -> list[Array]:
-    """Return the arrays among results, those of states as well, if they hold anything."""
+    """Return the arrays of numbers among results, those of states as well, if they hold any."""
     if isinstance(results, tuple):
         return [array for result in results for array in arrays(result)]
-    return [] if results is None or not results.size else [results]
+    return [] if results is None or not results.size or results.dtype.kind != "f" else [results]
 
 
 def requests(run: Run) -> dict[str, int]:
