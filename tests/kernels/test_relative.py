@@ -171,6 +171,21 @@ def test_an_empty_state_is_no_state() -> None:
         assert_allclose(x, y, rtol=1e-12, atol=1e-13)
 
 
+def test_the_sum_before_all_values_is_far_from_every_query() -> None:
+    """A state that was not given has a gradient: that of a key further back than any embedding."""
+    inputs = drawn(length=9, k=3)
+    output, denominator, weights, _ = relative.forward(**inputs, **RECURRENT)
+    grad = np.random.default_rng(1).normal(size=output.shape)
+    saved = output, denominator, weights
+    states = [
+        relative.backward(grad, None, *inputs.values(), *saved, **RECURRENT, version=version)[-1]
+        for version in ("fast", "plain")
+    ]
+    truth = np.einsum("nhi,nhim->nhm", weights[..., 0], grad / denominator[..., None])
+    for state in states:
+        assert_allclose(state.tail, truth, rtol=1e-12)
+
+
 @pytest.mark.parametrize("k", [0, 1, 3, 40])
 def test_the_window_holds_the_last_values(k: int) -> None:
     inputs = drawn(35, k)
