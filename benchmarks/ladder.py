@@ -4,7 +4,8 @@ The plain kernels, the fast ones, and fast ones that lack one addition took turn
 on equally many threads, after their outputs were compared; a time is the median of its rounds, of a
 whole pass, allocations included. *Times fast* is that time over the fast version's. Arrays are
 float32; attention and features get (N, H, L, E) = (1, 4, 512, 64), a window 32 keys on either side,
-graphs as many nodes with 16 neighbours each, matrices 512 x 512.
+graphs as many nodes with 16 neighbours each, matrices 512 x 512, whose fast product is for tensor
+cores: a CPU imitates these, at a price.
 
 What a GPU would be asked for is counted by the microscope, for all launches of a pass, at
 (1, 1, 128, 32), graphs and matrices in proportion. *Sectors* are 32 bytes of global memory, as a
