@@ -11,8 +11,8 @@ that is `width` tiles wide.
 Both begin at row `first` and at a column. Numbers that do not exist, from row `last` or beyond D,
 are zeros. `loader` makes a `load` that maps each number, or one for other blocks of threads.
 
-Products stay in the kernels: as functions they took up to three times the registers. And loads do
-where a function would cost registers; `python -m minitransformer_kernels.gpu.needs` tells.
+Products stay in the kernels: as functions they took up to three times the registers. So do some
+loads; what a kernel takes, `python -m minitransformer_kernels.gpu.needs` tells.
 """
 
 from __future__ import annotations
