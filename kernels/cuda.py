@@ -13,8 +13,10 @@ import types
 from functools import cached_property
 from typing import Any
 
+import numba
 import numpy as np
 
+from . import host
 from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
 from .cpu.watchers import checked_mode
@@ -67,6 +69,15 @@ class DeviceFunction:
             f"{self.function.__name__!r} is a device function, which kernels call; to launch it, "
             "decorate it with @cuda.jit alone"
         )
+
+    @cached_property
+    def on_host(self) -> Any:
+        """Numba's function for the CPU, which `vectorize`d functions call."""
+        return numba.njit(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return numba.typeof(self.on_host)
 
     @cached_property
     def on_gpu(self) -> Any:
@@ -178,6 +189,7 @@ class Launch:
         if 0 in self.grid and any(getattr(a, "size", 1) == 0 for a in arguments):
             return  # nothing to compute
         _shape3(self.grid, self.kernel.__name__, "blocks")
+        arguments = host.opened(arguments)
         cupy = sys.modules.get("cupy")
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
             launch = checked_mode.launch if checked_mode.is_on() else CpuKernel.launch
@@ -205,6 +217,7 @@ def _numba_cuda() -> Any:
     from numba import config
     from numba import cuda as numba_cuda
 
+    numba_cuda = getattr(numba_cuda, "original", numba_cuda)  # where `without_gpu` covers it
     if not config.ENABLE_CUDASIM:  # Numba's simulator compiles nothing
         codegen.teach()
     return numba_cuda
@@ -250,7 +263,7 @@ class _Door:
         return DeviceFunction(function, options) if device else Kernel(function, options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_numba_cuda(), name)
+        return host.find(name, _numba_cuda)
 
 
 cuda: Any = _Door()

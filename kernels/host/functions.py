@@ -1,0 +1,130 @@
+"""Functions of whole arrays, made of functions of numbers: `reduce`, `vectorize`, `guvectorize`.
+
+What Numba would compile for a GPU, it compiles for the CPU here. Arrays may be device arrays; then
+so is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from .arrays import DeviceArrayBase, DeviceNDArray
+
+
+class Reduce:
+    """An array's numbers, put together two by two: `Reduce(lambda a, b: a + b)(array)`.
+
+    Also a decorator, `@cuda.reduce`. The function must be associative and commutative: a GPU takes
+    the numbers in another order.
+    """
+
+    def __init__(self, functor: Callable[[Any, Any], Any]) -> None:
+        self.functor = functor
+        operation = numba.njit(getattr(functor, "function", functor))
+
+        @numba.njit
+        def reduced(array, last, first):  # type: ignore[no-untyped-def]
+            for number in array:
+                last[0] = operation(last[0], number)
+            last[0] = operation(last[0], first)
+
+        self._reduced = reduced
+
+    def __call__(
+        self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0
+    ) -> Any:
+        """The result, of the array's dtype; with `res`, it goes to `res[0]` instead.
+
+        Args:
+            arr: a host or device array `(n,)`.
+            size: how many of its numbers, from the first; by default all.
+            res: a device array for the result.
+            init: one more number; the result where the array is empty.
+            stream: what the work is queued on.
+
+        Raises:
+            TypeError: the array has not one axis.
+        """
+        if arr.ndim != 1:
+            raise TypeError(f"reduce takes an array of one axis, got one of {arr.ndim}")
+        numbers = _opened(arr)[:size]
+        first = numbers.dtype.type(init)
+        if numbers.size == 0:
+            return first
+        result = numbers[:1].copy()
+        self._reduced(numbers[1:], result, first)
+        if res is None:
+            return result[0]
+        _opened(res)[:1] = result
+        return None
+
+
+class Ufunc:
+    """A function of arrays, element by element or row by row, that also takes device arrays."""
+
+    def __init__(self, on_host: Any) -> None:
+        self.on_host = on_host
+        self.__name__, self.__doc__ = on_host.__name__, on_host.__doc__
+
+    def __call__(self, *arguments: Any, stream: Any = 0, out: Any = None, **keywords: Any) -> Any:
+        """Apply it; if an array is on the device, so is the result."""
+        if out is not None:
+            keywords["out"] = _opened(out)
+        result = self.on_host(*map(_opened, arguments), **keywords)
+        if out is not None:
+            return out
+        if not any(isinstance(argument, DeviceArrayBase) for argument in arguments):
+            return result
+        if isinstance(result, tuple):
+            return tuple(DeviceNDArray(np.asarray(part), stream) for part in result)
+        return DeviceNDArray(np.asarray(result), stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.on_host, name)
+
+    def reduce(self, array: Any, *arguments: Any, stream: Any = 0, **keywords: Any) -> Any:
+        """All numbers put together by the function."""
+        return self.on_host.reduce(_opened(array), *arguments, **keywords)
+
+
+def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **options: Any) -> Any:
+    """Decorate a function of numbers; it becomes one of arrays, element by element.
+
+    Args:
+        ftylist_or_function: the function, or its signatures: `["float32(float32, float32)"]`.
+        target: "cuda"; others are left to Numba.
+        options: Numba's.
+    """
+    made = numba.np.ufunc.vectorize
+    if target != "cuda":
+        return made(ftylist_or_function, target=target, **options)
+    if callable(ftylist_or_function) and not isinstance(ftylist_or_function, (str, list, tuple)):
+        return Ufunc(made(ftylist_or_function))
+    return lambda function: Ufunc(made(ftylist_or_function, **_of_cpu(options))(function))
+
+
+def guvectorize(ftylist: Any, signature: Any = None, target: str = "cuda", **options: Any) -> Any:
+    """Decorate a function of small arrays; it becomes one of arrays with more axes before theirs.
+
+    Args:
+        ftylist: the signatures of the function, `["void(float32[:], float32[:])"]`.
+        signature: the axes of its arguments, `"(n)->(n)"`.
+        target: "cuda"; others are left to Numba.
+        options: Numba's.
+    """
+    made = numba.np.ufunc.guvectorize
+    if target != "cuda":
+        return made(ftylist, signature, target=target, **options)
+    return lambda function: Ufunc(made(ftylist, signature, **_of_cpu(options))(function))
+
+
+def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: options[key] for key in options if key in ("identity", "cache", "fastmath")}
+
+
+def _opened(value: Any) -> Any:
+    return value.memory if isinstance(value, DeviceArrayBase) else value

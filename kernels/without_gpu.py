@@ -1,0 +1,85 @@
+"""Run programs for GPUs without one: `numba.cuda` becomes our door, in this process.
+
+    minitransformer run script.py                      a script, unchanged
+    pytest -p minitransformer_kernels.without_gpu      tests, unchanged
+
+What says `from numba import cuda`, or `from numba_cuda_mlir import cuda`, gets kernels that run on
+the CPU and device arrays of their own (`host/`). Only this process sees it, and a GPU is left alone
+if there is one. A process that is started anew, as `multiprocessing` does by "spawn", sees Numba
+as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numba
+
+from . import host
+from .cuda import _numba_cuda, cuda
+from .host import arrays, devices, functions
+
+SUCCESSOR = "numba_cuda_mlir"
+
+
+class Cover(ModuleType):
+    """A module over another: its names are ours where we have them."""
+
+    def __init__(self, original: ModuleType, ours: Any, name: str = "") -> None:
+        super().__init__(name or original.__name__, original.__doc__)
+        self.__path__ = getattr(original, "__path__", [])
+        self.__spec__, self.__file__ = original.__spec__, original.__file__
+        self.original, self.ours = original, ours
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self.ours, name)
+        except AttributeError:
+            if self.ours is cuda:
+                raise
+        return getattr(self.original, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self.original), *dir(self.ours)})
+
+
+@cache
+def install() -> None:
+    """Put the door in the place of `numba.cuda`, for whoever imports it from now on."""
+    host.stay_on_cpu()
+    original, random = _numba_cuda(), import_module(f"{host.__name__}.random")
+    covered = {
+        "": (original, cuda),
+        ".random": (import_module("numba.cuda.random"), random),
+        ".cudadrv.devicearray": (import_module("numba.cuda.cudadrv.devicearray"), arrays),
+        ".cudadrv.devices": (import_module("numba.cuda.cudadrv.devices"), devices),
+        ".cudadrv.driver": (import_module("numba.cuda.cudadrv.driver"), devices),
+    }
+    for name, (module, ours) in covered.items():
+        cover = Cover(module, ours)
+        for package in ("numba", SUCCESSOR):
+            sys.modules[f"{package}.cuda{name}"] = cover
+        parent, _, leaf = f"numba.cuda{name}".rpartition(".")
+        setattr(sys.modules[parent], leaf, cover)
+    sys.modules[SUCCESSOR] = Cover(numba, None, SUCCESSOR)
+    numba.vectorize = partial(functions.vectorize, target="cpu")
+    numba.guvectorize = partial(functions.guvectorize, target="cpu")
+
+
+def pytest_load_initial_conftests() -> None:
+    """Come before every conftest and every test."""
+    install()
+
+
+def pytest_configure() -> None:
+    """Come at least now, where another plugin or a conftest brings this one."""
+    install()
+
+
+def pytest_report_header() -> str:
+    """Say what the tests run on."""
+    return "numba.cuda: minitransformer's; kernels run on the CPU"

@@ -1,0 +1,58 @@
+"""`minitransformer run`: a script that was written for a GPU, on a machine without one."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import OptionError
+
+
+def add_to(commands: Any) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "run",
+        help="a script for GPUs, without one",
+        description="Run a Python script, unchanged, that says `from numba import cuda` or\n"
+        "`from numba_cuda_mlir import cuda`: its kernels run on the CPU, and so does all around "
+        "them.\nA GPU is left alone, if there is one. Tests run so, too:\n"
+        "  pytest -p minitransformer_kernels.without_gpu",
+        epilog="examples:\n"
+        "  minitransformer run saxpy.py --size 1000\n"
+        "  MINITRANSFORMER_CHECK=1 minitransformer run saxpy.py",
+    )
+    parser.add_argument("script", metavar="SCRIPT.py", type=Path, help="the script")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script gets"
+    )
+    parser.set_defaults(command=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script as Python would; return the exit code."""
+    from minitransformer_kernels import without_gpu
+
+    if not options.script.is_file():
+        raise OptionError(f"argument SCRIPT.py: there is no file {str(options.script)!r}")
+    script = str(options.script)
+    sys.argv = [script, *options.arguments]
+    sys.path[0] = str(options.script.resolve().parent)
+    without_gpu.install()
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        error = error.with_traceback(_from(script, error.__traceback__))
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def _from(script: str, trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames around the script."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,51 @@
+"""`minitransformer run`: a script ends as it does under Python."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAILS = """
+import helper
+
+
+def fail():
+    helper.open_it()
+
+
+fail()
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minitransformer", "run", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_an_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "fails.py").write_text(FAILS)
+    (tmp_path / "inner" / "helper.py").write_text("def open_it():\n    open('nowhere')\n")
+    ran = run(tmp_path, "inner/fails.py")
+    plain = subprocess.run(
+        [sys.executable, "inner/fails.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (plain.returncode, plain.stdout) == (1, "")
+    assert ran.stderr.replace("/inner/inner", "/inner") == plain.stderr.replace(
+        f'"{tmp_path}/inner/fails.py"', '"inner/fails.py"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("import sys; sys.exit(3)", 3), ("raise SystemExit", 0), ("x = (", 1)]
+)
+def test_exit_codes(tmp_path: Path, text: str, code: int) -> None:
+    (tmp_path / "script.py").write_text(text)
+    assert run(tmp_path, "script.py").returncode == code
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    ran = run(tmp_path, "nowhere.py")
+    message = "minitransformer run: error: argument SCRIPT.py: there is no file 'nowhere.py'\n"
+    assert (ran.returncode, ran.stderr) == (2, message)
