@@ -19,11 +19,13 @@ import numpy as np
 from . import host
 from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
-from .cpu.watchers import checked_mode
+from .cpu.errors import to_the_point
+from .cpu.first_launches import Launches
 from .gpu import codegen
 from .gpu.launch import CudaKernel
 
 NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
+TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
 MAX_THREADS = 1024  # per block, on every CUDA GPU
 MAX_BLOCK_Z = 64
 THREADS = 256  # of a block, where nobody says how many
@@ -63,6 +65,7 @@ class DeviceFunction:
         """Call it as the Python function that it is."""
         return self.function(*arguments)
 
+    @to_the_point
     def __getitem__(self, configuration: Any) -> Any:
         """Refuse a launch."""
         raise KernelError(
@@ -92,12 +95,17 @@ class Kernel:
     shared_bytes](...)`; `launch = kernel[blocks, threads]` can be kept and called often.
     """
 
-    def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: types.FunctionType, options: dict[str, Any], checked: bool | None = None
+    ) -> None:
         self.function = function
         self.options = options
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.on_cpu = CpuKernel(function, fastmath=bool(options.get("fastmath", False)))
+        if checked is None and str(function.__module__).partition(".")[0] in TESTED:
+            checked = False
+        self.launches = Launches(self.on_cpu, checked)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
@@ -112,6 +120,7 @@ class Kernel:
         """The kernel as it runs on CuPy arrays."""
         return CudaKernel(self)
 
+    @to_the_point
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Refuse a launch without a configuration."""
         raise KernelError(
@@ -119,6 +128,7 @@ class Kernel:
             f"{self.__name__}[blocks, threads](...)"
         )
 
+    @to_the_point
     def __getitem__(self, configuration: tuple[Any, ...]) -> Launch:
         name = self.__name__
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
@@ -150,14 +160,21 @@ class Kernel:
             )
         return Launch(self, grid, block, stream, int(shared))
 
+    @to_the_point
     def forall(self, tasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A launch with at least `tasks` threads, in blocks of `tpb` (256, if it is 0).
 
         The last block may have threads without a task: the kernel guards against them.
         """
+        if not isinstance(tasks, (int, np.integer)) or tasks < 0:
+            raise KernelError(
+                f"kernel {self.__name__!r}: forall takes how many tasks there are, a whole number "
+                f"from 0 up, got {tasks!r}"
+            )
         threads = tpb or THREADS
-        return self[max(1, -(-tasks // threads)), threads, stream, sharedmem]
+        return self[max(1, -(-int(tasks) // threads)), threads, stream, sharedmem]
 
+    @to_the_point
     def cpu_source(self) -> str:
         """The Python text that was compiled for the CPU, after a launch on NumPy arrays.
 
@@ -179,6 +196,7 @@ class Launch:
         self.kernel, self.grid, self.block = kernel, grid, block
         self.stream, self.shared = stream, shared
 
+    @to_the_point
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
         if keywords:
@@ -192,8 +210,7 @@ class Launch:
         arguments = host.opened(arguments)
         cupy = sys.modules.get("cupy")
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
-            launch = checked_mode.launch if checked_mode.is_on() else CpuKernel.launch
-            return launch(self.kernel.on_cpu, self.grid, self.block, arguments, self.shared)
+            return self.kernel.launches.launch(self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(cupy, arguments)
         self.kernel.on_cuda.launch(self.grid, self.block, arguments, self.shared, self.stream)
 
@@ -247,20 +264,27 @@ class _Door:
     def __repr__(self) -> str:
         return "cuda"
 
-    def jit(self, function: Any = None, /, *, device: bool = False, **options: Any) -> Any:
+    @to_the_point
+    def jit(
+        self, function: Any = None, /, *, device: bool = False, checked: bool | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """Decorate a kernel, or with `device=True` a function that kernels call.
 
         Options are Numba's (`fastmath`, `max_registers`, `lineinfo`); a signature is not taken: a
-        kernel is compiled when it is first launched, for the arguments that it gets.
+        kernel is compiled when it is first launched, for the arguments that it gets. On NumPy
+        arrays `checked=True` checks every launch and `checked=False` none, in place of the first.
         """
         if function is None:
-            return lambda inner: self.jit(inner, device=device, **options)
+            return lambda inner: self.jit(inner, device=device, checked=checked, **options)
         if not isinstance(function, types.FunctionType):
             raise KernelError(
                 f"@cuda.jit takes a function, got {function!r}; leave out the signature: the "
                 "kernel is compiled when it is first launched"
             )
-        return DeviceFunction(function, options) if device else Kernel(function, options)
+        if device:
+            return DeviceFunction(function, options)
+        return Kernel(function, options, checked)
 
     def __getattr__(self, name: str) -> Any:
         return host.find(name, _numba_cuda)

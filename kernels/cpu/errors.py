@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Place3 = tuple[int, int, int]
 
 
 class KernelError(Exception):
     """A kernel, or the way it was launched, is wrong."""
+
+
+def to_the_point(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the traceback of a KernelError end in the line that called a function.
+
+    What is inside is nothing that the caller could mend. Nor is what Numba said, if that is where
+    the error comes from: it stays behind the error as `__context__`, which is not shown.
+    """
+
+    @wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return function(*arguments, **keywords)
+        except KernelError as error:
+            if error.__cause__:
+                error.__cause__ = None
+            error.__traceback__ = None
+            raise  # such a `raise` alone does not write this frame down again
+
+    return call
 
 
 class UnsupportedKernel(KernelError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -42,7 +42,7 @@ class CpuKernel:
         self.fastmath = fastmath
         self._source: Source | None = None
         self._compiled: dict[Any, Compiled] = {}
-        self._path: Path | None = None
+        self._variant: Variant | None = None
 
     @property
     def source(self) -> Source:
@@ -75,7 +75,7 @@ class CpuKernel:
     ) -> Compiled:
         """The function that runs a range of blocks; it is compiled on first use."""
         aliased = self._aliased(arguments)
-        key = (block, shared_bytes, mode.name, aliased, *map(_kind, arguments))
+        key = (block, shared_bytes, mode.name, aliased, *map(kind_of, arguments))
         if key not in self._compiled:
             self._compiled[key] = self._compile(block, arguments, aliased, shared_bytes, mode)
         return self._compiled[key]
@@ -148,13 +148,14 @@ class CpuKernel:
         return _writable_alias(argument)
 
     def emitted(self) -> str:
-        """The text of the module that was compiled last."""
-        if self._path is None:
+        """The text of the module for the types that were launched last, without any checks."""
+        if self._variant is None:
             raise KernelError(
                 f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "
                 "depends on the arguments: launch it once on NumPy arrays, then ask again"
             )
-        return self._path.read_text()
+        _, path = self._variant.function()
+        return path.read_text()
 
     def _compile(
         self,
@@ -177,9 +178,8 @@ class CpuKernel:
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
-        function, path = variant.function()
-        if mode is PLAIN:
-            self._path = path
+        function, _ = variant.function()
+        self._variant = replace(variant, mode=PLAIN)
         body = variant.body() if mode.instrumented else None
         extra = body.extra_types() if body else ()
         try:
@@ -214,7 +214,7 @@ def place_of(number: int, shape: Shape3) -> Shape3:
     return number % x, number // x % y, number // (x * y)
 
 
-def _kind(argument: Any) -> Any:
+def kind_of(argument: Any) -> Any:
     """What decides the compiled function: cheap to compute, since every launch does."""
     if isinstance(argument, np.ndarray):
         flags = argument.flags

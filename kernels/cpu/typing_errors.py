@@ -2,7 +2,7 @@
 
 Numba types the text that `typed.as_one_thread` writes. Its errors name lines of that text, and run
 to dozens of lines. `explained` finds the statement that such a line was written from, and says in
-plain words what the usual causes are; Numba's own error stays behind it as `__cause__`.
+plain words what the usual causes are; Numba's own error stays behind it.
 """
 
 from __future__ import annotations

@@ -42,15 +42,15 @@ def checked(on: bool = True) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def is_on() -> bool:
-    """Whether launches are checked here: by `checked()`, else by `MINITRANSFORMER_CHECK`."""
+def is_on() -> bool | None:
+    """Whether launches are checked: by `checked()`, else `MINITRANSFORMER_CHECK`; None: unsaid."""
     chosen = _chosen.get()
     if chosen is not None:
         return chosen
-    value = os.environ.get("MINITRANSFORMER_CHECK", "0")
+    value = os.environ.get("MINITRANSFORMER_CHECK", "")
     if value not in ("", "0", "1"):
         raise KernelError(f"MINITRANSFORMER_CHECK must be 0 or 1, got {value!r}")
-    return value == "1"
+    return value == "1" if value else None
 
 
 def launch(

@@ -212,7 +212,7 @@ def test_results_of_two_types() -> None:
 def test_the_whole_error_is_behind_it() -> None:
     with pytest.raises(KernelError) as refusal:
         deep_inside[1, 1](np.ones(3))
-    assert isinstance(refusal.value.__cause__, NumbaError)
+    assert isinstance(refusal.value.__context__, NumbaError)
 
 
 # Arguments
