@@ -18,18 +18,40 @@ added to it that LLVM cannot see through, and cutting and storing stay two opera
 
 from __future__ import annotations
 
+import gc
 import linecache
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
 from llvmlite import binding, ir
-from numba.core import types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core import analysis, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import CompilerPass, PassManager, register_pass
 from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import BaseNativeLowering, NativeLowering, NopythonTypeInference
+from numba.core.typed_passes import (
+    BaseNativeLowering,
+    IRLegalization,
+    NoPythonBackend,
+    NoPythonSupportedFeatureValidation,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    DeadBranchPrune,
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    RewriteSemanticConstants,
+    TranslateByteCode,
+)
+
+from .liveness import live_map
 
 LANES = "# lanes"
 
@@ -125,54 +147,96 @@ class _KernelLower(_GuardedLower):
         )
 
 
+class _Library(JITCodeLibrary):
+    """Where LLVM optimises a function and what it calls together, once.
+
+    Numba optimises each function alone, then all of them cheaply to find counts of references that
+    cancel, and only then in full. A kernel counts no references, and what it calls is inlined.
+    """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        manager, builder = self._codegen._module_pass_manager()
+        manager.run(self._final_module, builder)
+
+
+class _Lowering(BaseNativeLowering):
+    def run_pass(self, state: Any) -> bool:
+        """Numba's hook: from its own form of a function to machine code."""
+        state.library = _Library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return bool(super().run_pass(state))
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _KernelLowering(BaseNativeLowering):
+class _KernelLowering(_Lowering):
     _name = "kernel_native_lowering"
     lowering_class = _KernelLower
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _DeviceLowering(BaseNativeLowering):
+class _DeviceLowering(_Lowering):
     _name = "device_native_lowering"
     lowering_class = _GuardedLower
 
 
-class DeviceCompiler(CompilerBase):
-    """Numba's own pipeline, but for the zeros."""
-
-    lowering: type[BaseNativeLowering] = _DeviceLowering
-
-    def define_pipelines(self) -> list[PassManager]:
-        """Numba's hook: the passes to run."""
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [
-            (self.lowering if kind is NativeLowering else kind, text)
-            for kind, text in manager.passes
-        ]
-        manager._finalized = False
-        manager.finalize()
-        return [manager]
-
-
-class KernelCompiler(DeviceCompiler):
-    """The same, and the notes on lane loops."""
-
-    lowering = _KernelLowering
+# Of the thirty passes of Numba's pipeline, those that a kernel needs. The others look for what no
+# kernel has (closures, array expressions, context managers), and several of them analyse the whole
+# function anew whether they find it or not.
+TYPING = (
+    TranslateByteCode, FixupArgs, IRProcessing, RewriteSemanticConstants, DeadBranchPrune,
+    GenericRewrites, ReconstructSSA, NopythonTypeInference,
+)  # fmt: skip
+BEFORE_LOWERING = (PreLowerStripPhis, NoPythonSupportedFeatureValidation, IRLegalization)
 
 
 class _TypesOnly(CompilerBase):
     """Numba's pipeline up to type inference."""
 
+    passes: tuple[type[CompilerPass], ...] = TYPING
+
     def define_pipelines(self) -> list[PassManager]:
-        whole = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager = PassManager("types only")
-        for kind, text in whole.passes:
-            manager.add_pass(kind, text)
-            if kind is NopythonTypeInference:
-                break
-        self.state.cr = ()  # where the whole pipeline would leave its result
+        """Numba's hook: the passes to run."""
+        self.state.cr = ()  # where the whole pipeline will leave its result
+        manager = PassManager(type(self).__name__)
+        manager._ENFORCING = False  # do not analyse the whole function again after each pass
+        for kind in self.passes:
+            manager.add_pass(kind, kind._name)
         manager.finalize()
         return [manager]
+
+
+class DeviceCompiler(_TypesOnly):
+    """Compiles a device function, with the zeros."""
+
+    passes = (*TYPING, *BEFORE_LOWERING, _DeviceLowering, NoPythonBackend)
+
+
+class KernelCompiler(_TypesOnly):
+    """Compiles a kernel: the same, and the notes on lane loops."""
+
+    passes = (*TYPING, *BEFORE_LOWERING, _KernelLowering, NoPythonBackend)
+
+
+@contextmanager
+def in_haste() -> Iterator[None]:
+    """Compile meanwhile without looking for garbage, and with the quick analysis of liveness.
+
+    Compiling makes a million objects that live until its end, and the more of them there are, the
+    longer every look takes.
+    """
+    collects, numbas_own = gc.isenabled(), analysis.compute_live_map
+    with global_compiler_lock:
+        gc.disable()
+        analysis.compute_live_map = live_map
+        try:
+            yield
+        finally:
+            analysis.compute_live_map = numbas_own
+            if collects:
+                gc.enable()
 
 
 def infer_types(

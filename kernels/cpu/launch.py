@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError
 
 from . import hints, typing_errors
 from .canonical import Shape3, canonical, is_barrier
+from .compiler import in_haste
 from .errors import DivergentBarrier, KernelError
 from .lowering import PLAIN, Mode, Variant
 from .runtime import pool
@@ -77,7 +78,8 @@ class CpuKernel:
         aliased = self._aliased(arguments)
         key = (block, shared_bytes, mode.name, aliased, *map(kind_of, arguments))
         if key not in self._compiled:
-            self._compiled[key] = self._compile(block, arguments, aliased, shared_bytes, mode)
+            with in_haste():
+                self._compiled[key] = self._compile(block, arguments, aliased, shared_bytes, mode)
         return self._compiled[key]
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -154,7 +156,7 @@ class CpuKernel:
                 f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "
                 "depends on the arguments: launch it once on NumPy arrays, then ask again"
             )
-        _, path = self._variant.function()
+        _, path, _ = self._variant.function()
         return path.read_text()
 
     def _compile(
@@ -178,10 +180,9 @@ class CpuKernel:
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
-        function, _ = variant.function()
+        function, _, body = variant.function()
         self._variant = replace(variant, mode=PLAIN)
-        body = variant.body() if mode.instrumented else None
-        extra = body.extra_types() if body else ()
+        extra = body.extra_types() if mode.instrumented else ()
         try:
             function.compile((numba.int64,) * 5 + kinds + extra)
         except (NumbaError, NotImplementedError) as error:

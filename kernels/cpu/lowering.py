@@ -97,17 +97,20 @@ class Variant:
     shared_bytes: int = 0
     mode: Mode = PLAIN
 
-    def function(self) -> tuple[Any, Path]:
+    def function(self) -> tuple[Any, Path, Any]:
         """Make the function, or load it from the cache.
 
         Returns:
-            Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, and
-            the file that its text was written to. Neither is made again when the file exists.
+            Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, the
+            file that its text was written to, and what wrote it if the mode is instrumented.
+            Neither function nor file is made again when the file exists.
         """
         path = cache_folder() / f"{self.source.name}_{self._digest()}.py"
-        if not path.exists():
-            _write(path, self.text())
-        return getattr(_load(path), function_name(self.source)), path
+        is_new = not path.exists()
+        body: Any = self.written() if is_new or self.mode.instrumented else None
+        if is_new:
+            _write(path, str(body.text))
+        return getattr(_load(path), function_name(self.source)), path, body
 
     def _digest(self) -> str:
         parts = [
@@ -115,10 +118,6 @@ class Variant:
             self.shared_bytes, self.mode.name, _version_of_the_lowering(),
         ]  # fmt: skip
         return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-
-    def text(self) -> str:
-        """The text of the module that is compiled."""
-        return str(self.written().text)
 
     def written(self) -> Any:
         """The body after it has been written down in a module, which is its `text`."""
