@@ -9,11 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba import int32, uint32
+from numba.core import analysis
 
-from minitransformer_kernels.cpu import KernelError, num_threads
+from minitransformer_kernels.cpu import KernelError, compiler, num_threads
+from minitransformer_kernels.cpu.liveness import live_map
 from minitransformer_kernels.cuda import cuda
 
 from . import corpus, right
@@ -340,3 +343,40 @@ def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -
             pool.run(fails(only_in_caller), 64)
     pool.run(lambda first, last: seen.append((first, last)), 5)
     assert sorted(seen[-5:]) == [(k, k + 1) for k in range(5)]
+
+
+def test_liveness_is_that_of_numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is asked for several times, for a kernel whose loops meet at barriers."""
+    numbas_own, compared = analysis.compute_live_map, []
+
+    def both(*arguments: Any) -> dict[int, set[str]]:
+        found = live_map(*arguments)
+        compared.append(found == numbas_own(*arguments))
+        return found
+
+    monkeypatch.setattr(compiler, "live_map", both)
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path))
+
+    @cuda.jit
+    def sums(x, out):  # type: ignore[no-untyped-def]
+        part = cuda.shared.array(8, numba.float32)
+        t = cuda.threadIdx.x
+        part[t] = numba.float32(0)
+        for i in range(t, x.size, 8):
+            if x[i] > 0:
+                part[t] += x[i]
+        cuda.syncthreads()
+        half = 4
+        while half > 0:
+            if t < half:
+                part[t] += part[t + half]
+            cuda.syncthreads()
+            half //= 2
+        if t == 0:
+            out[0] = part[0]
+
+    x, out = np.arange(-5, 20, dtype=np.float32), np.zeros(1, np.float32)
+    sums[1, 8](x, out)
+    assert out[0] == x[x > 0].sum()
+    assert len(compared) > 3 and all(compared)
+    assert analysis.compute_live_map is numbas_own
