@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -45,10 +45,8 @@ OURS: dict[str, Any] = {
 } | {"reduce": functions.Reduce}  # fmt: skip
 BEYOND = {  # what Numba has, and this has not
     "open_ipc_array": "processes share no device arrays here; copy them",
-    "IpcHandle": "processes share no device arrays here; copy them",
     "set_memory_manager": "memory is NumPy's here; leave it out",
     "declare_device": "functions in C++ are not linked here; write them in Python",
-    "CUSource": "functions in C++ are not linked here; write them in Python",
 }
 
 
@@ -71,7 +69,7 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
         numba_cuda: gives Numba's namespace.
 
     Raises:
-        AttributeError: nothing does, or nothing that there is without a GPU.
+        AttributeError: nothing does.
     """
     if not has_gpu(numba_cuda):
         if name == "random":
@@ -79,7 +77,7 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
         if name in OURS:
             return OURS[name]
         if name in BEYOND:
-            raise AttributeError(f"cuda.{name} needs a GPU: {BEYOND[name]}")
+            return partial(_refuse, name)
     numbas = numba_cuda()
     try:
         return getattr(numbas, name)
@@ -87,6 +85,10 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
         near = difflib.get_close_matches(name, [*OURS, *dir(numbas)], 1)
         hint = f"; did you mean cuda.{near[0]}?" if near else ""
         raise AttributeError(f"Numba's cuda has no {name!r}{hint}", name=name) from None
+
+
+def _refuse(name: str, *arguments: Any, **keywords: Any) -> Any:
+    raise NotImplementedError(f"cuda.{name} needs a GPU: {BEYOND[name]}")
 
 
 _stays_on_cpu = False

@@ -108,7 +108,7 @@ class DeviceNDArray(DeviceArrayBase):
     size = property(lambda self: self._memory.size)
     nbytes = property(lambda self: self._memory.nbytes)
     flags = property(lambda self: self._memory.flags)
-    gpu_data = property(lambda self: self)
+    gpu_data = device_pointer = property(lambda self: self._memory.ctypes.data)
     T = property(lambda self: self.transpose())
 
     def __repr__(self) -> str:

@@ -74,6 +74,8 @@ class Ufunc:
         """Apply it; if an array is on the device, so is the result."""
         if out is not None:
             keywords["out"] = _opened(out)
+        if len(self.on_host.types) == 1:  # as on a GPU: numbers become what the signature says
+            keywords = {"signature": self.on_host.types[0], "casting": "unsafe"} | keywords
         result = self.on_host(*map(_opened, arguments), **keywords)
         if out is not None:
             return out

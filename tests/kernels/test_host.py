@@ -295,8 +295,8 @@ def test_the_device() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match=r"cuda has no 'to_devise'; did you mean cuda.to_dev"):
         _ = cuda.to_devise
-    with pytest.raises(AttributeError, match=r"cuda.declare_device needs a GPU: .*in Python"):
-        _ = cuda.declare_device
+    with pytest.raises(NotImplementedError, match=r"cuda.declare_device needs a GPU: .*in Python"):
+        cuda.declare_device("f", "float32(float32)")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in host.OURS if callable(host.OURS[name])))
@@ -375,6 +375,15 @@ def test_vectorize() -> None:
     out = cuda.device_array_like(result)
     assert length(x, y, out=out) is out
     np.testing.assert_allclose(out.copy_to_host(), result)
+
+
+def test_numbers_become_what_the_only_signature_says() -> None:
+    @cuda.vectorize(["float32(float32)"])
+    def half(x):
+        return x / 2
+
+    assert half(np.arange(3.0)).tolist() == [0, 0.5, 1]
+    assert half(3).dtype == np.float32
 
 
 def test_guvectorize() -> None:
