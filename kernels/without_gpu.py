@@ -11,6 +11,7 @@ as it is.
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache, partial
 from importlib import import_module
@@ -51,6 +52,8 @@ class Cover(ModuleType):
 def install() -> None:
     """Put the door in the place of `numba.cuda`, for whoever imports it from now on."""
     host.stay_on_cpu()
+    os.environ.pop("NUMBA_ENABLE_CUDASIM", None)  # Numba's simulator has nothing to do
+    numba.config.ENABLE_CUDASIM = 0
     original, random = _numba_cuda(), import_module(f"{host.__name__}.random")
     covered = {
         "": (original, cuda),

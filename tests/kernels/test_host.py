@@ -4,7 +4,8 @@ import asyncio
 import inspect
 import math
 import operator
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numba
@@ -219,6 +220,23 @@ def test_hints_of_arguments() -> None:
     add_one[1, 4](cuda.InOut(x))
     add_one[1, 4](cuda.Out(x))
     assert x.tolist() == [2] * 4
+
+
+def test_numbas_own_arrays_are_cupys_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy: Any = ModuleType("cupy")
+    cupy.asarray = lambda array: ("view of", array)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    theirs = SimpleNamespace(__cuda_ndarray__=True)
+    assert host.opened((theirs, 2)) == (("view of", theirs), 2)
+
+
+def test_where_there_is_a_gpu_the_names_are_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = SimpleNamespace(to_device="Numba's", is_available=lambda: True)
+    host._found_gpu.cache_clear()
+    assert host.find("to_device", lambda: theirs) == "Numba's"
+    monkeypatch.setattr(host, "_stays_on_cpu", True)
+    assert host.find("to_device", lambda: theirs) is host.OURS["to_device"]
+    host._found_gpu.cache_clear()
 
 
 def test_array_interface() -> None:

@@ -1,5 +1,6 @@
 """Programs for GPUs run unchanged: each in a process of its own, where the door is put in place."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,15 +92,18 @@ assert cuda.is_available()
 """
 
 
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
+        env=os.environ | environment,
+    )  # fmt: skip
 
 
-def test_a_script_runs_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("simulator", ["0", "1"])
+def test_a_script_runs_unchanged(tmp_path: Path, simulator: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    ran = python(tmp_path, "-m", "minitransformer", "run", "script.py", "given", "--to", "it")
+    run = "-m", "minitransformer", "run", "script.py", "given", "--to", "it"
+    ran = python(tmp_path, *run, NUMBA_ENABLE_CUDASIM=simulator)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("all given --to it\n", "", 0)
 
 
