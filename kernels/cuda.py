@@ -7,7 +7,6 @@ NumPy arrays on the CPU, by way of `cpu/`, from the same source.
 
 from __future__ import annotations
 
-import math
 import sys
 import types
 from functools import cached_property
@@ -21,15 +20,12 @@ from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
 from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
-from .gpu import codegen
+from .gpu import codegen, limits
 from .gpu.launch import CudaKernel
 
 NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
-MAX_THREADS = 1024  # per block, on every CUDA GPU
-MAX_BLOCK_Z = 64
 THREADS = 256  # of a block, where nobody says how many
-MAX_GRID_YZ = 65535
 
 
 def is_cupy(value: Any) -> bool:
@@ -102,7 +98,9 @@ class Kernel:
         self.options = options
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
-        self.on_cpu = CpuKernel(function, fastmath=bool(options.get("fastmath", False)))
+        self.on_cpu = CpuKernel(
+            function, fastmath=bool(options.get("fastmath", False)), limit=limits.check_shared
+        )
         if checked is None and str(function.__module__).partition(".")[0] in TESTED:
             checked = False
         self.launches = Launches(self.on_cpu, checked)
@@ -138,16 +136,6 @@ class Kernel:
             )
         blocks, threads, stream, shared = (*configuration, 0, 0)[:4]
         grid, block = _shape3(blocks, name, "blocks", 0), _shape3(threads, name, "threads")
-        if math.prod(block) > MAX_THREADS or block[2] > MAX_BLOCK_Z:
-            raise KernelError(
-                f"kernel {name!r}: {threads!r} threads a block; a GPU allows "
-                f"{MAX_THREADS} in all and {MAX_BLOCK_Z} along z. Use more, smaller blocks"
-            )
-        if max(grid[1:]) > MAX_GRID_YZ:
-            raise KernelError(
-                f"kernel {name!r}: {blocks!r} blocks; a GPU allows {MAX_GRID_YZ} along y and z. "
-                "Put the longest axis first, or let each thread do more"
-            )
         if isinstance(stream, int) and stream != 0:
             raise KernelError(
                 f"kernel {name!r}: the stream is {stream!r}; bytes of shared memory come "
@@ -158,6 +146,7 @@ class Kernel:
                 f"kernel {name!r}: the bytes of dynamic shared memory must be a whole number "
                 f"from 0 up, got {shared!r}"
             )
+        limits.check_launch(name, grid, block, int(shared), self.options)
         return Launch(self, grid, block, stream, int(shared))
 
     @to_the_point

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba.core.errors import NumbaError
+from numba.np.numpy_support import as_dtype
 
 from . import hints, typing_errors
 from .canonical import Shape3, canonical, is_barrier
@@ -36,11 +38,21 @@ SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides noth
 
 
 class CpuKernel:
-    """A `@cuda.jit` kernel that runs on NumPy arrays."""
+    """A `@cuda.jit` kernel that runs on NumPy arrays.
 
-    def __init__(self, function: types.FunctionType, *, fastmath: bool = False) -> None:
+    `limit(name, declared, dynamic)` refuses bytes of shared memory that a GPU has not.
+    """
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        *,
+        fastmath: bool = False,
+        limit: Callable[[str, int, int], None] | None = None,
+    ) -> None:
         self.function = function
         self.fastmath = fastmath
+        self.limit = limit
         self._source: Source | None = None
         self._compiled: dict[Any, Compiled] = {}
         self._variant: Variant | None = None
@@ -177,6 +189,9 @@ class CpuKernel:
             )
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
+        if self.limit:
+            declared = self._declared(arguments, shared_bytes)
+            self.limit(self.function.__name__, declared, shared_bytes)
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
@@ -188,6 +203,16 @@ class CpuKernel:
         except (NumbaError, NotImplementedError) as error:
             raise typing_errors.uncompiled(self.source, kinds, error) from error
         return Compiled(function, variant, body)
+
+    def _declared(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+        """Bytes of the shared arrays that the kernel declares."""
+        form = canonical(self.source, (1, 1, 1), shared_bytes)
+        values = dict(zip(form.parameters, arguments, strict=False))  # dtype=x.dtype
+        return sum(
+            prod(array.shape) * _itemsize(array.dtype, form.source.constants, values)
+            for array in form.arrays.values()
+            if array.space == "shared"
+        )
 
     def _type(self, parameter: str, argument: Any) -> Any:
         try:
@@ -230,6 +255,15 @@ def _writable_alias(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.flags.writeable:
         return array
     return np.asarray(_Memory(array))
+
+
+def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -> int:
+    """Bytes of an element of a dtype, from the dtype's text: `float32`, `np.int8`, `x.dtype`."""
+    known = {"numba": numba, "numpy": np}
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    names = {name: eval(constants[name], known) for name in used & constants.keys()}
+    dtype = eval(text, known, values | names)
+    return np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize
 
 
 class _Memory:

@@ -43,8 +43,8 @@ from tqdm import tqdm
 
 from ..arrays import SHARED_BYTES
 from ..cpu import num_threads
-from ..microscope.gpus import occupancy
 from . import cubins, sass
+from .gpus import occupancy
 from .specialisations import Specialisation, pipeline, specialisations
 
 TABLE = Path("results/gpu/kernels.tsv")

@@ -9,13 +9,14 @@ arrays: two or three blocks show what a thousand would. The modules:
 
     warps       what a warp's accesses cost: sectors, wavefronts, lanes
     roofline    how fast the kernel can be at most
-    gpus        the peaks of GPUs by name, the limits of their multiprocessors
     compiled    registers, spills, occupancy, stray float64
     advice      what to look at, in sentences
     report      all this together, line by line
     table       as text, with numbers by `units`
     picture     as a picture, with memory by `panels` on `paper`
     targets     which kernel and which launch a command line means
+
+The peaks of GPUs by name and the limits of their multiprocessors are in `gpu.gpus`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from unittest.mock import patch
 import numpy as np
 
 from ..cuda import Launch
-from . import gpus
+from ..gpu import gpus
+from ..gpu.gpus import GPU, GPUS
 from .compiled import compiled as _compiled
-from .gpus import GPU, GPUS
 from .report import Line, Report
 
 __all__ = ["GPU", "GPUS", "Line", "Report", "inspect", "watch"]

@@ -10,8 +10,8 @@ from numba.core.errors import NumbaError
 from ..cuda import Launch
 from ..gpu import cubins
 from ..gpu.assembler import ptx
+from ..gpu.gpus import Capability, Occupancy, occupancy
 from ..gpu.launch import types_of
-from .gpus import Capability, Occupancy, occupancy
 
 MISSING = (
     "registers, spills and occupancy: install the extra cuda13, `pip install "

@@ -10,10 +10,10 @@ from pathlib import Path
 from textwrap import dedent
 
 from ..cpu.watchers.trace import Trace
+from ..gpu.gpus import GPU
 from . import warps
 from .advice import advice
 from .compiled import Compiled
-from .gpus import GPU
 from .roofline import Roofline, roofline
 from .table import table
 from .warps import SiteTraffic, Traffic

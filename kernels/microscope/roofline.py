@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..cpu.watchers.trace import Trace
-from .gpus import GPU
+from ..gpu.gpus import GPU
 from .warps import SECTOR, SiteTraffic, requests
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu.watchers.trace import Site, Trace
-from .gpus import WARP
+from ..gpu.gpus import WARP
 
 SECTOR = 32  # bytes
 WORD = 4  # bytes

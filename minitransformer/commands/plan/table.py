@@ -34,7 +34,7 @@ class Question(NamedTuple):
             from ...device import as_array
 
             return processors(as_array(0.0, "cuda"))
-        from minitransformer_kernels.microscope import gpus
+        from minitransformer_kernels.gpu import gpus
 
         return gpus.find(self.device).multiprocessors
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer_kernels.microscope import gpus
+from minitransformer_kernels.gpu import gpus
 from minitransformer_kernels.microscope.report import Report
 from minitransformer_kernels.microscope.warps import Traffic, number, requests, traffic
 from tests.kernels.microscope.traces import Access, Run, by_hand
