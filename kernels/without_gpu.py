@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -69,8 +70,16 @@ def install() -> None:
         parent, _, leaf = f"numba.cuda{name}".rpartition(".")
         setattr(sys.modules[parent], leaf, cover)
     sys.modules[SUCCESSOR] = Cover(numba, None, SUCCESSOR)
-    numba.vectorize = partial(functions.vectorize, target="cpu")
-    numba.guvectorize = partial(functions.guvectorize, target="cpu")
+    for name in ("vectorize", "guvectorize"):
+        setattr(numba, name, _by_target(getattr(functions, name), getattr(numba, name)))
+
+
+def _by_target(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(numbas)
+    def decorator(*arguments: Any, **options: Any) -> Any:
+        return (ours if options.get("target") == "cuda" else numbas)(*arguments, **options)
+
+    return decorator
 
 
 def pytest_load_initial_conftests() -> None:

@@ -52,12 +52,12 @@ BEYOND = {  # what Numba has, and this has not
 
 def opened(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a launch as kernels take them: what device arrays hold."""
-    return tuple([_memory(a) if getattr(a, "__cuda_ndarray__", False) else a for a in arguments])
+    return tuple([_opened(a) if getattr(a, "__cuda_ndarray__", False) else a for a in arguments])
 
 
-def _memory(argument: Any) -> Any:
+def _opened(argument: Any) -> Any:
     if isinstance(argument, (DeviceArrayBase, In)):
-        return argument.memory
+        return argument.argument
     return import_module("cupy").asarray(argument)  # Numba's own, on a GPU
 
 

@@ -31,8 +31,13 @@ class DeviceArrayBase:
 
     @property
     def memory(self) -> np.ndarray:
-        """The numbers themselves, as a kernel on the CPU takes them."""
+        """The numbers themselves, in a NumPy array."""
         raise NotImplementedError
+
+    @property
+    def argument(self) -> Any:
+        """What a kernel gets."""
+        return self.memory
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -141,7 +146,8 @@ class DeviceNDArray(DeviceArrayBase):
         _check_indices(item)
         found = self.memory[item]
         if isinstance(found, np.void):
-            return DeviceRecord(found, stream or self.stream)
+            indices = item if isinstance(item, tuple) else (item,)
+            return DeviceRecord(self.memory[*indices, ...], stream or self.stream)
         return self._viewed(found, stream) if isinstance(found, np.ndarray) else found
 
     def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
@@ -248,41 +254,35 @@ for _name, _symbol in [
 class DeviceRecord(DeviceArrayBase):
     """A record in the device's memory: its fields are read and written by name."""
 
-    def __init__(self, record: np.void, stream: Any = 0) -> None:
-        self.record, self.stream = record, stream
-        self.dtype = record.dtype
-
     shape, strides, ndim, size = (), (), 0, 1
 
+    def __init__(self, memory: np.ndarray, stream: Any = 0) -> None:
+        self._memory, self.stream = memory, stream
+
+    memory = property(lambda self: self._memory)  # an array without axes
+    dtype = property(lambda self: self._memory.dtype)
+
     @property
-    def memory(self) -> np.ndarray:
-        """The record, as an array without axes."""
-        return np.asarray(self.record)
+    def argument(self) -> np.void:
+        """The record, as a kernel takes it."""
+        return self.memory[()]
 
-    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
-        """The record, as a NumPy array without axes, or copied to `ary`."""
-        if ary is None:
-            return np.array(self.record)
-        _check_alike(self.memory, ary)
-        ary[()] = self.record
-        return ary
+    def __getitem__(self, item: str) -> Any:
+        return self.getitem(item)
 
-    def __getitem__(self, item: Any) -> Any:
-        found = self.record[item]
-        if isinstance(found, np.void):
-            return DeviceRecord(found, self.stream)
-        return DeviceNDArray(found, self.stream) if isinstance(found, np.ndarray) else found
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.setitem(key, value)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.record[key] = value
+    def getitem(self, item: str, stream: Any = 0) -> Any:
+        """A field: a number, copied to the host, or a view."""
+        field = self.memory[item]
+        if field.ndim == 0:
+            return field[()] if field.dtype.names is None else DeviceRecord(field, self.stream)
+        return DeviceNDArray(field, stream or self.stream)
 
-    def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """A field: a number, or a view."""
-        return self[item]
-
-    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+    def setitem(self, key: str, value: Any, stream: Any = 0) -> None:
         """Write a field."""
-        self[key] = value
+        self.memory[key] = value
 
 
 class MappedNDArray(DeviceArrayBase, np.ndarray):
@@ -313,7 +313,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
     if isinstance(obj, DeviceArrayBase):
         return obj
     if isinstance(obj, np.void):
-        return DeviceRecord(obj.copy(), stream)
+        return DeviceRecord(np.array(obj), stream)
     array = np.asarray(obj)
     _check_contiguous(array, "an array for to_device")
     return DeviceNDArray(np.array(array, order="K") if copy else _empty_like(array), stream)
@@ -435,19 +435,19 @@ class In:
         self.value = value
 
     @property
-    def memory(self) -> Any:
+    def argument(self) -> Any:
         """What the kernel gets."""
         value = self.value
-        return value.memory if isinstance(value, DeviceArrayBase) else np.array(value, order="K")
+        return value.argument if isinstance(value, DeviceArrayBase) else np.array(value, order="K")
 
 
 class Out(In):
     """A launch's argument that a kernel writes to."""
 
     @property
-    def memory(self) -> Any:
+    def argument(self) -> Any:
         """What the kernel gets."""
-        return self.value.memory if isinstance(self.value, DeviceArrayBase) else self.value
+        return self.value.argument if isinstance(self.value, DeviceArrayBase) else self.value
 
 
 class InOut(Out):

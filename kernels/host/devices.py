@@ -251,10 +251,8 @@ def defer_cleanup() -> Any:
 class Stream:
     """A queue of work. Here each piece is done before the call that adds it returns."""
 
-    handle = 0
-
-    def __init__(self, kind: str = "") -> None:
-        self.kind = kind
+    def __init__(self, kind: str = "", handle: int = 0) -> None:
+        self.kind, self.handle = kind, handle
 
     def __repr__(self) -> str:
         return f"<{self.kind} CUDA stream>" if self.kind else f"<CUDA stream {id(self)}>"
@@ -288,10 +286,11 @@ def stream() -> Stream:
 
 def external_stream(ptr: int) -> Stream:
     """A stream that another library made."""
-    return Stream("External")
+    return Stream("External", ptr)
 
 
-_default, _legacy, _per_thread = map(Stream, ("Default", "Legacy default", "Per-thread default"))
+_default = Stream("Default")
+_legacy, _per_thread = Stream("Legacy default", 1), Stream("Per-thread default", 2)
 
 
 def default_stream() -> Stream:

@@ -192,7 +192,12 @@ def test_records() -> None:
     assert found["x"].tolist() == [0, 0, 1.5, 0]
     assert found["n"][2].tolist() == [0, 7, 0]
     assert record.copy_to_host()["x"] == 1.5
-    assert cuda.to_device(there.copy_to_host()[2])["x"] == 1.5
+    record.copy_to_device(np.array((2.5, (1, 2, 3)), dtype))
+    assert there.copy_to_host()["x"].tolist() == [0, 0, 2.5, 0]
+    inner = cuda.to_device(np.zeros(2, [("a", [("b", np.int8)])]))
+    inner[1]["a"]["b"] = 3
+    assert inner.copy_to_host()["a"]["b"].tolist() == [0, 3]
+    assert cuda.to_device(there.copy_to_host()[2])["x"] == 2.5
 
 
 @pytest.mark.parametrize("name", ["pinned_array", "mapped_array", "managed_array"])

@@ -32,7 +32,7 @@ def on_device(x):
     return squared(x) + 1
 
 
-@vectorize(["float64(float64)"])
+@vectorize
 def on_host(x):
     return x + 1
 
@@ -54,7 +54,7 @@ assert ((numbers >= 1) & (numbers < 2)).all() and len(set(numbers)) == 50
 assert isinstance(out, numba.cuda.cudadrv.devicearray.DeviceNDArray)
 assert on_device(np.arange(3.0)).tolist() == [1, 2, 5]
 assert isinstance(on_device(out), numba.cuda.cudadrv.devicearray.DeviceNDArray)
-assert isinstance(on_host, numba.np.ufunc.dufunc.DUFunc) or isinstance(on_host, np.ufunc)
+assert type(on_host).__module__.startswith("numba.") and on_host(np.arange(2)).tolist() == [1, 2]
 assert numba.njit(lambda x: x + 1)(1) == 2
 print("all", *sys.argv[1:])
 """
