@@ -11,8 +11,10 @@ arrays: two or three blocks show what a thousand would. The modules:
     roofline    how fast the kernel can be at most
     compiled    registers, spills, occupancy, stray float64
     advice      what to look at, in sentences
+    causes      why an access costs more than it has to
     report      all this together, line by line
     table       as text, with numbers by `units`
+    comparison  several kernels beside each other
     picture     as a picture, with memory by `panels` on `paper`
     targets     which kernel and which launch a command line means
 
@@ -21,6 +23,7 @@ The peaks of GPUs by name and the limits of their multiprocessors are in `gpu.gp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -30,10 +33,11 @@ import numpy as np
 from ..cuda import Launch
 from ..gpu import gpus
 from ..gpu.gpus import GPU, GPUS
+from .comparison import compare
 from .compiled import compiled as _compiled
 from .report import Line, Report
 
-__all__ = ["GPU", "GPUS", "Line", "Report", "inspect", "watch"]
+__all__ = ["GPU", "GPUS", "Line", "NotLaunched", "Report", "compare", "inspect", "watch"]
 
 _NOT_COMPILED = "registers, spills and occupancy: not asked for"
 
@@ -64,36 +68,42 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     return Report(trace, chosen, 8 if doubles else 4, needs)
 
 
+class NotLaunched(ValueError):
+    """What was to be watched did not happen."""
+
+
 def watch(
-    function: Callable[[], Any], only: str | None = None, **options: Any
+    function: Callable[[], Any], only: str | None = None, number: int = 1, **options: Any
 ) -> dict[str, Report]:
-    """Run a function, and put the first launch of each kernel in it under the microscope.
+    """Run a function, and put a launch of each kernel in it under the microscope.
 
     Args:
         function: Launches kernels.
         only: The name of the one kernel to look at; all of them by default.
+        number: Which launch of a kernel; from 1, the first.
         options: Those of `inspect`.
 
     Returns:
         The reports, by the names of the kernels.
 
     Raises:
-        ValueError: the function does not launch a kernel, or not the one of that name.
+        NotLaunched: the function does not launch a kernel so often, or not the one of that name.
     """
     reports: dict[str, Report] = {}
-    launched = []
+    launches: Counter[str] = Counter()
     run = Launch.__call__
 
     def inspect_and_run(launch: Launch, *arguments: Any) -> None:
         name = launch.kernel.__name__
-        launched.append(name)
-        if name not in reports and only in (None, name):
+        launches[name] += 1
+        if launches[name] == number and only in (None, name):
             reports[name] = inspect(launch, *arguments, **options)
         run(launch, *arguments)
 
     with patch.object(Launch, "__call__", inspect_and_run):
         function()
     if not reports:
-        names = ", ".join(dict.fromkeys(launched)) or "none at all"
-        raise ValueError(f"kernel {only or ''!r} was not launched; launched were: {names}")
+        found = ", ".join(f"{name} ({count} times)" for name, count in launches.items())
+        which = f"no launch {number}" if only is None else f"no launch {number} of kernel {only!r}"
+        raise NotLaunched(f"there was {which}; launched were: {found or 'none at all'}")
     return reports

@@ -9,16 +9,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..cpu.watchers.trace import Site, Trace
+from . import causes
 from .roofline import needed
 from .units import bytes_text
-from .warps import SECTOR, WORD, SiteTraffic, Traffic
+from .warps import SECTOR, SiteTraffic, Traffic
 
 if TYPE_CHECKING:
     from .report import Line
 
 _VERBS = {"read": "reading", "write": "writing", "atomic": "updating"}
 _FEW = 3  # sentences of a kind
-_WASTE = 1.5  # times the fewest transactions that are worth a sentence
+_WASTE = 1.2  # times the fewest transactions that are worth a sentence
 _AGAIN = 4.0  # times that an array is moved
 _MUCH = 0.1  # share of an array in all that is moved
 _DIVERGENT = 0.75  # share of lanes
@@ -27,67 +28,55 @@ _DIVERGENT = 0.75  # share of lanes
 def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[str]:
     """Return a sentence for each thing that makes a launch slower than it has to be."""
     return [
-        *(_scattered(*found) for found in _wasteful(traffic, "global", trace.filename)),
-        *(_conflict(*found) for found in _wasteful(traffic, "shared", trace.filename)),
-        *_moved_again(trace, traffic),
+        *(_scattered(*found) for found in _wasteful(trace, traffic, "global")),
+        *(_conflict(*found) for found in _wasteful(trace, traffic, "shared")),
+        *_moved_again(traffic),
         *_divergent(lines, trace.filename),
     ]
 
 
 def _wasteful(
-    traffic: Iterable[SiteTraffic], space: str, own: str
-) -> list[tuple[str, SiteTraffic, Traffic]]:
-    """Return what is done where, an example, and its traffic, where most need not be.
+    trace: Trace, traffic: Iterable[SiteTraffic], space: str
+) -> list[tuple[str, str, Traffic]]:
+    """Return what is done where, why it costs so much, and its traffic, where most need not be.
 
-    What a line does to an array in the same pattern, reading and writing say, is one.
+    What a line does to an array for the same cause, reading and writing say, is one.
     """
-    alike: dict[object, list[SiteTraffic]] = defaultdict(list)
+    cause = {"global": causes.global_memory, "shared": causes.shared_memory}[space]
+    alike: dict[tuple[str, int, str, str], list[SiteTraffic]] = defaultdict(list)
     for at in traffic:
         if at.site.space == space and at.traffic.waste >= _WASTE:
-            alike[at.site.filename, at.site.line, at.site.array, at.stride].append(at)
+            why = cause(at.requests, trace.block[0]) if at.site.kind != "atomic" else ""
+            alike[at.site.filename, at.site.line, at.site.array, why].append(at)
     found = []
-    for sites in alike.values():
+    for (*_, why), sites in alike.items():
         verbs = " and ".join(dict.fromkeys(_VERBS[at.site.kind] for at in sites))
-        what = f"{_place(sites[0].site, own)}: {verbs} {sites[0].site.array!r}"
-        found.append((what, sites[0], Traffic.total(at.traffic for at in sites)))
+        what = f"{_place(sites[0].site, trace.filename)}: {verbs} {sites[0].site.array!r}"
+        found.append((what, why, Traffic.total(at.traffic for at in sites)))
     found.sort(key=lambda each: each[2].fewest - each[2].transactions)
     return found[:_FEW]
 
 
-def _scattered(what: str, found: SiteTraffic, traffic: Traffic) -> str:
-    if found.stride is None:
-        where = "the threads of a warp ask for scattered addresses"
-    else:
-        where = f"neighbouring threads ask for addresses {abs(found.stride)} bytes apart"
-    return (
-        f"{what} moves {traffic.waste:.3g} times the bytes that it has to: "
-        f"{where}. Let neighbouring threads take neighbouring elements."
-    )
+def _scattered(what: str, why: str, traffic: Traffic) -> str:
+    return f"{what} moves {traffic.waste:.3g} times the bytes that it has to: {why}"
 
 
-def _conflict(what: str, found: SiteTraffic, traffic: Traffic) -> str:
-    if found.site.kind == "atomic":
+def _conflict(what: str, why: str, traffic: Traffic) -> str:
+    if not why:
         return (
             f"{what} makes lanes take turns: up to {traffic.worst} of a warp meet in one bank. "
             "Let each thread or warp sum up first."
         )
-    text = f"{what} is a {traffic.worst}-way bank conflict"
-    if found.stride is None:
-        return f"{text}: threads of a warp want different words of one bank."
-    text += f": neighbouring threads ask for words {abs(found.stride) // WORD} apart."
-    pitch = found.site.shape[-1]
-    if len(found.site.shape) > 1 and found.stride == pitch * found.site.itemsize:
-        text += f" Rows of {pitch + 1} elements instead of {pitch} would spread them."
-    return text
+    return f"{what} is a {traffic.worst}-way bank conflict: {why}"
 
 
-def _moved_again(trace: Trace, traffic: Iterable[SiteTraffic]) -> Iterator[str]:
+def _moved_again(traffic: list[SiteTraffic]) -> Iterator[str]:
     """Name the arrays of which a warp asks for what another, or itself, has had already."""
     moved: dict[str, int] = defaultdict(int)
     for found in traffic:
         if found.site.space == "global":
             moved[found.site.array] += found.traffic.fewest * SECTOR
-    once = needed(trace)
+    once = needed(traffic)
     much = sum(moved.values()) * _MUCH
     for array in sorted(once, key=lambda name: once[name] - moved[name])[:_FEW]:
         if moved[array] >= _AGAIN * max(once[array], SECTOR) and moved[array] >= much:

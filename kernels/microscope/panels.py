@@ -24,14 +24,13 @@ _WINDOW = 34  # elements along each side, at most
 
 
 class Panel:
-    """The first request of a site, over the elements of its array."""
+    """The request of a site that costs most, over the elements of its array."""
 
     width = 6.0  # inches
 
     def __init__(self, made: Requests) -> None:
-        first = made.request == 0
         self.site = made.site
-        self.made = Requests(made.site, made.request[first], made.lane[first], made.address[first])
+        self.made = made.worst()
         self.pitch = _pitch(made)
         element = self.made.address // self.site.itemsize
         self.row, self.column = np.divmod(element, self.pitch)
@@ -63,13 +62,14 @@ class Panel:
         return f"line {site.line}: {site.kind} of {site.array}, {site.space}, {shape}"
 
     def _explanation(self) -> str:
+        cost = self.made.traffic()
         if self._shared:
-            ways = self.made.wavefronts().worst
-            conflict = "no bank conflict" if ways == 1 else f"a {ways}-way bank conflict"
-            return f"the first warp that comes here, cells coloured by their bank: {conflict}"
-        cost = self.made.sectors()
+            conflict = (
+                "no bank conflict" if cost.worst == 1 else f"a {cost.worst}-way bank conflict"
+            )
+            return f"the worst warp that comes here, cells coloured by their bank: {conflict}"
         moved = plural(cost.transactions, "sector")
-        return f"the first warp that comes here moves {moved}; {cost.fewest} would do"
+        return f"the worst warp that comes here moves {moved}; {cost.fewest} would do"
 
     def _last_row(self) -> int:
         return max(int(np.prod(self.site.shape)) // self.pitch, int(self.row.max()) + 1)

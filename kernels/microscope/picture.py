@@ -31,7 +31,7 @@ from .paper import COLD, FAINT, HOT, INK, Part, axes_at, canvas
 from .roofline import Roofline
 from .table import roofline_text
 from .units import rate_text, shape_text
-from .warps import Requests, requests
+from .warps import Requests
 
 if TYPE_CHECKING:
     from .report import Line, Report
@@ -81,12 +81,10 @@ def _height(column: list[Part]) -> float:
 
 def _shown(report: Report, array: str | None) -> list[Requests]:
     """Choose the accesses to draw: two of an array, or the worst of global and shared memory."""
-    found = {made.site: made for made in requests(report.trace) if made.site.space != "local"}
     worst = sorted(
-        report.traffic,
+        (at for at in report.traffic if at.site.space != "local"),
         key=lambda at: (-at.traffic.waste, at.stride == 0, -at.traffic.transactions),
     )
-    worst = [at for at in worst if at.site in found]
     if array is not None:
         chosen = [at for at in worst if at.site.array == array][:2]
         if not chosen:
@@ -95,7 +93,7 @@ def _shown(report: Report, array: str | None) -> list[Requests]:
     else:
         spaces = ([at for at in worst if at.site.space == s] for s in ("global", "shared"))
         chosen = [sites[0] for sites in spaces if sites]
-    return [found[at.site] for at in chosen]
+    return [at.requests for at in chosen]
 
 
 def _title(figure: Figure, report: Report) -> None:

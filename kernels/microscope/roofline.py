@@ -16,13 +16,14 @@ between the two is what a better access pattern, or a tile in shared memory, can
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from ..cpu.watchers.trace import Trace
 from ..gpu.gpus import GPU
-from .warps import SECTOR, SiteTraffic, requests
+from .warps import SECTOR, SiteTraffic
 
 
 class Roofline(NamedTuple):
@@ -60,6 +61,11 @@ class Roofline(NamedTuple):
         """Return the most operations a second by (1)."""
         return min(self.peak, self.intensity(moved) * self.gpu.bandwidth * 1e9)
 
+    @property
+    def time(self) -> float:
+        """The least seconds that it can take: for its arithmetic, or for the bytes as moved."""
+        return max(self.flops / self.peak, self.moved / (self.gpu.bandwidth * 1e9))
+
     def limit(self, moved: int) -> str:
         """Return what the kernel waits for: "memory" or "compute"."""
         return "memory" if self.intensity(moved) < self.ridge else "compute"
@@ -72,16 +78,16 @@ def roofline(trace: Trace, traffic: list[SiteTraffic], gpu: GPU, itemsize: int) 
         statement.flops * int(n) for statement, n in zip(trace.statements, runs, strict=True)
     )
     sectors = sum(t.traffic.transactions for t in traffic if t.site.space == "global")
-    return Roofline(gpu, itemsize, flops, sectors * SECTOR, sum(needed(trace).values()))
+    return Roofline(gpu, itemsize, flops, sectors * SECTOR, sum(needed(traffic).values()))
 
 
-def needed(trace: Trace) -> dict[str, int]:
+def needed(traffic: Iterable[SiteTraffic]) -> dict[str, int]:
     """Return the bytes of each global array that come at least once, and go at least once."""
     touched = defaultdict(list)
-    for made in requests(trace):
-        if made.site.space == "global":
-            key = made.site.array, made.site.kind == "read", made.site.itemsize
-            touched[key].append(made.address)
+    for at in traffic:
+        if at.site.space == "global":
+            key = at.site.array, at.site.kind == "read", at.site.itemsize
+            touched[key].append(at.requests.address)
     sizes: dict[str, int] = defaultdict(int)
     for (array, _, itemsize), addresses in touched.items():
         sizes[array] += len(np.unique(np.concatenate(addresses))) * itemsize

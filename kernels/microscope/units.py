@@ -29,6 +29,18 @@ def rate_text(value: float, unit: str) -> str:
     return f"{value:.3g} T{unit}"
 
 
+def time_text(seconds: float) -> str:
+    """Write a time.
+
+    >>> time_text(2.5e-9), time_text(1.25e-4), time_text(3)
+    ('2.5 ns', '125 us', '3 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def count_text(value: float) -> str:
     """Write a count in five letters or fewer.
 

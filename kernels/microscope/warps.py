@@ -78,23 +78,6 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class SiteTraffic:
-    """The traffic of one place in the text.
-
-    Attributes:
-        site: The place.
-        traffic: What happened there.
-        stride: Bytes from a lane's address to the next active lane's, if most agree, or None.
-        used: Distinct bytes that were touched in the whole launch.
-    """
-
-    site: Site
-    traffic: Traffic
-    stride: int | None
-    used: int
-
-
-@dataclass(frozen=True)
 class Requests:
     """The accesses of one site, sorted by request and lane; arrays (A,) of int64.
 
@@ -110,29 +93,57 @@ class Requests:
     lane: Integers
     address: Integers
 
-    def sectors(self) -> Traffic:
-        """Count the sectors of global memory."""
+    def traffic(self) -> Traffic:
+        """Count what the requests cost."""
+        transactions, fewest, _ = self._costs()
+        accesses = len(self.request)
+        return Traffic(
+            **{f"{self.site.kind}s": accesses},
+            bytes=accesses * self.site.itemsize,
+            requests=int(self.request[-1]) + 1,
+            transactions=int(transactions.sum()),
+            fewest=int(fewest.sum()),
+            worst=int(transactions.max()),
+        )
+
+    def worst(self) -> Requests:
+        """Return the one request that costs most beyond what it has to: of equals, the first."""
+        transactions, fewest, owner = self._costs()
+        chosen = self.request == owner[(transactions - fewest).argmax()]
+        lane = self.lane[chosen]
+        return Requests(self.site, np.zeros_like(lane), lane, self.address[chosen])
+
+    def _costs(self) -> tuple[Integers, Integers, Integers]:
+        """Return transactions, the fewest that would do, and the request, of all that is served.
+
+        In global memory that is a request. In shared memory it may be a part of one. Local arrays
+        live in registers, or should: they cost nothing.
+        """
+        if self.site.space == "global":
+            return self._sectors()
+        if self.site.space == "shared":
+            return self._wavefronts()
+        none = np.zeros(1, np.int64)
+        return none, none, none
+
+    def _sectors(self) -> tuple[Integers, Integers, Integers]:
         request, _ = _distinct(*self._units(self.request, SECTOR))
         moved = np.bincount(request)
         request, _ = _distinct(self.request, self.address)
         used = np.bincount(request) * self.site.itemsize
-        return self._traffic(moved, -(-used // SECTOR))
+        return moved, -(-used // SECTOR), np.arange(len(moved))
 
-    def wavefronts(self) -> Traffic:
-        """Count the wavefronts of shared memory."""
+    def _wavefronts(self) -> tuple[Integers, Integers, Integers]:
         parts = min(max(1, self.site.itemsize // WORD), WARP)
-        part = number(self.request, self.lane // (WARP // parts))
-        part, word = self._units(part, WORD)
+        own_part = number(self.request, self.lane // (WARP // parts))
+        part, word = self._units(own_part, WORD)
         if self.site.kind != "atomic":
             part, word = _distinct(part, word)
         wanted = np.zeros((part.max() + 1, BANKS), np.int64)
         np.add.at(wanted, (part, word % BANKS), 1)
-        return self._traffic(wanted.max(axis=1), np.ones(len(wanted), np.int64))
-
-    def untouched(self) -> Traffic:
-        """Count accesses that need no memory: local arrays live in registers, or should."""
-        none = np.zeros(1, np.int64)
-        return self._traffic(none, none)
+        owner = np.empty(len(wanted), np.int64)
+        owner[own_part] = self.request
+        return wanted.max(axis=1), np.ones(len(wanted), np.int64), owner
 
     def stride(self) -> int | None:
         """Return how far the addresses of lanes lie apart that are active next to each other."""
@@ -150,17 +161,6 @@ class Requests:
         return (
             np.concatenate([owner[mask] for mask in touched]),
             np.concatenate([unit[mask] for unit, mask in zip(units, touched, strict=True)]),
-        )
-
-    def _traffic(self, transactions: Integers, fewest: Integers) -> Traffic:
-        accesses = len(self.request)
-        return Traffic(
-            **{f"{self.site.kind}s": accesses},
-            bytes=accesses * self.site.itemsize,
-            requests=int(self.request[-1]) + 1,
-            transactions=int(transactions.sum()),
-            fewest=int(fewest.sum()),
-            worst=int(transactions.max()),
         )
 
 
@@ -183,7 +183,23 @@ def _requests(site: Site, accesses: NDArray[np.void]) -> Requests:
     return Requests(site, request, thread % WARP, rows["address"].astype(np.int64))
 
 
-_COUNT = {"global": Requests.sectors, "shared": Requests.wavefronts, "local": Requests.untouched}
+@dataclass(frozen=True)
+class SiteTraffic:
+    """The traffic of one place in the text.
+
+    Attributes:
+        site: The place.
+        traffic: What happened there.
+        stride: Bytes from a lane's address to the next active lane's, if most agree, or None.
+        used: Distinct bytes that were touched in the whole launch.
+        requests: What the counts are of.
+    """
+
+    site: Site
+    traffic: Traffic
+    stride: int | None
+    used: int
+    requests: Requests
 
 
 def traffic(trace: Trace) -> list[SiteTraffic]:
@@ -191,9 +207,10 @@ def traffic(trace: Trace) -> list[SiteTraffic]:
     return [
         SiteTraffic(
             made.site,
-            _COUNT[made.site.space](made),
+            made.traffic(),
             made.stride(),
             len(np.unique(made.address)) * made.site.itemsize,
+            made,
         )
         for made in requests(trace)
     ]

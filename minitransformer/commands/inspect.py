@@ -31,11 +31,14 @@ def add_to(commands: Any) -> None:
         "  file.py, file.py:kernel               what example() in that file launches\n"
         "  file.py:kernel, with grid and block   that kernel, on random arrays\n"
         "examples:\n"
+        "  minitransformer inspect mine.py:first mine.py:second\n"
         "  minitransformer inspect softmax.forward --gpu H200 --picture forward.png\n"
         "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 "
         "--arrays 'float32[64,64]' 'float32[64,64]'",
     )
-    parser.add_argument("target", metavar="TARGET", help="which kernel; see below")
+    parser.add_argument(
+        "targets", nargs="+", metavar="TARGET", help="which kernel; see below. Several are compared"
+    )
     parser.add_argument("--grid", type=shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
     parser.add_argument("--block", type=shape, metavar="X[,Y[,Z]]", help="threads of a block")
     parser.add_argument(
@@ -62,23 +65,35 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what was found; return the exit code."""
     from minitransformer_kernels.cpu import KernelError
-    from minitransformer_kernels.microscope import targets
+    from minitransformer_kernels.microscope import compare, targets
 
     how = {"seed": options.seed, "gpu": options.gpu, "compiled": options.compiled}
     if (options.grid is None) != (options.block is None):
         raise OptionError("arguments --grid and --block: give both, or neither")
+    launch = options.grid, options.block, options.arrays, options.shared
+    reports: dict[str, Any] = {}
     try:
-        if options.grid is None:
-            reports = targets.reports(options.target, **how)
-        else:
-            launch = options.grid, options.block, options.arrays, options.shared
-            reports = targets.launched(options.target, *launch, **how)
+        for target in options.targets:
+            if options.grid is None:
+                found = targets.reports(target, **how)
+            else:
+                found = targets.launched(target, *launch, **how)
+            reports |= {_unlike(reports, name, target): each for name, each in found.items()}
     except (KernelError, ValueError) as error:
         raise OptionError(error) from error
     print("\n\n\n".join(map(str, reports.values())))
+    if len(options.targets) > 1:
+        print(f"\n\n{compare(reports)}")
     if options.picture is not None:
         _draw_kernel(reports, options.picture)
     return 0
+
+
+def _unlike(reports: dict[str, Any], name: str, target: str) -> str:
+    """A name that no other report has: kernels of different files may have the same."""
+    if name not in reports:
+        return name
+    return target if target not in reports else f"{target}, {len(reports) + 1}"
 
 
 def _draw_kernel(reports: dict[str, Any], path: Path) -> None:

@@ -10,6 +10,10 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import OptionError
+from ..settings import Option, integer
+from .shared import add_options
+
+OPTIONS = {"launch": Option(1, integer(1), "which launch of a kernel to inspect")}
 
 
 def add_to(commands: Any) -> None:
@@ -23,8 +27,15 @@ def add_to(commands: Any) -> None:
         "  pytest -p minitransformer_kernels.without_gpu",
         epilog="examples:\n"
         "  minitransformer run saxpy.py --size 1000\n"
+        "  minitransformer run --inspect --kernel saxpy --launch 3 saxpy.py\n"
         "  MINITRANSFORMER_CHECK=1 minitransformer run saxpy.py",
     )
+    parser.add_argument(
+        "--inspect", action="store_true", help="put each kernel's first launch under the microscope"
+    )
+    parser.add_argument("--kernel", metavar="NAME", help="inspect the launch of this kernel only")
+    add_options(parser, OPTIONS)
+    parser.add_argument("--gpu", default="H100", metavar="NAME", help="for its roofline")
     parser.add_argument("script", metavar="SCRIPT.py", type=Path, help="the script")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script gets"
@@ -43,12 +54,42 @@ def run(options: argparse.Namespace) -> int:
     sys.path[0] = str(options.script.resolve().parent)
     without_gpu.install()
     try:
-        runpy.run_path(script, run_name="__main__")
+        if options.inspect:
+            _inspected(script, options)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except OptionError:
+        raise
     except Exception as error:
         error = error.with_traceback(_from(script, error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
+
+
+def _inspected(script: str, options: argparse.Namespace) -> None:
+    """Run the script, and print what was seen of its kernels after all that it printed itself."""
+    from minitransformer_kernels import microscope
+
+    ended: list[SystemExit] = []
+
+    def execute() -> None:
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            ended.append(end)
+
+    try:
+        microscope.gpus.find(options.gpu)
+    except ValueError as error:
+        raise OptionError(f"argument --gpu: {error}") from error
+    try:
+        reports = microscope.watch(execute, options.kernel, options.launch, gpu=options.gpu)
+    except microscope.NotLaunched as error:
+        raise OptionError(f"{script}: {error}") from error
+    print("\n\n\n".join(["", *map(str, reports.values())]))
+    if ended:
+        raise ended[0]
 
 
 def _from(script: str, trace: TracebackType | None) -> TracebackType | None:

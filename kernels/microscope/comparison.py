@@ -1,0 +1,87 @@
+"""Kernels beside each other: what the second does with less, or with more, than the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from .units import bytes_text, count_text, shape_text, time_text
+
+if TYPE_CHECKING:
+    from .report import Report
+
+Row = tuple[str, list[str], list[float]]  # what is compared, as text and as numbers
+
+
+def compare(reports: Mapping[str, Report]) -> str:
+    """Write a table with a column for each kernel, and how the last compares with the first.
+
+    Args:
+        reports: By the names that the columns get; of one GPU.
+
+    Returns:
+        The table. Of what a kernel does not use there is no row.
+
+    Raises:
+        ValueError: there are fewer than two reports, or their GPUs differ.
+    """
+    gpus = {report.roofline.gpu.name for report in reports.values()}
+    if len(reports) < 2 or len(gpus) > 1:
+        raise ValueError(f"compare needs two reports or more of one GPU, got {len(reports)} of "
+                         f"{', '.join(sorted(gpus)) or 'none'}")  # fmt: skip
+    rows = [(name, texts, _ratio(numbers)) for name, texts, numbers in _rows([*reports.values()])]
+    head = ("", [*reports], "last / first")
+    cells = [[name, *texts, ratio] for name, texts, ratio in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(_line(row, widths) for row in cells)
+
+
+def _rows(reports: list[Report]) -> Iterator[Row]:
+    grids = [f"{shape_text(r.trace.grid)} of {shape_text(r.trace.block)}" for r in reports]
+    yield "blocks of threads", grids, []
+    lanes = [_share(r) for r in reports]
+    yield "lanes active", [f"{share:.0%}" for share in lanes], lanes
+    yield _counts("flops", [r.roofline.flops for r in reports])
+    for space, unit in (("global", "sectors"), ("shared", "wavefronts")):
+        found = [r.total(space) for r in reports]
+        if any(each.requests for each in found):
+            yield _counts(f"{space}: requests", [each.requests for each in found])
+            yield _counts(f"{space}: {unit}", [each.transactions for each in found])
+            yield _counts(f"{space}: {unit} that would do", [each.fewest for each in found])
+    needed = [r.roofline.needed for r in reports]
+    yield "bytes, each element once", list(map(bytes_text, needed)), [*map(float, needed)]
+    for name, numbers in _compiled(reports):
+        yield name, list(map(str, numbers)), [*map(float, numbers)]
+    times = [r.roofline.time for r in reports]
+    yield f"at least, on {reports[0].roofline.gpu.name}", list(map(time_text, times)), times
+
+
+def _counts(name: str, numbers: list[int]) -> Row:
+    return name, list(map(count_text, numbers)), [*map(float, numbers)]
+
+
+def _share(report: Report) -> float:
+    """The share of lanes that are active, over all statements."""
+    active, lanes = (sum(getattr(x, part) for x in report.lines) for part in ("active", "lanes"))
+    return active / lanes if lanes else 1.0
+
+
+def _compiled(reports: list[Report]) -> Iterator[tuple[str, list[int]]]:
+    """Registers and spills on each architecture, if all kernels were compiled for it."""
+    found = [r.compiled.needs for r in reports if not isinstance(r.compiled, str)]
+    if len(found) == len(reports):
+        for major, minor in found[0]:
+            needs = [each[major, minor][0] for each in found]
+            yield f"registers, sm_{major}{minor}", [each.registers for each in needs]
+            if any(each.spills for each in needs):
+                yield f"bytes spilled, sm_{major}{minor}", [each.spills for each in needs]
+
+
+def _ratio(numbers: list[float]) -> str:
+    return f"{numbers[-1] / numbers[0]:.3g}" if numbers and numbers[0] else ""
+
+
+def _line(row: Iterable[str], widths: Iterable[int]) -> str:
+    name, *cells = zip(row, widths, strict=True)
+    shown = [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in cells)]
+    return "   ".join(shown).rstrip()
