@@ -30,6 +30,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from .. import host
 from ..cuda import Launch
 from ..gpu import gpus
 from ..gpu.gpus import GPU, GPUS
@@ -47,8 +48,8 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
 
     Args:
         launch: A kernel with its configuration, `kernel[blocks, threads]`.
-        arguments: What the kernel would be called with: NumPy arrays and numbers. They are not
-            modified.
+        arguments: What the kernel would be called with: NumPy arrays, device arrays without a GPU,
+            and numbers. They are not modified.
         gpu: The GPU for the roofline, a key of `GPUS`.
         compiled: Whether to compile the kernel for GPUs too, if the extra for it is installed.
 
@@ -61,7 +62,7 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     """
     from ..cpu.watchers.tracer import record
 
-    chosen = gpus.find(gpu)
+    chosen, arguments = gpus.find(gpu), host.opened(arguments)
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)
     doubles = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
     needs = _compiled(launch, arguments) if compiled else _NOT_COMPILED
@@ -104,6 +105,7 @@ def watch(
         function()
     if not reports:
         found = ", ".join(f"{name} ({count} times)" for name, count in launches.items())
-        which = f"no launch {number}" if only is None else f"no launch {number} of kernel {only!r}"
-        raise NotLaunched(f"there was {which}; launched were: {found or 'none at all'}")
+        again = f" {number} times" if number > 1 else ""
+        which = f"kernel {only!r}" if only is not None else "a kernel"
+        raise NotLaunched(f"{which} was not launched{again}; launched were: {found or 'none'}")
     return reports

@@ -37,9 +37,16 @@ def global_memory(made: Requests, width: int) -> str:
             "neighbouring elements."
         )
     if abs(step) == worst.site.itemsize:
+        idle = int(np.ptp(worst.lane)) + 1 - len(worst.lane)
+        if idle:
+            return (
+                f"{plural(idle, 'lane')} of the warp sit out, in between those that take part. Let "
+                "whole warps take part."
+            )
         return (
-            f"{plural(WARP - len(worst.lane), 'lane')} of the warp sit out, in between those that "
-            "read or write. Let whole warps take part."
+            f"the threads of a warp ask for {len(starts)} pieces, and each begins and ends in the "
+            f"middle of a sector. Let pieces be longer, or begin at a multiple of "
+            f"{SECTOR // worst.site.itemsize} elements."
         )
     return (
         f"neighbouring threads ask for addresses {abs(step)} bytes apart. Let neighbouring threads "

@@ -84,7 +84,8 @@ def _inspected(script: str, options: argparse.Namespace) -> None:
     except ValueError as error:
         raise OptionError(f"argument --gpu: {error}") from error
     try:
-        reports = microscope.watch(execute, options.kernel, options.launch, gpu=options.gpu)
+        how = {"gpu": options.gpu, "compiled": False}  # while numba.cuda is not itself
+        reports = microscope.watch(execute, options.kernel, options.launch, **how)
     except microscope.NotLaunched as error:
         raise OptionError(f"{script}: {error}") from error
     print("\n\n\n".join(["", *map(str, reports.values())]))

@@ -32,6 +32,16 @@ def test_a_launch(capsys):
     assert "writing 'out' moves 8 times the bytes" in out
 
 
+def test_several_kernels_are_compared(capsys):
+    both = f"{FILE}:transpose_naive", f"{FILE}:transpose_padded"
+    code, out, err = run(capsys, *both)
+    assert (code, err) == (0, "")
+    assert "tile[y, x] = a[row + y, column + x]" in out
+    assert "transpose_naive   transpose_padded   last / first\n" in out
+    code, out, _ = run(capsys, both[0], both[0])
+    assert f"transpose_naive   {both[0]}   last / first\n" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

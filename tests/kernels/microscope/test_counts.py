@@ -211,6 +211,46 @@ def test_advice_to_pad_a_tile():
     assert report([column._replace(shape=(32, 33))]).advice == []
 
 
+def matrix(columns: int, index=lambda x, y: (y, x)) -> Access:
+    return Access(index, (64, columns))
+
+
+# What a block of threads does, and the cause that the advice must name.
+CAUSES = {
+    "short rows": ((8, 8), matrix(60), "a warp spans 4 rows of 8 threads"),
+    "short rows that fill sectors": ((8, 8), matrix(64), None),
+    "a halo": ((32, 4), matrix(64, lambda x, y: (y, x + 1)), "in the middle of a sector"),
+    "the edge of a halo": ((32, 4), matrix(64, lambda x, y: (y, x - 1) if x else None), None),
+    "a pitch": ((32, 8), matrix(35), "Rows of 40 elements, the last of them unused"),
+    "a column": ((32, 2), matrix(64, lambda x, y: (x, y)), "addresses 256 bytes apart"),
+    "every other thread": ((32, 1), matrix(64, lambda x, y: (y, x) if x % 2 else None),
+                           "15 lanes of the warp sit out"),
+    "a gather": ((32, 1), matrix(64, lambda x, y: (x * x % 61, 5)), "scattered addresses"),
+    "pieces of any length": ((32, 1), matrix(64, lambda x, y: (x // 12, x + 3)), "for 3 pieces"),
+    "rows that share banks": ((16, 2), Access(lambda x, y: (y, x), (16, 33), "shared"),
+                              "a warp spans 2 rows of 16 threads, 33 words apart"),
+    "rows that share none": ((16, 2), Access(lambda x, y: (y, x), (16, 48), "shared"), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_advice_names_the_cause(name):
+    block, access, cause = CAUSES[name]
+    advice = [text for text in report([access], block=block).advice if "lanes are" not in text]
+    assert len(advice) == (cause is not None)
+    assert cause is None or cause in advice[0]
+
+
+def test_the_picture_is_of_the_worst_warp():
+    """The second warp's columns, not the first one's row."""
+    access = matrix(64, lambda x, y: (x, 5) if y else (5, x))
+    (found,) = requests(by_hand([access], block=(32, 2)))
+    worst = found.worst().traffic()
+    assert (worst.requests, worst.transactions, worst.fewest) == (1, 32, 4)
+    (found,) = requests(by_hand([access._replace(space="shared")], block=(32, 2)))
+    assert found.worst().traffic().worst == 32
+
+
 def test_advice_on_atomics_that_meet():
     (text,) = report([Access(lambda x, y: 0, (8,), "shared", "atomic")]).advice
     assert "up to 32 of a warp" in text

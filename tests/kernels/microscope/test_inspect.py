@@ -216,6 +216,42 @@ def test_watch_runs_the_kernels_too():
     np.testing.assert_array_equal(out, MATRIX.T)
 
 
+def test_watch_looks_at_the_launch_that_is_asked_for():
+    def run():
+        for size in 32, 64:
+            x = np.ones(size, np.float32)
+            kernels.saxpy[size // 32, 32](np.float32(3), x, x.copy())
+
+    first, second = (microscope.watch(run, number=n, compiled=False)["saxpy"] for n in (1, 2))
+    assert (first.roofline.flops, second.roofline.flops) == (64, 128)
+    with pytest.raises(microscope.NotLaunched, match=r"'saxpy' was not launched 3 times; .*saxpy "):
+        microscope.watch(run, "saxpy", 3, compiled=False)
+
+
+def test_kernels_beside_each_other():
+    out = np.zeros_like(MATRIX)
+    naive, padded = kernels.transpose_naive, kernels.transpose_padded
+    reports = {"naive": look(naive, MATRIX, out), "padded": look(padded, MATRIX, out)}
+    found = microscope.compare(reports)
+    head, *rows = ([cell for cell in re.split("  +", row) if cell] for row in found.splitlines())
+    assert head == ["naive", "padded", "last / first"]
+    cells = {name: rest for name, *rest in rows}
+    assert cells["global: sectors"] == [str(36 * REQUESTS), str(8 * REQUESTS), "0.222"]
+    assert cells["shared: wavefronts"] == ["0", str(2 * REQUESTS)]
+    assert cells["bytes, each element once"] == ["32 KiB", "32 KiB", "1"]
+    times = (f"{r.roofline.moved / 3.35e12 * 1e9:.3g} ns" for r in reports.values())
+    assert cells["at least, on H100"] == [*times, "0.222"]
+
+
+def test_one_kernel_has_none_beside_it():
+    report = look(kernels.transpose_naive, MATRIX, np.zeros_like(MATRIX))
+    with pytest.raises(ValueError, match="compare needs two reports or more of one GPU, got 1"):
+        microscope.compare({"naive": report})
+    other = look(kernels.transpose_naive, MATRIX, np.zeros_like(MATRIX), gpu="A100")
+    with pytest.raises(ValueError, match="got 2 of A100, H100"):
+        microscope.compare({"naive": report, "again": other})
+
+
 def test_arguments_of_a_command_line():
     matrix, index, flag, rate, count, tiny = targets.arguments(
         ["float32[3, 4]", "int32[50]", "bool[9]", "float32(0.5)", "-7", "1e-3"], seed=1
@@ -251,7 +287,7 @@ def test_arguments_that_make_no_sense(spec, message):
             "hardmax",
             "no target 'hardmax'; expected one of .*linear, recurrent, chunked, .*softmax, ",
         ),
-        ("softmax.fast", "kernel 'fast' was not launched; launched were: forward, query_gradient"),
+        ("softmax.fast", r"kernel 'fast' was not launched; launched were: forward \(1 times\), "),
         ("nowhere.py", "no file nowhere.py"),
         (f"{FILE}:saxpy", "kernel 'saxpy' was not launched; launched were: transpose_naive"),
         (f"{FILE.with_name('traces.py')}", r"traces.py has no function example\(\)"),

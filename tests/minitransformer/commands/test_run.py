@@ -49,3 +49,36 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     ran = run(tmp_path, "nowhere.py")
     message = "minitransformer run: error: argument SCRIPT.py: there is no file 'nowhere.py'\n"
     assert (ran.returncode, ran.stderr) == (2, message)
+
+
+LAUNCHES = """
+import sys
+import numpy as np
+from numba import cuda
+
+
+@cuda.jit
+def scaled(x, factor):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= factor
+
+
+x = cuda.to_device(np.ones(64, np.float32))
+for size in 1, 2:
+    scaled[size, 32](x, np.float32(3))
+print(x.copy_to_host().sum())
+sys.exit(3)
+"""
+
+
+def test_the_launches_of_a_script_under_the_microscope(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LAUNCHES)
+    ran = run(tmp_path, "--inspect", "--kernel", "scaled", "--launch", "2", "script.py")
+    assert (ran.returncode, ran.stderr) == (3, "")
+    printed, report = ran.stdout.split("\n", 1)
+    assert printed == str(32 * 9.0 + 32 * 3.0)
+    assert "scaled  (script.py:7)  grid 2, block 32" in report
+    ran = run(tmp_path, "--inspect", "--kernel", "twice", "script.py")
+    message = "script.py: kernel 'twice' was not launched; launched were: scaled (2 times)"
+    assert (ran.returncode, ran.stderr) == (2, f"minitransformer run: error: {message}\n")
