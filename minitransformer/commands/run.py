@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
 def _inspected(script: str, options: argparse.Namespace) -> None:
     """Run the script, and print what was seen of its kernels after all that it printed itself."""
     from minitransformer_kernels import microscope
+    from minitransformer_kernels.gpu import gpus
 
     ended: list[SystemExit] = []
 
@@ -80,7 +81,7 @@ def _inspected(script: str, options: argparse.Namespace) -> None:
             ended.append(end)
 
     try:
-        microscope.gpus.find(options.gpu)
+        gpus.find(options.gpu)
     except ValueError as error:
         raise OptionError(f"argument --gpu: {error}") from error
     try:
