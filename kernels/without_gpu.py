@@ -6,7 +6,7 @@
 What says `from numba import cuda`, or `from numba_cuda_mlir import cuda`, gets kernels that run on
 the CPU and device arrays of their own (`host/`). Only this process sees it, and a GPU is left alone
 if there is one. A process that is started anew, as `multiprocessing` does by "spawn", sees Numba
-as it is.
+as it is. `host/README.md` says what is there, and what differs from a GPU.
 """
 
 from __future__ import annotations
