@@ -8,6 +8,7 @@ types have taken `SECONDS`: a kernel that gets the number of a step each time is
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -71,12 +72,27 @@ class Launches:
         taken = self._seconds.get(kinds, 0.0)
         if taken >= SECONDS or self._written_elements(arguments) > ELEMENTS:
             return False
-        kernel.compiled(block, arguments, shared_bytes, CHECKED)  # which is not the launch's time
+        if not self._compiles_for_checks(block, arguments, shared_bytes):
+            return False
         began = perf_counter()
         checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
         self._seconds[kinds] = taken + perf_counter() - began
         self._seen.add(looks)
         return True
+
+    def _compiles_for_checks(
+        self, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int
+    ) -> bool:
+        """Whether the kernel can be checked. What cannot even run fast is refused."""
+        try:
+            self.kernel.compiled(block, arguments, shared_bytes, CHECKED)
+            return True
+        except Exception as error:
+            reason = f"kernel {self.kernel.function.__name__!r} runs unchecked: {error}"
+        self.kernel.compiled(block, arguments, shared_bytes)
+        warnings.warn(reason, RuntimeWarning, stacklevel=6)  # of the line with the launch
+        self.checked = False
+        return False
 
     def _written_elements(self, arguments: tuple[Any, ...]) -> int:
         written = (arguments[i] for i in self.kernel.written if i < len(arguments))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -153,6 +154,11 @@ OUT_OF_SCOPE = {
     "random": "Draw random numbers before the launch, and pass them as an array",
 }  # fmt: skip
 
+# Types of vectors, as `float4` and `float32x4`.
+_VECTOR = re.compile(
+    r"(?:make_)?(?:u?(?:char|short|long|longlong)|double|(?:u?int|float)(?:\d+x)?)([1-4])"
+)
+
 # What of `cuda` belongs to the program that launches kernels.
 HOST = {
     "to_device", "device_array", "device_array_like", "pinned_array", "pinned_array_like",
@@ -194,14 +200,17 @@ def outside(name: str, value: Any) -> tuple[str, str]:
     if hasattr(value, "on_cpu"):
         what = f"{name!r} is a kernel, and a kernel cannot launch another"
         return what, "To call it here, decorate it with @cuda.jit(device=True)"
-    if "numba" in module and "cuda" in module:
+    if module.startswith(("numba.cuda.", "numba_cuda.")) and is_of_cuda(name):
         return f"{name!r} stands without `cuda`", f"Write cuda.{name}"
     if isinstance(value, FunctionType):
         what = f"{name!r} is an ordinary Python function"
         return what, "Decorate it with @cuda.jit(device=True), and kernels can call it"
     if isinstance(value, ModuleType):
         what = f"the module {value.__name__!r} cannot be used in a kernel"
-        return what, "Use `math`, or NumPy's functions of single numbers"
+        return what, (
+            f"A number of it can, under a name of its own: limit = {name}.limit. Functions are "
+            "those of `math`, and NumPy's of single numbers"
+        )
     if module == "builtins" and callable(value):
         way_out = BUILTINS.get(name, "Write it with loops, `if` and numbers")
         return f"Python's `{name}` is not part of a kernel", way_out
@@ -214,15 +223,25 @@ def outside(name: str, value: Any) -> tuple[str, str]:
     )
 
 
+def is_of_cuda(name: str) -> bool:
+    """Whether `cuda.` and a name is something that kernels, or the program around them, know."""
+    return name in CUDA or name in HOST or name == "atomic"
+
+
 def cuda(path: list[str]) -> tuple[str, str]:
     """What is wrong with `cuda.` and a path that kernels do not know, and the way out."""
     first, whole = path[0], f"cuda.{'.'.join(path)}"
+    if first == "atomic" and path[1:] and path[1] in ATOMICS:
+        return f"`{whole}` is not how it is written", f"Write {ATOMICS[path[1]]}"
     if first == "atomic":
         return f"{whole} is not an atomic operation", f"There are {', '.join(sorted(ATOMICS))}"
     if first in CUDA:
         return f"`{whole}` is not how it is written", f"Write {CUDA[first]}"
     if first in HOST:
         return f"{whole} belongs to the program around a kernel", "Call it outside the kernel"
+    if vector := _VECTOR.fullmatch(first):
+        what = f"{whole} is a vector type, which kernels do not have on the CPU"
+        return what, f"Use {vector[1]} variables, or an array with a last axis of {vector[1]}"
     for beginning, way_out in OUT_OF_SCOPE.items():
         if first.startswith(beginning):
             return f"{whole} is not supported on the CPU", way_out

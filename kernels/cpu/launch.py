@@ -263,7 +263,7 @@ def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     names = {name: eval(constants[name], known) for name in used & constants.keys()}
     dtype = eval(text, known, values | names)
-    return np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize
+    return int(np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize)
 
 
 class _Memory:

@@ -32,7 +32,8 @@ OPERATORS = {
 ONE = "one element, with an index for each dimension"
 BITWISE = {"<<", ">>", "&", "|", "^", "~"}
 ATTRIBUTES = ("shape", "size", "ndim", "dtype", "strides", "T", "real", "imag")
-NEW_ARRAY = {"copy", "astype", "flatten", "repeat", "nonzero", "argsort", "sort", "cumsum", "dot"}
+NEW_ARRAY = {"copy", "astype", "flatten", "repeat", "nonzero", "argsort", "sort", "cumsum", "dot",
+             "ravel"}  # fmt: skip
 OF_THIS_PACKAGE = re.escape(str(Path(__file__).parent))
 IN_THE_TEXT = re.compile(r'<types of \w+>(?:", line | \()(\d+)')
 
@@ -163,6 +164,7 @@ def _signature(name: str, arguments: str) -> Sentence:
         return _store(*kinds)
     if name in ("getitem", "static_getitem"):
         return _load(*kinds)
+    name = name.removeprefix("npy_")
     name = name.removeprefix("i") if name.removeprefix("i") in OPERATORS else name
     if name in OPERATORS:
         return _operator(OPERATORS[name], kinds)
@@ -254,6 +256,16 @@ def _undefined(name: str) -> Sentence:
     return f"the variable {name!r} is used before it has a value", "Assign to it first"
 
 
+def _new_array() -> Sentence:
+    what = "an operation in it makes a new array, for which a thread has no memory"
+    return what, f"Write a loop, with one statement for {ONE}"
+
+
+def _no_code(name: str) -> Sentence:
+    what = f"Numba has no machine code for `{name}` of these types"
+    return what, "Index arrays with a whole number for each dimension, and compute with numbers"
+
+
 def _called(kind: str) -> Sentence:
     what = f"{_a(readable(kind))} is called like a function"
     return what, "Leave out ( ) if it is a value, or write [ ] for an index"
@@ -273,6 +285,8 @@ _CAUSES = [
         (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
         (r"Can't unify return type from the following types: ([^\n]+), ([^\n]+)", _two_results),
         (r"tuple index out of range", _out_of_range),
+        (r"NRT required", _new_array),
+        (r"No definition for lowering <built-in function (\w+)>", _no_code),
         (r"Cannot unify ([^\n]+) and ([^\n]+) for '([^']+)'", _two_types),
         (r"Variable '([\w.]+)' is not defined", _undefined),
         (r"Invalid use of ([^\n]+) with parameters [^\n]*\nNo type info available", _called),
@@ -349,6 +363,8 @@ def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
                 whole = is_array(left) or is_array(right)
             case ast.AugAssign(target=target, value=value):
                 whole = is_array(target) or is_array(value)
+            case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                whole = is_array(target) and is_array(value)
             case ast.UnaryOp(operand=operand):
                 whole = is_array(operand)
             case ast.Compare(left=left, ops=[op, *_], comparators=others):

@@ -44,9 +44,10 @@ def check_launch(kernel: str, grid: Shape3, block: Shape3, shared: int, options:
             f"and {BLOCK_Z} along z. Use more, smaller blocks"
         )
     if grid[0] > GRID_X or max(grid[1:]) > GRID_YZ:
+        most = f"{GRID_X:,} along x" if grid[0] > GRID_X else f"{GRID_YZ} along y and z"
         raise KernelError(
-            f"kernel {kernel!r}: {_short(grid)} blocks; a GPU allows {GRID_YZ} along y and z, and "
-            f"{GRID_X:,} along x. Put the longest axis first, or let each thread do more"
+            f"kernel {kernel!r}: {_short(grid)} blocks; a GPU allows {most}. Put the longest axis "
+            "first, or let each thread do more"
         )
     if (registers := options.get("max_registers")) is not None:
         _check_registers(kernel, threads, registers)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import minitransformer_kernels as mk
-from minitransformer_kernels.cpu import OutOfBounds, first_launches
+from minitransformer_kernels.cpu import CpuKernel, OutOfBounds, first_launches
+from minitransformer_kernels.cpu.lowering import CHECKED
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import Kernel, cuda
 from minitransformer_kernels.recurrent import forward
@@ -121,6 +122,29 @@ def test_arrays_too_large_for_a_shadow_are_not_checked(
     assert checks == []
     copying()[1, 99](x, out[:99])  # how long the others are makes no difference
     assert checks == ["copy"]
+
+
+def test_a_kernel_that_cannot_be_checked_runs_with_a_warning(
+    checks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(
+        kernel: Any, block: Any, arguments: Any, shared_bytes: int, mode: Any = None
+    ) -> Any:
+        if mode is CHECKED:
+            raise KeyError("an internal error")
+        return run(kernel, block, arguments, shared_bytes, *filter(None, [mode]))
+
+    run = CpuKernel.compiled
+    monkeypatch.setattr(CpuKernel, "compiled", compiled)
+    copy, (x, out) = copying(), arrays(100)
+    with pytest.warns(RuntimeWarning, match="'copy' runs unchecked: 'an internal error'") as warned:
+        copy[4, 25](x, out)
+    assert warned[0].filename == __file__
+    assert set(out) == {1}
+    copy[2, 50](x, out)  # without another warning
+    with pytest.raises(mk.KernelError, match="takes 2 arguments") as caught:
+        copying()[1, 1](x)  # what cannot run at all is refused
+    assert caught.value.__context__ is None
 
 
 # Who wants it otherwise -----------------------------------------------------------------------
