@@ -6,6 +6,8 @@
     cuda.gridDim.x            grid_x
     cuda.grid(1)              block_x * BLOCK_X + thread_x
     cuda.syncthreads()        barrier()
+    cuda.syncwarp()           syncwarp()
+    a[i][j]                   a[i, j], where a is declared in the kernel (others: see `typed`)
     x, y = a, b               x = a; y = b
     x = 1; ...; x = 2         x = 1; ...; x_2 = 2, where the two have nothing to do with each other
 
@@ -35,6 +37,7 @@ from numba.core import types
 
 from . import hints
 from .flatten import cuda_path, flatten
+from .paths import joined
 from .source import Names, Source, dtype_text
 
 AXES = "xyz"
@@ -152,7 +155,12 @@ def is_barrier(node: ast.AST) -> bool:
 
 def is_meeting(node: ast.AST) -> bool:
     """Whether a statement is a point where threads wait for others: of the block or the warp."""
-    return isinstance(node, ast.Expr) and _called(node.value) in ("barrier", "meet")
+    return isinstance(node, ast.Expr) and _called(node.value) in ("barrier", "meet", "syncwarp")
+
+
+def orders_a_warp(node: ast.AST) -> bool:
+    """Whether what a warp does in memory before a statement comes before what it does after it."""
+    return isinstance(node, ast.Expr) and _called(node.value) == "syncwarp"
 
 
 def is_vote(node: ast.AST) -> bool:
@@ -192,6 +200,7 @@ def canonical(
     body = [_Sizes(draft.arrays).visit(statement) for statement in body]
     _give_definitions_their_own_name(draft.names, body)
     body = _with_shared_meetings(draft.sent, body)
+    body = joined(body, {array.name: len(array.shape) for array in draft.arrays.values()})
     body = [ast.fix_missing_locations(statement) for statement in body]
     _check_arrays(draft, body)
     return Canonical(
@@ -429,7 +438,7 @@ class _Rewriter(_Transformer):
                 case ["syncthreads"] if not node.value.args:
                     return ast.Expr(ast.Call(name("barrier"), [], []))
                 case ["syncwarp"]:
-                    return ast.Expr(ast.Call(name("meet"), [], []))
+                    return ast.Expr(ast.Call(name("syncwarp"), [], []))
                 case [called] if called in FENCES:
                     return None
         return self.generic_visit(node)

@@ -141,7 +141,7 @@ class Body:
                         self.compound("else:", orelse)
                 case Barrier():
                     self.barrier(node)
-                case Meeting(mask, in_text=True):
+                case Meeting(mask, orders_memory=True):
                     self.meeting(mask)
                 case Strip(body):
                     self.strip()

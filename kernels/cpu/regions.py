@@ -32,7 +32,16 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .canonical import Canonical, is_barrier, is_meeting, looks_at_others, name, parse, whole
+from .canonical import (
+    Canonical,
+    is_barrier,
+    is_meeting,
+    looks_at_others,
+    name,
+    orders_a_warp,
+    parse,
+    whole,
+)
 from .source import Names
 from .uniformity import (
     THREADS,
@@ -95,11 +104,11 @@ class Barrier:
 class Meeting:
     """A point that all threads of a warp that are here reach before any goes on.
 
-    One that is not in the kernel's text orders nothing in memory: it is a cut only.
+    Only `cuda.syncwarp()` orders what they do in memory; any other is a cut, no more.
     """
 
     mask: str | None = None
-    in_text: bool = True
+    orders_memory: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +183,9 @@ class _Cutter:
                 self.show(mask)
                 nodes.append(Barrier(statement, mask))
             case ast.Expr() if is_meeting(statement):
-                if self.form.instrumented:
+                if self.form.instrumented and orders_a_warp(statement):
                     self.show(mask)
-                nodes.append(Meeting(mask))
+                nodes.append(Meeting(mask, orders_a_warp(statement)))
             case ast.For() | ast.While() if statement in uniform.masked_loops:
                 self.add_masked(nodes, statement, mask)
             case ast.For() | ast.While() if statement in uniform.block_loops:
@@ -211,7 +220,7 @@ class _Cutter:
             return
         live, *others = self.loops[-1]
         cleared = others if isinstance(jump, ast.Continue) else [live, *others]
-        nodes.append(Meeting(in_text=False))  # the others may still look at these masks
+        nodes.append(Meeting())  # the others may still look at these masks
         self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
 
     def add_look(self, nodes: list[Node], look: ast.Assign, call: ast.Call, mask: str) -> None:
@@ -247,7 +256,7 @@ class _Cutter:
             return [loop]
         self.show(mask)
         anybody = ast.Call(name("block_or"), [whole(mask)], [])
-        return [Meeting(in_text=False), Branch(anybody, [loop], [])]
+        return [Meeting(), Branch(anybody, [loop], [])]
 
     def add_masked(self, nodes: list[Node], loop: ast.For | ast.While, mask: str | None) -> None:
         """A loop that each thread leaves at a time of its own: walk it until all have left."""

@@ -17,6 +17,7 @@ from numba.core import types
 
 from . import compiler, text, typing_errors
 from .canonical import AXES, Canonical, Whole, is_meeting, name
+from .paths import joined
 
 RUNTIME = f"{__package__}.runtime"
 
@@ -36,7 +37,8 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
     except Exception as error:  # Numba raises more than its own errors
         raise typing_errors.explained(form, module, error) from error
     typing_errors.refuse_new_arrays(form, found)
-    return replace(form, kinds=found | dict(zip(form.parameters, arguments, strict=True)))
+    known = replace(form, kinds=found | dict(zip(form.parameters, arguments, strict=True)))
+    return replace(known, body=joined(known.body, known.ndims))
 
 
 def as_one_thread(form: Canonical) -> str:

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from .canonical import Canonical, Whole, is_atomic, is_meeting, is_vote
+from .paths import owners
 from .source import Source
 
 BLOCKS = {"block_x", "block_y", "block_z"}
@@ -534,15 +535,15 @@ def _written(nodes: list[ast.AST], source: Source) -> set[str]:
     views: dict[str, set[str]] = {}  # name -> what it may be a view of
     for node in nodes:
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            written |= _names(node.value)
+            written |= owners(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             device = source.device_functions.get(node.func.id)
             positions = [0] if is_atomic(node) else written_parameters(device) if device else []
             arguments = [node.args[i] for i in positions if i < len(node.args)]
             arguments += [k.value for k in node.keywords if device and k.arg in device.parameters]
-            written = written.union(*map(_names, arguments))
+            written = written.union(*map(owners, arguments))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            views.setdefault(node.targets[0].id, set()).update(_names(node.value))
+            views.setdefault(node.targets[0].id, set()).update(owners(node.value))
     while more := {base for name in written for base in views.get(name, ())} - written:
         written |= more
     return written

@@ -78,25 +78,30 @@ def stack(typing_context, shape, dtype):  # type: ignore[no-untyped-def]
     array_type = types.Array(dtype.dtype, len(dims), "C")
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        element = context.get_data_type(array_type.dtype)
-        with builder.goto_entry_block():
-            memory = builder.alloca(ir.ArrayType(element, prod(dims)))
-            memory.align = CACHE_LINE
-        size = context.get_abi_sizeof(element)
-        strides = [size * prod(dims[axis + 1 :]) for axis in range(len(dims))]
-        constant = partial(context.get_constant, types.intp)
-        array = make_array(array_type)(context, builder)
-        populate_array(
-            array,
-            data=builder.bitcast(memory, element.as_pointer()),
-            shape=[constant(dim) for dim in dims],
-            strides=[constant(stride) for stride in strides],
-            itemsize=constant(size),
-            meminfo=None,
-        )
-        return array._getvalue()
+        return on_stack(context, builder, array_type, dims)._getvalue()
 
     return array_type(shape, dtype), generate
+
+
+def on_stack(context: Any, builder: Any, array_type: types.Array, dims: tuple[int, ...]) -> Any:
+    """A contiguous array in the stack frame of the function that is being built."""
+    element = context.get_data_type(array_type.dtype)
+    with builder.goto_entry_block():
+        memory = builder.alloca(ir.ArrayType(element, prod(dims)))
+        memory.align = CACHE_LINE
+    size = context.get_abi_sizeof(element)
+    strides = [size * prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    constant = partial(context.get_constant, types.intp)
+    array = make_array(array_type)(context, builder)
+    populate_array(
+        array,
+        data=builder.bitcast(memory, element.as_pointer()),
+        shape=[constant(dim) for dim in dims],
+        strides=[constant(stride) for stride in strides],
+        itemsize=constant(size),
+        meminfo=None,
+    )
+    return array
 
 
 @intrinsic

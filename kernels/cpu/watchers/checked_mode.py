@@ -3,7 +3,7 @@
 `with checked(): kernel[blocks, threads](...)`, or `MINITRANSFORMER_CHECK=1`, runs kernels on NumPy
 arrays with shadow memory (see `shadow`). The first mistake is raised:
 
-    OutOfBounds          an index below zero, or past the end
+    OutOfBounds          an index past the end, or below zero unless it is written so: x[-1]
     UninitializedRead    shared or local memory that nobody has written
     DataRace             two accesses of two threads, one a write, with no barrier between
     DivergentBarrier     a barrier that not all threads of the block reach
@@ -28,7 +28,9 @@ from ..runtime import pool
 from . import shadow
 
 SMALL = 1 << 16  # threads of a launch that one CPU thread runs, so that chance has no part in it
-DOES = {"read": "reads", "write": "writes to", "atomic": "changes"}
+DOES = {
+    "read": "reads", "write": "writes to", "atomic": "changes", "part": "takes a part of",
+}  # fmt: skip
 _chosen: ContextVar[bool | None] = ContextVar("checked", default=None)
 
 
@@ -114,28 +116,33 @@ def _run(
 _spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs more than clearing it
 
 
-def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[Any]]:
     """Shadow memory for the arrays that the kernel writes to; what is one array has one shadow."""
-    shapes: dict[Any, list[tuple[int, ...]]] = {}
+    wanted: dict[Any, list[tuple[tuple[int, ...], np.dtype]]] = {}
     order: list[Any] = []
     for name, argument in zip(body.form.parameters, arguments, strict=True):
         if name in body.shadowed:
             same = argument.__array_interface__["data"][0], argument.shape, argument.strides
             order.append(same)
             has_readers = body.intervals.keeps_readers(name)
-            if has_readers or same not in shapes:
+            if has_readers or same not in wanted:
                 sizes = argument.shape if has_readers else (1,) * argument.ndim
-                shapes[same] = [argument.shape, sizes + tuple(map(int, body.readers))]
-    needed = sum(prod(shape) for pair in shapes.values() for shape in pair)
+                leaves = (argument.shape, "writes"), (sizes, body.readers)
+                wanted[same] = [
+                    (shape, shadow.shadow_dtype(argument.dtype, leaf)) for shape, leaf in leaves
+                ]
+    sizes = [prod(shape) * dtype.itemsize // 8 for pair in wanted.values() for shape, dtype in pair]
+    needed = sum(sizes)
     memory = _spare.pop() if _spare else np.zeros(0, np.int64)
     if memory.size < needed or memory.size > 4 * needed + SMALL:
         memory = np.zeros(needed, np.int64)
     else:
         memory[:needed] = 0
-    parts = iter(
-        np.split(memory[:needed], np.cumsum([prod(s) for p in shapes.values() for s in p]))
-    )
-    made = {same: [next(parts).reshape(shape) for shape in pair] for same, pair in shapes.items()}
+    parts = iter(np.split(memory[:needed], np.cumsum(sizes)))
+    made = {
+        same: [next(parts).view(dtype).reshape(shape) for shape, dtype in pair]
+        for same, pair in wanted.items()
+    }
     return memory, [shadow for same in order for shadow in made[same]]
 
 
@@ -150,7 +157,15 @@ def _mistake(
     block, accessing = place_of(number, grid), place_of(thread, variant.block)
     array = body.form.source.originals.get(place.array, place.array)
     given = body.form.source.name, place.filename, place.line, block
-    access = f"thread {accessing} {DOES[place.kind]} {place.space} array {array!r} at {list(index)}"
+    where = f"{place.space} array {array!r} at {list(index)}" if index else f"record {array!r}"
+    if place.fields:
+        where += f", field {'.'.join(place.fields)!r}"
+    access = f"thread {accessing} {DOES[place.kind]} {where}"
+    if kind == shadow.OUT and min(index) < 0:
+        message = (f"in block {block}, {access}, which is below zero: it counts from the end of "
+                   "the array, on a GPU too. Guard the access, or write x[-1] where the last "
+                   "element is meant")  # fmt: skip
+        return OutOfBounds(message, *given, (accessing,), array, index)
     if kind == shadow.OUT:
         message = (f"in block {block}, {access}, which is outside{_shape(body, place, arguments)}. "
                    "On a GPU that is another array's memory: guard the access with a condition, "
@@ -168,8 +183,8 @@ def _mistake(
     if (place.filename, place.line) < (earlier.filename, earlier.line):
         one, two = two, one  # the later line is the one to look at
     (later, accessing, block), (earlier, partner, home_block) = one, two
-    message = (f"in block {block}, thread {accessing} {DOES[later.kind]} {later.space} array "
-               f"{array!r} at {list(index)}, which thread {partner}")  # fmt: skip
+    access = f"thread {accessing} {DOES[later.kind]} {where}"
+    message = f"in block {block}, {access}, which thread {partner}"
     if home == number % shadow.BLOCKS:
         message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing orders the two. "
                     "Put cuda.syncthreads() between them, or use cuda.atomic")  # fmt: skip

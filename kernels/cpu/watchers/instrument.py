@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import ast
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numba.core import types
+from numba.np.numpy_support import as_dtype
 
 from .. import emit
 from ..canonical import Array, Canonical, is_atomic
 from ..compiler import LANES
+from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Scalar, Strip, all_lanes
 from ..source import place as place_in_file
-from ..uniformity import Uniformity, base_name, exposed, is_shape
-from .shadow import CLOCK
+from ..uniformity import exposed, is_shape
+from .elements import Arrays, Element, is_record, numbers_in, own_reads
+from .shadow import CLOCK, shadow_type
 
 WRITES = ("writes",)
 
@@ -34,80 +38,23 @@ class Place:
     line: int
     column: int
     array: str
+    fields: tuple[str, ...]  # of a record that is the array's element
     space: str  # "global", "shared" or "local"
-    kind: str  # "read", "write" or "atomic"
+    kind: str  # "read", "write", "atomic" or, of a row or a slice, "part"
+    itemsize: int  # bytes of the number
     indices: int
     packed: int  # how many numbers say which element: for local arrays the thread's too
 
 
-@dataclass
-class Arrays:
-    """What is known of a kernel's arrays and of the views of them."""
+@dataclass(frozen=True)
+class Spot:
+    """A place in memory, in the text that is being written."""
 
-    uniformity: Uniformity
-    roots: dict[str, set[str]] = field(default_factory=dict)  # view -> what it may be a view of
-
-    @property
-    def form(self) -> Canonical:
-        """The kernel."""
-        return self.uniformity.form
-
-    def __post_init__(self) -> None:
-        form = self.form
-        own = {*form.parameters, *form.arrays}
-        views = set(form.ndims) - own
-        self.roots = {name: {name} for name in own}
-        found: dict[str, set[str]] = {view: set() for view in views}
-        for node in (inner for statement in form.body for inner in ast.walk(statement)):
-            match node:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target in views:
-                    found[target] |= {
-                        n.id for n in ast.walk(value)
-                        if isinstance(n, ast.Name) and n.id in form.ndims.keys() | own
-                    }  # fmt: skip
-        while True:
-            larger = {v: set().union(*(found.get(n, {n}) for n in names)) | names
-                      for v, names in found.items()}  # fmt: skip
-            if larger == found:
-                break
-            found = larger
-        self.roots |= {view: names - views for view, names in found.items()}
-        outputs = self.uniformity.written & set(form.parameters)
-        self.roots |= {name: {name} | outputs for name in self.uniformity.aliased & own}
-
-    def space(self, name: str) -> str:
-        """Where an array or a view lies."""
-        spaces = {self.form.arrays[r].space if r in self.form.arrays else "global"
-                  for r in self.roots[name]}  # fmt: skip
-        return spaces.pop() if len(spaces) == 1 else "global"
-
-    def ndim(self, name: str) -> int:
-        """How many indices lead to an element."""
-        array = self.form.arrays.get(name)
-        return len(array.shape) if array else self.form.ndims.get(name, 0)
-
-    def is_written(self, name: str) -> bool:
-        """Whether the kernel writes to an array, or to what shares a view with it."""
-        written = self.uniformity.written | set(self.form.arrays)
-        shared_views = [roots for roots in self.roots.values() if roots & self.roots[name]]
-        return any(roots & written for roots in shared_views)
-
-    def of(self, node: ast.Subscript) -> str | None:
-        """The array or view that a subscript takes an element or a row of."""
-        value = node.value
-        if isinstance(value, ast.Subscript) and _is_field(value):
-            value = value.value
-        name = value.id if isinstance(value, ast.Name) else None
-        return name if name in self.roots else None
-
-
-def _is_field(node: ast.Subscript) -> bool:
-    return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-
-
-def indices_of(node: ast.Subscript) -> list[ast.expr]:
-    """The indices of a subscript."""
-    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    node: ast.expr  # what stands for it in the kernel's text
+    element: Element
+    array: str  # the name that it is told by
+    view: ast.expr
+    index: str
 
 
 # Which regions lie between the same barriers ------------------------------------------------------
@@ -125,7 +72,7 @@ class Intervals:
         self.read: dict[int, set[str]] = {}
         for region in all_lanes(regions.nodes):
             interval = self.find(self.of[region])
-            reads, writes = self.uses(region.body)
+            reads, writes = self.arrays.uses(region.body)
             self.read.setdefault(interval, set()).update(reads)
             self.written.setdefault(interval, set()).update(writes)
 
@@ -166,55 +113,25 @@ class Intervals:
                     now = self.join(end, now)
         return now
 
-    def uses(self, body: list[ast.stmt]) -> tuple[set[str], set[str]]:
-        """The arrays that statements read, and those that they write, by their roots."""
-        reads: set[str] = set()
-        writes: set[str] = set()
-        own = {id(node) for node in own_reads(body)}
-        for node in (inner for statement in body for inner in ast.walk(statement)):
-            if isinstance(node, ast.Subscript) and not is_shape(node):
-                name = self.arrays.of(node)
-                if name and id(node) not in own:
-                    stored = isinstance(node.ctx, ast.Store)
-                    (writes if stored else reads).update(self.arrays.roots[name])
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                writes |= self.arrays.roots.get(base_name(node) or "", set())
-            elif is_atomic(node):
-                assert isinstance(node, ast.Call)
-                writes |= self.arrays.roots.get(base_name(node.args[0]) or "", set())
-        return reads, writes
-
-    def is_written(self, region: Lanes, name: str) -> bool:
+    def is_written(self, region: Lanes, node: ast.AST) -> bool:
         """Whether anybody may write to an array in the interval of a region."""
         written = self.written.get(self.find(self.of[region]), set())
-        return bool(written & self.arrays.roots[name])
+        return bool(written & self.arrays.memory_of(node))
 
-    def meets_readers(self, name: str) -> bool:
+    def meets_readers(self, node: ast.AST) -> bool:
         """Whether somebody may read an array while somebody else writes to it."""
-        roots = self.arrays.roots[name]
-        if self.arrays.space(name) == "global":  # there is no barrier between blocks
+        return self.meet(self.arrays.memory_of(node), self.arrays.space(node))
+
+    def meet(self, roots: set[str], space: str) -> bool:
+        """Whether somebody may read one of these arrays while somebody else writes to it."""
+        if space == "global":  # there is no barrier between blocks
             return any(read & roots for read in self.read.values())
         return any(self.read.get(i, set()) & roots & self.written[i] for i in self.written)
 
     def keeps_readers(self, name: str) -> bool:
         """Whether the shadow for readers has an array's shape: that of a view is a view of it."""
-        views = (roots for view, roots in self.arrays.roots.items() if view not in roots)
-        return self.meets_readers(name) or any(name in roots for roots in views)
-
-
-def own_reads(body: list[ast.stmt]) -> list[ast.Subscript]:
-    """The reads of an element that the same statement writes to.
-
-    They clash with nothing that the write would not clash with.
-    """
-    return [
-        node
-        for statement in body for assignment in ast.walk(statement)
-        if isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], ast.Subscript)
-        for node in ast.walk(assignment.value)
-        if isinstance(node, ast.Subscript)
-        and ast.unparse(node) == ast.unparse(assignment.targets[0])
-    ]  # fmt: skip
+        space = self.arrays.space(ast.Name(name))
+        return any(self.meet(roots, space) for roots in self.arrays.views if name in roots)
 
 
 def _statements(nodes: list[Node]) -> list[ast.AST]:
@@ -245,15 +162,17 @@ class Watched(emit.Body):
         self.unwatched = self.rewriter
         self.rewriter = Watcher(self, self.lane, self.slot_names)
 
-    def access(self, node: ast.Subscript, name: str, kind: str) -> str:
+    def place(self, spot: Spot, kind: str) -> str:
         """Number an access to an array; return its number as text."""
-        filename, line = place_in_file(node)
-        indices = len(indices_of(node))
-        space = self.arrays.space(name)
+        filename, line = place_in_file(spot.node)
+        indices = len(spot.element.indices)
+        space = self.arrays.space(spot.view)
         packed = indices + (len(self.rewriter.lane) if space == "local" else 0)
+        itemsize = as_dtype(spot.element.kind.dtype).itemsize
         self.places.append(
-            Place(filename, line, node.col_offset, name, space, kind, indices, packed)
-        )
+            Place(filename, line, spot.node.col_offset, spot.array, spot.element.fields, space,
+                  kind, itemsize, indices, packed)
+        )  # fmt: skip
         return str(len(self.places) - 1)
 
     def thread(self) -> str:
@@ -282,26 +201,26 @@ class Watched(emit.Body):
     def read_ahead(self, body: list[ast.stmt]) -> None:
         """Watched code does not ask for memory ahead."""
 
-    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
+    def read(self, spot: Spot, own: bool) -> str:
         """The call that stands for the index of an element that is read.
 
         An `own` read is that of an element that the same statement writes to.
         """
         raise NotImplementedError
 
-    def row(self, node: ast.Subscript, name: str, index: str) -> str:
+    def row(self, spot: Spot) -> str:
         """The call that stands for the index of a row, of which nothing is read yet."""
-        return index
+        return spot.index
 
-    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+    def along(self, spot: Spot, axis: int) -> str:
+        """The call that stands for one index among slices."""
+        return f"{spot.index}[0]"
+
+    def put(self, spot: Spot, value: str) -> list[ast.stmt]:
         """The statements that stand for an assignment to an element."""
         raise NotImplementedError
 
-    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
-        """The call that stands for the index of a record of which a field is written."""
-        raise NotImplementedError
-
-    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+    def atomic(self, spot: Spot) -> str:
         """The call that stands for the index of an element that an atomic works on."""
         raise NotImplementedError
 
@@ -331,41 +250,77 @@ class Watcher(emit.Rewriter):
     def __init__(self, body: Any, *others: Any) -> None:
         super().__init__(body.uniformity, *others)
         self.body = body
-        self.own: list[ast.Subscript] = []  # reads of what the statement writes to
+        self.arrays: Arrays = body.arrays
+        self.own: list[ast.expr] = []  # reads of what the statement writes to
+
+    # What is read
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """An element that is read."""
-        if isinstance(node.value, ast.Subscript) and not (_is_field(node.value) or _is_field(node)):
-            inner, outer = indices_of(node.value), indices_of(node)
-            if not any(isinstance(i, ast.Slice) for i in inner + outer):  # a[i][j] as a[i, j]
-                joined = ast.Tuple([*inner, *outer], ast.Load())
-                merged = ast.Subscript(node.value.value, joined, node.ctx)
-                return self.visit(ast.copy_location(merged, node))
-        name = self.element_of(node)
-        if name is None or _is_field(node) or isinstance(node.ctx, ast.Store):
+        """An element that is read, a row, or a slice."""
+        if is_shape(node) or (found := self.arrays.element(node)) is None:
             return self.generic_visit(node)
-        place, index = copy.copy(node), self.index(node)
-        if len(indices_of(node)) < self.body.arrays.ndim(name):
-            call = self.body.row(place, name, index)
-        else:
-            own = any(node is read for read in self.own)
-            call = self.body.read(place, name, index, own)
-        node.slice = ast.parse(call, mode="eval").body
-        return node
+        if found.is_number:
+            return self.read(node, found)
+        if is_field(node):
+            return self.generic_visit(node)
+        if is_part(node):
+            return self.slice(node)
+        kind = self.arrays.kind(node.value)
+        row = self.spot(node, Element(node.value, kind, self.arrays.indices(node)))
+        return _at(row, self.body.row(row), node)
 
-    def element_of(self, node: ast.Subscript) -> str | None:
-        """The array or view that a subscript takes one element or row of, not a slice."""
-        sliced = any(isinstance(index, ast.Slice) for index in indices_of(node))
-        name: str | None = self.body.arrays.of(node)
-        return None if sliced else name
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """A field that is read."""
+        found = self.arrays.element(node)
+        return self.read(node, found) if found and found.is_number else self.generic_visit(node)
 
-    def index(self, node: ast.Subscript) -> str:
-        """The indices of an element, as the text of a tuple."""
-        indices = [self.visit(index) for index in indices_of(node)]
-        array = self.form.arrays.get(self.body.arrays.of(node) or "")
-        if array and array.space == "local":
+    def read(self, node: ast.expr, element: Element) -> ast.expr:
+        """The same element, with a call for its index."""
+        spot = self.spot(node, element)
+        return _at(spot, self.body.read(spot, any(node is read for read in self.own)), node)
+
+    def slice(self, node: ast.Subscript) -> ast.AST:
+        """A slice, of which the indices that are none are asked about one by one."""
+        kind, view, whole = self.arrays.kind(node.value), self.visit(node.value), []
+        for axis, index in enumerate(indices_of(node)):
+            if isinstance(index, ast.Slice | ast.Constant):
+                whole.append(self.visit(index))
+            else:
+                spot = self.spot(node, Element(node.value, kind, [index]))
+                whole.append(_expression(self.body.along(spot, axis)))
+        several = isinstance(node.slice, ast.Tuple)
+        index = ast.Tuple(whole, ast.Load()) if several else whole[0]
+        return ast.Subscript(view, index, ast.Load())
+
+    def spot(self, node: ast.expr, element: Element) -> Spot:
+        """A place in memory, in the text to be written."""
+        view = ast.fix_missing_locations(self.visit(copy.deepcopy(element.view)))
+        array = min(owners(element.view) & self.arrays.roots.keys(), default="")
+        indices = [self.index(view, axis, index) for axis, index in enumerate(element.indices)]
+        declared = self.form.arrays.get(array)
+        if declared and declared.space == "local":
             indices += self.lane
-        return ast.unparse(ast.fix_missing_locations(ast.Tuple(indices, ast.Load())))
+        whole = ast.fix_missing_locations(ast.Tuple(indices, ast.Load()))
+        return Spot(node, element, array, view, ast.unparse(whole))
+
+    def index(self, view: ast.expr, axis: int, index: ast.expr) -> ast.expr:
+        """An index; one that is written with a minus counts from the end."""
+        back = self.constant(index)
+        if back is None or back >= 0:
+            return self.visit(index)
+        return _expression(f"{ast.unparse(view)}.shape[{axis}] - {-back}")
+
+    def constant(self, index: ast.expr) -> int | None:
+        """The value of an index that is written as a number, or as the name of one."""
+        match index:
+            case ast.UnaryOp(ast.USub(), ast.Constant(value=int(number))):
+                return -number
+            case ast.Name(id=name):
+                value = self.form.source.values.get(name)
+                return int(value) if isinstance(value, int | np.integer) else None
+        return None
+
+    # What is written
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """An element that is read and written."""
@@ -377,21 +332,41 @@ class Watcher(emit.Rewriter):
         return self.visit(ast.copy_location(new, node))
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """An element, a field or a view that is assigned."""
+        """An element, a row, a record or a view that is assigned."""
         target = node.targets[0]
-        if isinstance(target, ast.Subscript) and (name := self.element_of(target)):
-            self.own = own_reads([node])
-            value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
-            return self.body.put(target, name, self.index(target), value)
-        record = target.value if isinstance(target, ast.Attribute) else None
-        if isinstance(record, ast.Subscript) and (name := self.element_of(record)):
-            node.value = self.visit(node.value)
-            call = self.body.claim(record, name, self.index(record))
-            record.slice = ast.parse(call, mode="eval").body
-            return node
-        if isinstance(target, ast.Name) and target.id in self.form.ndims:
-            return [self.generic_visit(node), *self.body.view(target.id, node.value)]
-        return self.generic_visit(node)
+        if isinstance(target, ast.Name):
+            views = target.id in self.form.ndims
+            new = self.generic_visit(node)
+            return [new, *self.body.view(target.id, node.value)] if views else new
+        if self.arrays.is_copied(target):
+            if is_record(self.arrays.kind(target)):
+                return self.field_by_field(node, target)
+            return self.row_by_row(node, target)
+        found = self.arrays.element(target)
+        if found is None or not found.is_number:
+            return self.generic_visit(node)
+        self.own = own_reads([node])
+        value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
+        return self.body.put(self.spot(target, found), value)
+
+    def field_by_field(self, node: ast.Assign, target: ast.expr) -> list[ast.stmt]:
+        """The assignment of a record, number by number."""
+        return [
+            new
+            for way in numbers_in(self.arrays.kind(target))
+            for new in self.body.rewrite(
+                _located(ast.Assign([_part(target, *way)], _part(node.value, *way)), node)
+            )
+        ]
+
+    def row_by_row(self, node: ast.Assign, target: ast.expr) -> list[ast.stmt]:
+        """The assignment of a number to a whole array, row by row: each is an assignment again."""
+        number = self.body.names.fresh("run__number")
+        count = ast.Call(ast.Name("len", ast.Load()), [_part(target)], [])
+        turns = ast.Call(ast.Name("range", ast.Load()), [count], [])
+        row = ast.Assign([_part(target, ast.Name(number, ast.Load()))], node.value)
+        loop = ast.For(ast.Name(number, ast.Store()), turns, [row], [])
+        return self.body.rewrite(_located(loop, node))
 
     def visit_While(self, node: ast.While) -> Any:
         """A loop that each thread runs for itself."""
@@ -414,26 +389,54 @@ class Watcher(emit.Rewriter):
             return self.generic_visit(node)
         array, *others = node.args
         whole = isinstance(node.func, ast.Name) and node.func.id == "atomic_compare_and_swap"
-        index = ast.Constant(0) if whole else others[0]
+        index = ast.Constant(0) if whole else others.pop(0)
         access = ast.copy_location(ast.Subscript(array, index, ast.Load()), node)
-        name = self.body.arrays.of(access)
-        others = [self.visit(other) for other in (others if whole else others[1:])]
-        if name is None:
-            return node
-        call = self.body.atomic(access, name, self.index(access))
-        at = ast.parse(call, mode="eval").body
-        node.args = [array, *others] if whole else [array, at, *others]
+        found = self.arrays.element(access)
+        if found is None or not found.is_number:
+            return self.generic_visit(node)
+        others = [self.visit(other) for other in others]
+        spot = self.spot(access, found)
+        node.args = [spot.view, _expression(self.body.atomic(spot)), *others]
         if whole:
             node.func = ast.Name("atomic_cas", ast.Load())
-            node.args.insert(1, at)
         return node
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _at(spot: Spot, index: str, node: ast.expr) -> ast.expr:
+    """The element at an index."""
+    return ast.copy_location(ast.Subscript(spot.view, _expression(index), ast.Load()), node)
+
+
+def _part(node: ast.expr, *way: str | int | ast.Name) -> Any:
+    """A part of a row or of a record: a field's name, a number or a variable lead to it."""
+    part = copy.deepcopy(node)
+    if isinstance(part, ast.Subscript | ast.Attribute):
+        part.ctx = ast.Load()
+    for step in way:
+        index = step if isinstance(step, ast.Name) else ast.Constant(step)
+        part = ast.Subscript(part, index, ast.Load())
+    return part
+
+
+def _located(statement: Any, like: ast.AST) -> Any:
+    """A new statement, at the place of another, that assigns to what it names as its targets."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Assign):
+            node.targets[0].ctx = ast.Store()  # type: ignore[attr-defined]
+        if isinstance(node, ast.stmt | ast.expr) and not hasattr(node, "lineno"):
+            ast.copy_location(node, like)
+    return statement
 
 
 class Checked(Watched):
     """Writes code that asks whether there are mistakes: see `shadow`."""
 
     fault = "({},), numba.int32"
-    readers: tuple[str, ...] = ()  # how many readers of an element are known
+    readers = "reads"  # what is known of the readers of an element: see `shadow.LEAVES`
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -447,41 +450,37 @@ class Checked(Watched):
         """The types of the arguments besides the kernel's own."""
         found = [types.Array(types.int64, 1, "C")]
         for name in self.shadowed:
-            ndim = self.form.ndims[name]
-            reads = ndim + len(self.readers)
-            found += [types.Array(types.int64, n, "C") for n in (ndim, reads)]
+            for leaf in ("writes", self.readers):
+                found.append(shadow_type(self.form.kinds[name], leaf))
         return tuple(found)
 
     def is_shadowed(self, name: str) -> bool:
         """Whether an argument has shadow memory."""
-        return name in self.form.ndims and self.arrays.is_written(name)
+        return name in self.form.ndims and self.arrays.is_written(ast.Name(name))
 
     def declare(self, array: Array) -> None:
         """An array, and what goes with it."""
         super().declare(array)
-        lane = [self.lane_shape] if array.space == "local" else []
+        sizes = ", ".join(map(str, array.shape))
         if array.is_dynamic:
-            writes, reads = "dynamic_bytes__writes", "dynamic_bytes__reads"
-            if not any(writes in line for line in self.text.lines):
-                self.shadow("dynamic_bytes", [str(self.form.shared_bytes)], with_reads=True)
-            step = f"{array.name}.itemsize"
-            self.text.line(f"{array.name}__writes = {writes}[::{step}]")
-            self.text.line(f"{array.name}__reads = {reads}[::{step}]")
-            return
-        sizes = [*map(str, array.shape), *lane]
-        if array.space == "local":
-            name = f"{array.name}__writes"
-            self.text.line(f"{name} = stack(({', '.join(sizes)},), numba.int32)\n{name}[...] = 0")
-            return
-        self.shadow(array.name, sizes, with_reads=self.intervals.keeps_readers(array.name))
+            if not any("dynamic_bytes__writes" in line for line in self.text.lines):
+                bytes_ = str(self.form.shared_bytes)
+                self.shadow("dynamic_bytes", "writes", bytes_, "writes")
+                self.shadow("dynamic_bytes", "reads", bytes_, self.readers)
+            for what in ("writes", "reads"):
+                shadow = f"dynamic_bytes__{what}[::{array.name}.itemsize]"
+                self.text.line(f"{array.name}__{what} = {shadow}")
+        elif array.space == "local":
+            self.shadow(array.name, "writes", f"{sizes}, {self.lane_shape}", "own")
+        else:
+            ones = ", ".join("1" for _ in array.shape)
+            keeps = self.intervals.keeps_readers(array.name)
+            self.shadow(array.name, "writes", sizes, "writes")
+            self.shadow(array.name, "reads", sizes if keeps else ones, self.readers)
 
-    def shadow(self, name: str, sizes: list[str], *, with_reads: bool) -> None:
+    def shadow(self, name: str, what: str, sizes: str, leaf: str) -> None:
         """Shadow memory on the stack, cleared."""
-        rank = len(", ".join(sizes).split(","))
-        reads = [*(sizes if with_reads else ["1"] * rank), *self.readers]
-        for what, shape in ("writes", sizes), ("reads", reads):
-            self.text.line(f"{name}__{what} = stack(({', '.join(shape)},), numba.int64)")
-            self.text.line(f"{name}__{what}[...] = 0")
+        self.text.line(f"{name}__{what} = run__checks.shadow({name}, ({sizes},), {leaf!r})")
 
     def write(self) -> None:
         """Write the function's body."""
@@ -542,75 +541,69 @@ class Checked(Watched):
 
     # Accesses
 
-    def row(self, node: ast.Subscript, name: str, index: str) -> str:
+    def row(self, spot: Spot) -> str:
         """Check the index of a row, of which nothing is read yet."""
-        place, thread = self.access(node, name, "read"), self.thread()
-        return f"run__checks.within({name}, run__fault, {place}, {thread}, {index})"
+        return self.within("within", "part", spot)
 
-    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
+    def along(self, spot: Spot, axis: int) -> str:
+        """Check one index among slices."""
+        return self.within("along", "part", spot, str(axis))
+
+    def within(self, function: str, kind: str, spot: Spot, *given: str) -> str:
+        """A call that looks at no shadow."""
+        rest = ", ".join(["run__fault", self.place(spot, kind), self.thread(), *given, spot.index])
+        return f"run__checks.{function}({ast.unparse(spot.view)}, {rest})"
+
+    def read(self, spot: Spot, own: bool) -> str:
         """The call that stands for the index of an element that is read."""
-        space = self.arrays.space(name)
-        if not self.arrays.is_written(name) or (own and space == "global"):
-            return self.row(node, name, index)
-        place = self.access(node, name, "read")
+        space = self.arrays.space(spot.view)
+        if not self.arrays.is_written(spot.view) or (own and space == "global"):
+            return self.within("within", "read", spot)
         if space == "local":
-            return self.call("read_own", name, WRITES, place, index)
-        quiet = self.region is not None and not self.intervals.is_written(self.region, name)
+            return self.call("read_own", spot, "read", "writes", spot.index)
+        quiet = self.region is not None and not self.intervals.is_written(self.region, spot.view)
         if space == "shared" and (quiet or own):
-            return self.call("read_alone", name, WRITES, place, index)
-        return self.among_others("read", node, name, place, index)
+            return self.call("read_alone", spot, "read", "writes", spot.index)
+        return self.among_others("read", spot, "read", spot.index)
 
-    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+    def put(self, spot: Spot, value: str) -> list[ast.stmt]:
         """The statement that stands for an assignment to an element."""
-        place, space = self.access(node, name, "write"), self.arrays.space(name)
-        if space == "local":
-            call = self.call("write_own", name, WRITES, place, index, value)
-        elif not self.intervals.meets_readers(name):
-            self.in_order |= not self.is_apart(node, name)
-            is_global = str(space == "global")
-            call = self.call("write_alone", name, WRITES, place, is_global, index, value)
+        if self.arrays.space(spot.view) == "local":
+            call = self.call("write_own", spot, "write", "writes", spot.index, value)
         else:
-            call = self.among_others("write", node, name, place, index, value)
+            call = self.among_others("write", spot, "write", spot.index, value)
         return ast.parse(call).body
 
-    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
-        """The call that stands for the index of a record of which a field is written."""
-        place = self.access(node, name, "write")
-        return self.among_others("change", node, name, place, "0", index)
-
-    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+    def atomic(self, spot: Spot) -> str:
         """The call that stands for the index of an element that an atomic works on."""
-        place = self.access(node, name, "atomic")
-        return self.among_others("change", node, name, place, "run__checks.ATOMIC", index)
+        return self.among_others("change", spot, "atomic", spot.index)
 
-    def among_others(self, function: str, node: ast.Subscript, name: str, *rest: str) -> str:
-        """A call that needs to know both who writes and who reads."""
-        self.in_order |= not self.is_apart(node, name)
-        place, *given = rest
-        is_global = str(self.arrays.space(name) == "global")
-        return self.call(function, name, ("writes", "reads"), place, is_global, *given)
+    def among_others(self, function: str, spot: Spot, kind: str, *given: str) -> str:
+        """A call that needs to know who writes, and who reads if anybody does meanwhile."""
+        self.in_order |= not self.is_apart(spot)
+        is_global = str(self.arrays.space(spot.view) == "global")
+        if self.intervals.meets_readers(spot.view):
+            return self.call(function, spot, kind, "writes reads", is_global, *given)
+        return self.call(f"{function}_alone", spot, kind, "writes", is_global, *given)
 
-    def call(self, function: str, name: str, shadows: tuple[str, ...], *rest: str) -> str:
+    def call(self, function: str, spot: Spot, kind: str, shadows: str, *given: str) -> str:
         """A call of `shadow`."""
-        place, *given = rest
-        words = ", ".join(f"{name}__{what}" for what in shadows)
-        known = f"run__clock, run__fault, {place}, {self.thread()}, {', '.join(given)}"
-        return f"run__checks.{function}({name}, {words}, {known})"
+        memory = [spot.view, *(_shadow_of(spot.view, what) for what in shadows.split())]
+        known = ["run__clock", "run__fault", self.place(spot, kind), self.thread()]
+        return f"run__checks.{function}({', '.join([*map(ast.unparse, memory), *known, *given])})"
 
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """The shadow of a view is the same view of the shadow."""
-        if not self.arrays.is_written(name):
+        if not self.arrays.is_written(ast.Name(name)):
             return []
         return [
             ast.Assign([ast.Name(f"{name}__{what}", ast.Store())], _shadow_of(value, what))
             for what in ("writes", "reads")
         ]
 
-    def is_apart(self, node: ast.Subscript, name: str) -> bool:
+    def is_apart(self, spot: Spot) -> bool:
         """Whether the threads of a row surely access different elements."""
-        if self.arrays.space(name) == "local":
-            return True
-        return any(self.runs_along(index) for index in indices_of(node))
+        return any(self.runs_along(index) for index in spot.element.indices)
 
 
 def _shadow_of(view: ast.expr, what: str) -> ast.expr:
@@ -624,6 +617,10 @@ def _shadow_of(view: ast.expr, what: str) -> ast.expr:
             return ast.Attribute(_shadow_of(array, what), attribute, ast.Load())
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return ast.IfExp(test, _shadow_of(body, what), _shadow_of(orelse, what))
+        case ast.Call(func=ast.Name() as function, args=[record, *others]):
+            return ast.Call(function, [_shadow_of(record, what), *others], [])
+        case ast.Call(func=ast.Attribute() as method, args=others):
+            return ast.Call(_shadow_of(method, what), others, [])
     return view
 
 
@@ -631,7 +628,7 @@ class Diagnosed(Checked):
     """Writes code that tells what the first mistake is."""
 
     fault = "(3, {}), numba.int64"
-    readers = ("4",)
+    readers = "readers"
 
 
 class Traced(Watched):
@@ -680,26 +677,22 @@ class Traced(Watched):
         """Block, thread and step, as arguments of a call."""
         return f"block, {self.thread()}, {self.steps[-1]}"
 
-    def read(self, node: ast.Subscript, name: str, index: str, own: bool) -> str:
+    def call(self, function: str, spot: Spot, kind: str, *given: str) -> str:
+        """A call of `notes`."""
+        known = [ast.unparse(spot.view), "run__log", "run__counts", self.place(spot, kind)]
+        return f"run__trace.{function}({', '.join([*known, self.here(), spot.index, *given])})"
+
+    def read(self, spot: Spot, own: bool) -> str:
         """The call that stands for the index of an element that is read."""
-        place = self.access(node, name, "read")
-        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
+        return self.call("trace", spot, "read")
 
-    def put(self, node: ast.Subscript, name: str, index: str, value: str) -> list[ast.stmt]:
+    def put(self, spot: Spot, value: str) -> list[ast.stmt]:
         """The statement that stands for an assignment to an element."""
-        place = self.access(node, name, "write")
-        given = f"{name}, run__log, run__counts, {place}, {self.here()}, {index}, {value}"
-        return ast.parse(f"run__trace.trace_write({given})").body
+        return ast.parse(self.call("trace_write", spot, "write", value)).body
 
-    def claim(self, node: ast.Subscript, name: str, index: str) -> str:
-        """The call that stands for the index of a record of which a field is written."""
-        place = self.access(node, name, "write")
-        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
-
-    def atomic(self, node: ast.Subscript, name: str, index: str) -> str:
+    def atomic(self, spot: Spot) -> str:
         """The call that stands for the index of an element that an atomic works on."""
-        place = self.access(node, name, "atomic")
-        return f"run__trace.trace({name}, run__log, run__counts, {place}, {self.here()}, {index})"
+        return self.call("trace", spot, "atomic")
 
     def executed(self, mark: ast.Expr) -> ast.Expr:
         """The call that stands for the mark of a statement."""

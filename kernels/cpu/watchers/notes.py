@@ -11,10 +11,11 @@ from numba.extending import intrinsic, register_jitable
 from .. import runtime
 from ..runtime import *  # noqa: F403
 from ..runtime.atomics import element_address
+from .fields import run__field
 
 run__trace = sys.modules[__name__]  # what emitted code calls us: nobody else uses such a name
 
-__all__ = [*runtime.__all__, "run__trace"]
+__all__ = [*runtime.__all__, "run__field", "run__trace"]
 
 
 @intrinsic

@@ -1,13 +1,13 @@
 """What instrumented code calls at each access in the checked mode.
 
-Beside each array that a kernel writes to stands *shadow memory*: for each element one word that
-says who wrote it last, and, where threads also read it, one or four words for the last who read it.
-A word is
+Beside each array that a kernel writes to stands *shadow memory*, of the same shape: where the array
+has a number, it has one word that says who wrote it last, and, where threads also read it, one or
+eight words for the last who read it, or changed it by an atomic. A word is
 
     when << 23 | where << 11 | atomic << 10 | thread
 
 `when` counts: each block has a range of its own (`EPOCHS` numbers), and within a block each barrier
-and each meeting of a warp moves it on. So two words tell whether a barrier lies between two
+and each `cuda.syncwarp()` moves it on. So two words tell whether a barrier lies between two
 accesses. Zero means never. `where` is the number of the place in the kernel.
 
 What is wrong is noted for the thread in `fault`, and nothing stops: an index out of bounds is moved
@@ -20,21 +20,29 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
-from numba.extending import overload, register_jitable
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, overload, register_jitable
+from numba.np.numpy_support import as_dtype
 
 from .. import runtime
 from ..runtime import *  # noqa: F403
+from ..runtime import on_stack
+from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
 KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
-MANY, FAR = 1 << 11, 1 << 12  # in a reader's word, in place of the place
-READERS = 4
+# In a word for all who read or changed an element, in place of the place.
+MANY, FAR, LOOKED, CHANGED = 1 << 11, 1 << 12, 1 << 13, 1 << 14
+READERS = 4  # words for those who read an element, and as many for those who changed it
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
 NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
@@ -42,14 +50,72 @@ CLOCK = WARPS + 32
 
 run__checks = sys.modules[__name__]  # what emitted code calls us: nobody else uses such a name
 
-__all__ = [*runtime.__all__, "run__checks"]
+__all__ = [*runtime.__all__, "run__checks", "run__field"]
+
+
+# Shadows ------------------------------------------------------------------------------------------
+
+LEAVES: dict[str, np.dtype] = {  # what stands for a number
+    "writes": np.dtype(np.int64),
+    "own": np.dtype(np.int32),  # of local memory: in which block it was written
+    "reads": np.dtype(np.int64),
+    "readers": np.dtype([("looked", np.int64, READERS), ("changed", np.int64, READERS)]),
+}
+
+
+def shadow_dtype(dtype: np.dtype, leaf: str) -> np.dtype:
+    """The dtype of a shadow: a leaf for a number, and for a record a record of them."""
+    if dtype.subdtype:
+        element, shape = dtype.subdtype
+        return np.dtype((shadow_dtype(element, leaf), shape))
+    if dtype.names:
+        return np.dtype([(name, shadow_dtype(dtype[name], leaf)) for name in dtype.names])
+    return LEAVES[leaf]
+
+
+def shadow_type(kind: types.Type, leaf: str) -> types.Type:
+    """The type of the shadow of an argument."""
+    dtype = kind.dtype if isinstance(kind, types.Array) else kind
+    found = numba.from_dtype(shadow_dtype(as_dtype(dtype), leaf))
+    return types.Array(found, kind.ndim, "C") if isinstance(kind, types.Array) else found
+
+
+@intrinsic(prefer_literal=True)
+def shadow(typing_context, array, shape, leaf):
+    """Shadow memory of zeros in the function's stack frame."""
+    dims = tuple(size.literal_value for size in shape.types)
+    found = numba.from_dtype(shadow_dtype(as_dtype(array.dtype), leaf.literal_value))
+    kind = types.Array(found, len(dims), "C")
+
+    def generate(context, builder, signature, arguments):
+        made = on_stack(context, builder, kind, dims)
+        size = builder.mul(made.itemsize, context.get_constant(types.intp, int(np.prod(dims))))
+        memory = builder.bitcast(made.data, ir.IntType(8).as_pointer())
+        cgutils.memset(builder, memory, size, 0)
+        return made._getvalue()
+
+    return kind(array, shape, leaf), generate
+
+
+@intrinsic
+def _as_element(typing_context, array, value):
+    """A value as it will be when it is in an array."""
+    if typing_context.can_convert(value, array.dtype) is None:
+        raise TypingError(f"a {value} cannot be an element of {array}")
+
+    def generate(context, builder, signature, arguments):
+        return context.cast(builder, arguments[1], value, array.dtype)
+
+    return array.dtype(array, value), generate
 
 
 # Indices ------------------------------------------------------------------------------------------
 
 
-def _by_dimensions(functions: dict[int, Any]) -> Any:
-    """A function of a tuple of indices and a shape, chosen by the number of indices."""
+def _by_dimensions(text: Callable[[int], str]) -> Any:
+    """A function of a tuple of indices and a shape, whose text depends on how many there are."""
+    known = {"_out": _out, "_clip": _clip, "_low": _low, "np": np}
+    functions = [eval(f"lambda index, shape: {text(count)}", known) for count in range(MOST)]
 
     def function(index, shape):
         raise NotImplementedError
@@ -68,39 +134,7 @@ def _out(i, n):
 
 @register_jitable(forceinline=True)
 def _clip(i, n):
-    return np.uintp(min(max(np.int64(i), 0), n - 1))
-
-
-_outside = _by_dimensions({
-    1: lambda index, shape: _out(index[0], shape[0]),
-    2: lambda index, shape: _out(index[0], shape[0]) | _out(index[1], shape[1]),
-    3: lambda index, shape: (
-        _out(index[0], shape[0]) | _out(index[1], shape[1]) | _out(index[2], shape[2])
-    ),
-    4: lambda index, shape: (
-        _out(index[0], shape[0]) | _out(index[1], shape[1])
-        | _out(index[2], shape[2]) | _out(index[3], shape[3])
-    ),
-    5: lambda index, shape: (
-        _out(index[0], shape[0]) | _out(index[1], shape[1]) | _out(index[2], shape[2])
-        | _out(index[3], shape[3]) | _out(index[4], shape[4])
-    ),
-})  # fmt: skip
-_inside = _by_dimensions({
-    1: lambda index, shape: (_clip(index[0], shape[0]),),
-    2: lambda index, shape: (_clip(index[0], shape[0]), _clip(index[1], shape[1])),
-    3: lambda index, shape: (
-        _clip(index[0], shape[0]), _clip(index[1], shape[1]), _clip(index[2], shape[2])
-    ),
-    4: lambda index, shape: (
-        _clip(index[0], shape[0]), _clip(index[1], shape[1]),
-        _clip(index[2], shape[2]), _clip(index[3], shape[3]),
-    ),
-    5: lambda index, shape: (
-        _clip(index[0], shape[0]), _clip(index[1], shape[1]), _clip(index[2], shape[2]),
-        _clip(index[3], shape[3]), _clip(index[4], shape[4]),
-    ),
-})  # fmt: skip
+    return np.uintp(max(min(np.int64(i), n - 1), 0))
 
 
 @register_jitable(forceinline=True)
@@ -108,26 +142,34 @@ def _low(i, bits):
     return np.int64(i) & ((1 << bits) - 1)
 
 
-_packed = _by_dimensions({
-    1: lambda index, shape: np.int64(index[0]),
-    2: lambda index, shape: np.int64(index[0]) << 32 | _low(index[1], 32),
-    3: lambda index, shape: (
-        np.int64(index[0]) << 42 | _low(index[1], 21) << 21 | _low(index[2], 21)
-    ),
-    4: lambda index, shape: (
-        np.int64(index[0]) << 48 | _low(index[1], 16) << 32
-        | _low(index[2], 16) << 16 | _low(index[3], 16)
-    ),
-    5: lambda index, shape: (
-        np.int64(index[0]) << 48 | _low(index[1], 12) << 36 | _low(index[2], 12) << 24
-        | _low(index[3], 12) << 12 | _low(index[4], 12)
-    ),
-})  # fmt: skip
-BITS = {1: 64, 2: 32, 3: 21, 4: 16, 5: 12}
+MOST = 9  # indices, and one more
+BITS = (64, 64, 32, 21, 16, 12, 10, 9, 8)  # of each but the first, if there are so many
+
+
+def _of_each(call: str, count: int) -> list[str]:
+    return [call.format(i=i) for i in range(count)]
+
+
+def _packing(count: int) -> str:
+    bits = BITS[count]
+    first, *others = (bits * (count - 1 - i) for i in range(count)) if count else (0,)
+    low = [f"_low(index[{i}], {bits}) << {by}" for i, by in enumerate(others, 1)]
+    return " | ".join([f"np.int64(index[0]) << {first}" if count else "np.int64(0)", *low])
+
+
+_outside = _by_dimensions(
+    lambda count: " | ".join(["False", *_of_each("_out(index[{i}], shape[{i}])", count)])
+)
+_inside = _by_dimensions(
+    lambda count: f"({''.join(_of_each('_clip(index[{i}], shape[{i}]), ', count))})"
+)
+_packed = _by_dimensions(_packing)
 
 
 def unpacked(packed: int, count: int) -> tuple[int, ...]:
     """The indices from one number."""
+    if count == 0:
+        return ()
     bits, found = BITS[count], []
     for _ in range(count - 1):
         low = packed & ((1 << bits) - 1)
@@ -213,11 +255,26 @@ def _unordered(word, clock, thread, is_global):
 
 
 @register_jitable(forceinline=True)
+def _differs(new, old):
+    """Whether a write changes anything: those who write the same need no order."""
+    return (new != old) & ((new == new) | (old == old))  # NaN for NaN
+
+
+@register_jitable(forceinline=True)
 def within(array, fault, place, thread, index):
     """Read an array that the kernel never writes: where is the nearest element?"""
     kind = OUT if _outside(index, array.shape) else 0
     _note(fault, thread, place, kind, _packed(index, array.shape), 0)
     return _inside(index, array.shape)
+
+
+@register_jitable(forceinline=True)
+def along(array, fault, place, thread, axis, index):
+    """Take an index among slices: where is the nearest?"""
+    shape = (array.shape[axis],)
+    kind = OUT if _outside(index, shape) else 0
+    _note(fault, thread, place, kind, _packed(index, shape), 0)
+    return _inside(index, shape)[0]
 
 
 @register_jitable(forceinline=True)
@@ -244,7 +301,7 @@ def read_own(array, writes, clock, fault, place, thread, index):
 def write_own(array, writes, clock, fault, place, thread, index, value):
     """Write to local memory."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    array[at] = array[at] if outside else array.dtype.type(value)
+    array[at] = array[at] if outside else _as_element(array, value)
     writes[at] = writes[at] if outside else np.int32(clock[FIRST] // EPOCHS)
     _note(fault, thread, place, OUT if outside else 0, _packed(index, array.shape), 0)
 
@@ -254,54 +311,12 @@ def write_alone(array, writes, clock, fault, place, thread, is_global, index, va
     """Write to an array where nobody reads it before the next barrier."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     last, old = writes[at], array[at]
-    new = array.dtype.type(value)
+    new = _as_element(array, value)
     array[at] = old if outside else new
     writes[at] = last if outside else _word(clock, place, thread, 0)
-    raced = _unordered(last, clock, thread, is_global) & (new != old)
+    raced = _unordered(last, clock, thread, is_global) & _differs(new, old)
     kind = OUT if outside else WRITTEN if raced else 0
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
-
-
-# Where threads read and write in the same stretch, a run that only asks whether something is wrong
-# keeps one word for all readers of an element: the last one's, with a mark if there are others that
-# nothing orders, and a mark if any is of another block. It may suspect too much, never too little.
-
-
-@register_jitable(forceinline=True)
-def _may_clash(word, clock, thread, is_global):
-    """Whether some reader of an element may clash with this access."""
-    many = word & MANY != 0
-    late = word >> TIME_SHIFT >= clock[SINCE]
-    near = _is_near(word, clock)
-    return _unordered(word, clock, thread, is_global) | (near & many & late) | (word & FAR != 0)
-
-
-@register_jitable(forceinline=True)
-def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, index):
-    at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, reader = writes[at], reads[at]
-    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
-    wrong = outside | unwritten | _unordered(last, clock, thread, is_global)
-    near = _is_near(reader, clock)
-    many = _may_clash(reader, clock, thread, is_global)
-    far = is_global & (((reader != 0) & (not near)) | (reader & FAR != 0))
-    word = _word(clock, 0, thread, 0) | (MANY if many else 0) | (FAR if far else 0)
-    reads[at] = reader if outside else word
-    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
-    return at
-
-
-@register_jitable(forceinline=True)
-def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):
-    at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, reader, old = writes[at], reads[at], array[at]
-    new = array.dtype.type(value)
-    array[at] = old if outside else new
-    writes[at] = last if outside else _word(clock, place, thread, 0)
-    raced = _unordered(last, clock, thread, is_global) | _may_clash(
-        reader, clock, thread, is_global
-    )
-    _note(fault, thread, place, OUT if outside | (raced & (new != old)) else 0, 0, 0)
 
 
 @register_jitable(forceinline=True)
@@ -312,45 +327,107 @@ def _still_counts(word, clock, is_global):
 
 
 @register_jitable(forceinline=True)
-def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
-    """A write that is not compared with what was there: of a record's field, or an atomic."""
+def change_alone(array, writes, clock, fault, place, thread, is_global, index):
+    """Let an atomic work on an element that nobody reads before the next barrier."""
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, reader = writes[at], reads[_inside(index, reads.shape)]
-    unwritten = (not is_global) & (atomic != 0) & (last >> TIME_SHIFT < clock[FIRST])
-    both = (last & ATOMIC != 0) & (atomic != 0)
-    wrong = outside | unwritten | _may_clash(reader, clock, thread, is_global)
-    wrong |= _unordered(last, clock, thread, is_global) & (not both)
-    kept = outside | ((atomic != 0) & _still_counts(last, clock, is_global))
-    writes[at] = last if kept else _word(clock, place, thread, atomic)
+    last = writes[at]
+    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
+    raced = _unordered(last, clock, thread, is_global) & (last & ATOMIC == 0)
+    kept = outside | _still_counts(last, clock, is_global)
+    writes[at] = last if kept else _word(clock, place, thread, ATOMIC)
+    kind = OUT if outside else UNWRITTEN if unwritten else WRITTEN if raced else 0
+    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    return at
+
+
+# Where threads read and write in the same stretch, a run that only asks whether something is wrong
+# keeps one word for all who read an element or changed it by an atomic: the last one's, with marks
+# that say which of the two they did, whether there are several that nothing orders, and whether any
+# is of another block. It may suspect too much, never too little.
+
+
+@register_jitable(forceinline=True)
+def _may_clash(word, clock, thread, is_global):
+    """Whether some of those who read or changed an element may clash with this access."""
+    many = word & MANY != 0
+    late = word >> TIME_SHIFT >= clock[SINCE]
+    near = _is_near(word, clock)
+    return _unordered(word, clock, thread, is_global) | (near & many & late) | (word & FAR != 0)
+
+
+@register_jitable(forceinline=True)
+def _with_one_more(word, clock, thread, is_global, mark):
+    """The word for all, after one more has read an element or changed it."""
+    near = _is_near(word, clock)
+    past = near & (word >> TIME_SHIFT < clock[SINCE])  # before a barrier
+    many = _may_clash(word, clock, thread, is_global)
+    far = is_global & (((word != 0) & (not near)) | (word & FAR != 0))
+    before = 0 if past else word & (LOOKED | CHANGED)
+    return _word(clock, 0, thread, 0) | before | mark | (MANY if many else 0) | (FAR if far else 0)
+
+
+@register_jitable(forceinline=True)
+def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, index):
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, others = writes[at], reads[at]
+    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
+    changed = (others & CHANGED != 0) & _may_clash(others, clock, thread, is_global)
+    wrong = outside | unwritten | changed | _unordered(last, clock, thread, is_global)
+    reads[at] = others if outside else _with_one_more(others, clock, thread, is_global, LOOKED)
     _note(fault, thread, place, OUT if wrong else 0, 0, 0)
     return at
 
 
-# The run that tells what is wrong keeps four readers of an element.
+@register_jitable(forceinline=True)
+def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global, index, value):
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, others, old = writes[at], reads[at], array[at]
+    new = _as_element(array, value)
+    array[at] = old if outside else new
+    writes[at] = last if outside else _word(clock, place, thread, 0)
+    raced = _unordered(last, clock, thread, is_global)
+    raced |= _may_clash(others, clock, thread, is_global)
+    _note(fault, thread, place, OUT if outside | (raced & _differs(new, old)) else 0, 0, 0)
+
+
+@register_jitable(forceinline=True)
+def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, index):
+    at, outside = _inside(index, array.shape), _outside(index, array.shape)
+    last, others = writes[at], reads[at]
+    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
+    looked = (others & LOOKED != 0) & _may_clash(others, clock, thread, is_global)
+    wrong = outside | unwritten | looked
+    wrong |= _unordered(last, clock, thread, is_global) & (last & ATOMIC == 0)
+    kept = outside | _still_counts(last, clock, is_global)
+    writes[at] = last if kept else _word(clock, place, thread, ATOMIC)
+    reads[at] = others if outside else _with_one_more(others, clock, thread, is_global, CHANGED)
+    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
+    return at
+
+
+# The run that tells what is wrong keeps four who read an element, and four who changed it.
 
 
 @register_jitable
-def _last_reader(reads, index, clock, thread, is_global):
-    """A reader that nothing orders before this access; 0 if there is none."""
-    at = _inside(index, reads.shape)
-    for i in range(READERS):
-        word = reads[(*at, i)]
+def _last_of(words, clock, thread, is_global):
+    """One that nothing orders before this access; 0 if there is none."""
+    for word in words:
         if word != 0 and _unordered(word, clock, thread, is_global):
             return word
     return np.int64(0)
 
 
 @register_jitable
-def _remember_reader(reads, at, word):
-    """Keep the last reader, and the last ones of another lane, another warp and another block."""
-    last = reads[(*at, 0)]
+def _remember(words, word):
+    """Keep the last, and the last ones of another lane, another warp and another block."""
+    last = words[0]
     if (last >> TIME_SHIFT) // EPOCHS != (word >> TIME_SHIFT) // EPOCHS:
-        reads[(*at, 3)] = last
+        words[3] = last
     elif (last & THREAD_BITS) // 32 != (word & THREAD_BITS) // 32:
-        reads[(*at, 2)] = last
+        words[2] = last
     elif last & THREAD_BITS != word & THREAD_BITS:
-        reads[(*at, 1)] = last
-    reads[(*at, 0)] = word
+        words[1] = last
+    words[0] = word
 
 
 @register_jitable
@@ -360,11 +437,14 @@ def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, ind
     if outside:
         kind = OUT
     else:
+        changed = _last_of(reads[at].changed, clock, thread, is_global)
         if not is_global and last >> TIME_SHIFT < clock[FIRST]:
             kind = UNWRITTEN
         elif _unordered(last, clock, thread, is_global):
             kind = WRITTEN
-        _remember_reader(reads, at, _word(clock, place, thread, 0))
+        elif changed != 0:
+            kind, last = WRITTEN, changed
+        _remember(reads[at].looked, _word(clock, place, thread, 0))
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
     return at
 
@@ -376,31 +456,33 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
     if not outside:
         kind = 0
         array[at] = value
-        reader = _last_reader(reads, index, clock, thread, is_global)
-        if array[at] != old and _unordered(last, clock, thread, is_global):
+        looked = _last_of(reads[at].looked, clock, thread, is_global)
+        changed = _last_of(reads[at].changed, clock, thread, is_global)
+        new = _differs(array[at], old)
+        if new and _unordered(last, clock, thread, is_global):
             kind = WRITTEN
-        elif array[at] != old and reader != 0:
-            kind, last = READ, reader
+        elif new and (looked != 0 or changed != 0):
+            kind, last = READ, looked if looked != 0 else changed
         writes[at] = _word(clock, place, thread, 0)
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
 
 
 @register_jitable
-def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
+def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, index):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, kind = writes[at], 0
-    reader = _last_reader(reads, index, clock, thread, is_global)
-    both = last & ATOMIC != 0 and atomic != 0
-    if outside:
-        kind = OUT
-    elif atomic != 0 and not is_global and last >> TIME_SHIFT < clock[FIRST]:
-        kind = UNWRITTEN
-    elif not both and _unordered(last, clock, thread, is_global):
-        kind = WRITTEN
-    elif reader != 0:
-        kind, last = READ, reader
-    if not outside and not (atomic != 0 and _still_counts(writes[at], clock, is_global)):
-        writes[at] = _word(clock, place, thread, atomic)
+    last, kind = writes[at], OUT
+    if not outside:
+        kind, word = 0, _word(clock, place, thread, ATOMIC)
+        looked = _last_of(reads[at].looked, clock, thread, is_global)
+        if not is_global and last >> TIME_SHIFT < clock[FIRST]:
+            kind = UNWRITTEN
+        elif last & ATOMIC == 0 and _unordered(last, clock, thread, is_global):
+            kind = WRITTEN
+        elif looked != 0:
+            kind, last = READ, looked
+        if not _still_counts(writes[at], clock, is_global):
+            writes[at] = word
+        _remember(reads[at].changed, word)
     _note(fault, thread, place, kind, _packed(index, array.shape), last)
     return at
 
@@ -424,8 +506,8 @@ def write(array, writes, reads, clock, fault, place, thread, is_global, index, v
     """Write to an array that others may be reading or writing."""
 
 
-def change(array, writes, reads, clock, fault, place, thread, is_global, atomic, index):
-    """Write to a field of a record, or (`atomic` is `ATOMIC`) let an atomic work on an element."""
+def change(array, writes, reads, clock, fault, place, thread, is_global, index):
+    """Let an atomic work on an element that others may be reading or writing."""
 
 
 _by_run(read, _suspect_read, _tell_read)

@@ -67,6 +67,8 @@ def expected(
 
 def columns(value: Any) -> list[Any]:
     """The arrays of plain numbers that an argument holds: one for each field of a record."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
+        return [value.view(np.int64)]
     if isinstance(value, np.ndarray) and value.dtype.names:
         return [column for name in value.dtype.names for column in columns(value[name])]
     return (

@@ -1,4 +1,4 @@
-"""86 mistakes that people make in kernels: each is a right kernel, and an edit of its text.
+"""95 mistakes that people make in kernels: each is a right kernel, and an edit of its text.
 
 The kernels are those of `right.py`. A data race is between two accesses, so there one or two lines
 are meant, and the error names them in either order: which thread came first is what nobody knows.
@@ -117,6 +117,7 @@ def _place(given: Any) -> Place3 | None:
 LOOP = "while cuda.syncthreads_or(left > 1):\nif left > 1:\nleft //= 2\ncount += 1"
 UNTIL_DONE = "while left > 1:\n    left //= 2\n    count += 1\n    cuda.syncthreads()"
 PAIR = "pair = tile[t] + tile[t + stride]\ncuda.syncwarp()\ntile[t] = pair"
+SHUFFLE = "shfl_sync(ALL, t, 0)"
 FIRST_WRITE = "tile[t] = x[i] if i < x.size else float32(0)"
 
 MISTAKES = (
@@ -138,8 +139,6 @@ MISTAKES = (
             here=["out[i] ="], index=0, at=0, thread=0, makers=(floats(0), zeros(100))),
     Mistake(right.scaled, "from_the_end", {"out[i]": "out[x.size - i]"}, OutOfBounds, "out",
             index=100, at=0, thread=0),
-    Mistake(right.scaled, "by_the_last_as_in_python", {"float32(2)": "x[-1]"}, OutOfBounds, "x",
-            index=-1, at=0, thread=0),
     # Two dimensions
     Mistake(right.transposed, "with_indices_swapped", {"out[column, row]": "out[row, column]"},
             OutOfBounds, "out", index=(0, 11), at=1, thread=3),
@@ -169,6 +168,12 @@ MISTAKES = (
             OutOfBounds, "a", here=["row = a"], index=20, at=1, thread=4),
     Mistake(right.squared, "into_half_of_the_rows", {"out[cuda.grid(1)]": "out[cuda.grid(1) // 2]"},
             DataRace, "wanted", "out", here=["wanted[k] ="]),
+    Mistake(right.ends, "one_row_too_high", {"a[i][-1]": "a[i - 1][-1]"}, OutOfBounds, "a",
+            index=(-1, 2), at=0, thread=0),
+    Mistake(right.zeroed, "one_row_too_low", {"a[i] = 0": "a[i + 32] = 0"}, OutOfBounds,
+            "a", index=32, at=0, thread=0),
+    Mistake(right.zeroed, "all_in_the_first_row", {"a[i, 2:] = 1": "a[0, 2:] = i"}, DataRace, "a",
+            index=0),
     # Tiles in shared memory
     Mistake(right.mirrored, "without_barrier", {"cuda.syncthreads()": "pass"}, DataRace, "tile",
             here=["tile[t] =", "out["]),
@@ -245,6 +250,9 @@ MISTAKES = (
     Mistake(right.totals, "with_plain_additions",
             {"cuda.atomic.add(total, 0, x[cuda.grid(1)])": "total[0] += x[cuda.grid(1)]"},
             DataRace, "total", index=0),
+    Mistake(right.means, "of_sums_that_others_still_add_to",
+            {"x[cuda.grid(1)])\ncuda.syncthreads()": "x[cuda.grid(1)])"}, DataRace, "total",
+            here=["cuda.atomic", "out[block] ="]),
     Mistake(right.matrix_times_vector, "with_plain_additions",
             {"cuda.atomic.add(out, row, a": "out[row] += (a"}, DataRace, "out"),
     # Warps
@@ -252,6 +260,9 @@ MISTAKES = (
             {f"{PAIR}\ncuda.syncwarp()": "tile[t] += tile[t + stride]"}, DataRace, "tile"),
     Mistake(right.sums_by_one_warp, "that_waits_after_writing_only",
             {PAIR: "tile[t] += tile[t + stride]"}, DataRace, "tile"),
+    Mistake(right.sums_by_one_warp, "that_waits_by_a_shuffle",
+            {f"{PAIR}\ncuda.syncwarp()": PAIR.replace("syncwarp()", SHUFFLE) + f"\ncuda.{SHUFFLE}"},
+            DataRace, "tile", here=["pair =", "tile[t] = pair"]),
     Mistake(right.sums_of_warps, "that_do_not_wait", {"cuda.syncthreads()": "pass"},
             DataRace, "partial", here=["partial[t", "out["], index=1),
     Mistake(right.sums_of_warps, "that_wait_for_themselves", {"syncthreads": "syncwarp"},
@@ -319,6 +330,15 @@ MISTAKES = (
     Mistake(right.energies, "without_guard", {"if i < out.size:\nout": "out"},
             OutOfBounds, "bodies", here=["out[i] ="], index=50, at=1, thread=18),
     Mistake(right.accelerated, "in_pairs", {"bodies[i]": "bodies[i // 2]"}, DataRace, "bodies"),
+    Mistake(right.exchanged_by_fields, "of_which_two_are_one", {'["speed"]': '["mass"]'},
+            DataRace, "bodies", here=['["mass"] =', '["mass"][']),
+    Mistake(right.exchanged_by_fields, "of_bodies_that_are_not_there", {"[i // 2] =": "[i] ="},
+            OutOfBounds, "bodies", index=33, at=1, thread=1),
+    Mistake(right.slowed, "without_guard", {"i < bodies.size": "i < 64"}, OutOfBounds, "bodies",
+            here=["body ="], index=50, at=1, thread=18),
+    Mistake(right.slowed, "all_as_one", {"bodies[i]\nwhile": "bodies[0]\nwhile"}, DataRace,
+            "body", "bodies", here=["while abs", "body.speed *="]),
+    Mistake(right.put_off, "by_two", {"dates[i] =": "dates[i // 2] ="}, DataRace, "dates"),
     # Barriers that not all threads reach
     Mistake(right.halvings, "that_end_at_different_times", {LOOP: UNTIL_DONE}, DivergentBarrier),
     Mistake(right.halvings, "that_break_off",

@@ -14,6 +14,7 @@ from minitransformer_kernels.cuda import cuda
 from .launches import Cases, counts, floats, integers, ints, zeros
 
 ALL = 0xFFFFFFFF  # the lanes of a whole warp
+LAST = -1
 CASES = Cases()
 launched = CASES.launched
 
@@ -96,6 +97,21 @@ def squared(a, out):
     given, wanted = a[cuda.grid(1)], out[cuda.grid(1)]
     for k in range(3):
         wanted[k] = given[k] * given[k]
+
+
+@launched(2, 16, floats(32, 3), zeros(32))
+def ends(a, out):
+    """Twice the last number of each row, and the last of all: written so, -1 is the last."""
+    i = cuda.grid(1)
+    out[i] = float32(2) * a[i][-1] + a[-1, LAST]
+
+
+@launched(2, 16, floats(32, 3))
+def zeroed(a):
+    """Each row becomes zeros, at once, and then ends in a one."""
+    i = cuda.grid(1)
+    a[i] = 0
+    a[i, 2:] = 1
 
 
 # Tiles in shared memory ---------------------------------------------------------------------------
@@ -221,6 +237,19 @@ def totals(x, out):
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         out[cuda.blockIdx.x] = total[0]
+
+
+@launched(3, 32, floats(96), zeros(3), zeros(3))
+def means(x, total, out):
+    """The mean of each block's numbers, whose sum it begins, and reads, where all can see it."""
+    block, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if t == 0:
+        total[block] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(total, block, x[cuda.grid(1)])
+    cuda.syncthreads()
+    if t == 0:
+        out[block] = total[block] / float32(32)
 
 
 @launched((2, 3), (8, 4), floats(12, 16), floats(16), zeros(12))
@@ -465,6 +494,40 @@ def accelerated(bodies, forces):
     """Every body gains speed."""
     i = cuda.grid(1)
     bodies[i].speed += forces[i]
+
+
+@launched(2, 32, particles(32), floats(64))
+def exchanged_by_fields(bodies, numbers):
+    """Two threads for each body: one writes its mass, the other its speed."""
+    i = cuda.grid(1)
+    if i % 2 == 0:
+        bodies[i // 2]["mass"] = numbers[i]
+    else:
+        bodies["speed"][i // 2] = numbers[i]
+
+
+@launched(2, 32, particles(50), zeros(50))
+def slowed(bodies, rounds):
+    """Each body that is there slows down, until it is slow; it is known by a name of its own."""
+    i = cuda.grid(1)
+    if i < bodies.size:
+        body = bodies[i]
+        while abs(body.speed) > 0.125:
+            body.speed *= float32(0.5)
+            rounds[i] += 1
+        bodies[i].mass = body.speed
+
+
+def days(count: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """Days, one after the other."""
+    return lambda rng: np.arange(count).astype("M8[D]")
+
+
+@launched(2, 16, days(32), lambda rng: np.arange(32).astype("m8[D]"))
+def put_off(dates, by):
+    """Each date, later by so many days."""
+    i = cuda.grid(1)
+    dates[i] = dates[i] + by[i]
 
 
 # Barriers that not all threads reach --------------------------------------------------------------

@@ -38,7 +38,10 @@ class Memory:
         return len(self.data)
 
     def __getitem__(self, index: Any) -> Any:
-        return seen(self.data[self.checked(index)])
+        return seen(self.data[index if isinstance(index, str) else self.checked(index)])
+
+    def __getattr__(self, field: str) -> Any:
+        return self[field]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.data[self.checked(index)] = stored(value, self.data.dtype)

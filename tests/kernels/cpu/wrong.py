@@ -67,11 +67,16 @@ def kernel_of(name: str, text: str, names: dict[str, Any], folder: Path) -> Any:
     if MARK not in text:
         first, *rest = text.split("\n")
         text = "\n".join([f"{first}  {MARK}", *rest])
-    file = folder / f"{name}.py"
-    file.write_text(f"@cuda.jit\ndef {name}(x):\n{indent(text, '    ')}\n")
-    known = NAMES | names
-    exec(compile(file.read_text(), str(file), "exec"), known)
-    return known[name]
+    whole = f"@cuda.jit\ndef {name}(x):\n{indent(text, '    ')}\n"
+    return defined(folder / f"{name}.py", whole, NAMES | names)[name]
+
+
+def defined(file: Path, text: str, known: dict[str, Any]) -> dict[str, Any]:
+    """What a text defines, from a file, where its source can be found again."""
+    file.write_text(text)
+    names = dict(known)
+    exec(compile(text, str(file), "exec"), names)
+    return names
 
 
 def catalogue(**names: Any) -> tuple[Callable[..., Any], Callable[..., None], list[Any]]:

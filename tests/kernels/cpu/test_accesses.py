@@ -1,0 +1,182 @@
+"""The checked mode sees an access however it is written, in every kind of memory.
+
+Each way to an element makes one kernel, and each mistake is an argument of it: so what is seen of
+the right launch and of the wrong ones is seen of the same text.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels import DataRace, OutOfBounds, UninitializedRead, checked
+from minitransformer_kernels.cuda import cuda
+
+from .launches import sampled
+from .wrong import defined
+
+THREADS = 8
+BODY = np.dtype(
+    [("kind", np.int8), ("mass", np.float32), ("place", np.float32, 2), ("hits", np.int64)]
+)
+
+# How an element is written: what goes before, and the element. `{i}` is the number of its row.
+ROWS = {
+    "all_indices": ("", "a[{i}, 1]"),
+    "a_chain": ("", "a[{i}][1]"),
+    "a_row": ("row = a[{i}]", "row[1]"),
+    "a_slice": ("", "a[:, 1][{i}]"),
+    "a_slice_of_a_row": ("", "a[{i}, 1:][0]"),
+    "transposed": ("", "a.T[1][{i}]"),
+    "one_of_two": ("", "(a if t < 9 else a[:])[{i}][1]"),
+}
+FIELDS = {
+    "field_of_a_record": ("", 'a[{i}]["mass"]'),
+    "attribute_of_a_record": ("", "a[{i}].mass"),
+    "record_of_a_field": ("", 'a["mass"][{i}]'),
+    "record_of_an_attribute": ("", "a.mass[{i}]"),
+    "column": ('masses = a["mass"]', "masses[{i}]"),
+    "record_by_name": ("row = a[{i}]", 'row["mass"]'),
+    "record_by_name_and_attribute": ("row = a[{i}]", "row.mass"),
+    "array_in_a_record": ("", "a[{i}].place[1]"),
+    "array_in_a_record_by_name": ("row = a[{i}]", 'row["place"][1]'),
+    "array_of_a_field": ("", 'a["place"][{i}][1]'),
+    "array_of_a_field_at_once": ("", 'a["place"][{i}, 1]'),
+}
+ATOMICS = {
+    "all_indices": ("", "a, ({i}, 1)", "a[{i}, 1]"),
+    "a_row_at_once": ("", "a[{i}], 1", "a[{i}][1]"),
+    "a_row": ("row = a[{i}]", "row, 1", "row[1]"),
+    "a_slice": ("", "a[:, 1], {i}", "a[:, 1][{i}]"),
+}
+ATOMICS_IN_RECORDS = {
+    "field": ("", 'a["hits"], {i}', 'a[{i}]["hits"]'),
+    "attribute": ("", "a.hits, {i}", "a[{i}].hits"),
+    "array_in_a_record": ("", "a[{i}].place, 1", "a[{i}].place[1]"),
+    "array_of_a_record": ("row = a[{i}]", "row.place, 1", "row.place[1]"),
+}
+DECLARED = {
+    "global": "",
+    "shared": "a = cuda.shared.array((8, 4), np.float32)",
+    "local": "a = cuda.local.array((8, 4), np.float32)",
+}
+KERNEL = """\
+def kernel({given}out, far, skipped, together, wait):
+    {declared}
+    t = cuda.threadIdx.x
+    if t >= skipped:
+        i = t
+        {before}
+        {element} = t
+    cuda.syncthreads()
+    j = t // together + far
+    {before_change}
+    {change}
+    if wait == 1:
+        cuda.syncthreads()
+    k = t
+    {before_read}
+    out[t] = {read}
+"""
+
+
+class Way(NamedTuple):
+    """A way to an element, the memory that it is in, and whether an atomic changes it."""
+
+    space: str
+    before: str
+    element: str
+    atomic: str = ""
+    records: bool = False
+
+    def lines(self, name: str) -> dict[str, str]:
+        """The parts of a kernel."""
+        mine = self.before.format(i=name)
+        own = mine.replace("row", f"row_{name}").replace("masses", f"masses_{name}")
+        element = self.element.format(i=name)
+        for variable in ("row", "masses"):
+            if variable in self.before:
+                element = element.replace(variable, f"{variable}_{name}")
+        return {"before": own or "pass", "element": element}
+
+    @property
+    def text(self) -> str:
+        """The kernel."""
+        first, second, third = map(self.lines, "ijk")
+        change = f"{second['element']} += 1"
+        if self.atomic:
+            at = self.atomic.format(i="j").replace("row", "row_j")
+            change = f"cuda.atomic.add({at}, 1)"
+        return KERNEL.format(
+            given="a, " if self.space == "global" else "", declared=DECLARED[self.space] or "pass",
+            before=first["before"], element=first["element"], before_change=second["before"],
+            change=change, before_read=third["before"], read=third["element"],
+        )  # fmt: skip
+
+
+WAYS = {
+    **{f"{space}-{name}": Way(space, *way) for space in DECLARED for name, way in ROWS.items()
+       if space != "local" or name in ("all_indices", "a_chain")},
+    **{f"record-{name}": Way("global", *way, records=True) for name, way in FIELDS.items()},
+    **{f"{space}-atomic-{name}": Way(space, before, element, at) for space in ("global", "shared")
+       for name, (before, at, element) in ATOMICS.items()},
+    **{f"record-atomic-{name}": Way("global", before, element, at, records=True)
+       for name, (before, at, element) in ATOMICS_IN_RECORDS.items()},
+}  # fmt: skip
+ways = pytest.mark.parametrize(
+    "way", sampled(WAYS, 7, "shared-a_chain", "shared-atomic-a_row", "record-record_by_name")
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ways")
+
+
+@cache
+def kernel_of(way: Way, folder: Path) -> Any:
+    """The kernel, from a file of its own."""
+    file = folder / f"way_{len(list(folder.iterdir()))}.py"
+    return defined(file, way.text, {"cuda": cuda, "np": np})["kernel"]
+
+
+class Run:
+    """Launches of a way's kernel, each with a mistake or none."""
+
+    def __init__(self, way: Way, folder: Path) -> None:
+        self.way, self.kernel = way, cuda.jit(kernel_of(way, folder))
+
+    def __call__(
+        self, *, far: int = 0, skipped: int = 0, together: int = 1, wait: int = 1
+    ) -> list[np.ndarray]:
+        """Launch; returns the arguments that may have changed."""
+        arrays = [np.zeros(THREADS, np.float32)]
+        if self.way.space == "global":
+            dtype, shape = (BODY, THREADS) if self.way.records else (np.float32, (THREADS, 4))
+            arrays.insert(0, np.zeros(shape, dtype))
+        self.kernel[1, THREADS](*arrays, far, skipped, together, wait)
+        return arrays
+
+
+@ways
+def test_ways(way: Way, folder: Path) -> None:
+    run = Run(way, folder)
+    with checked(False):
+        wanted = run()
+    np.testing.assert_array_equal(wanted[-1], np.arange(1, THREADS + 1))
+    with checked():
+        for ours, theirs in zip(run(), wanted, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        with pytest.raises(OutOfBounds) as outside:
+            run(far=THREADS)
+        assert max(outside.value.index or ()) >= THREADS
+        if way.space != "global":
+            with pytest.raises(UninitializedRead) as early:
+                run(skipped=1)
+            assert early.value.array.startswith(("a", "row"))
+        if way.space != "local":
+            with pytest.raises(DataRace) as race:
+                run(together=2, wait=int(not way.atomic))
+            assert race.value.array.startswith(("a", "row", "masses"))
