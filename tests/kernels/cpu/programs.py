@@ -11,6 +11,7 @@ What makes each of them valid:
 - A jump that threads decide differently leaves no loop in which others would wait for them, and
   after such a `return` there is no barrier.
 - What atomics leave behind does not depend on their order, and nobody looks at the old value.
+- A thread writes to rows and records of its own, by any of the ways that lead to an element.
 - Integers stay below a small bound or wrap in 32 bits, and floats are only added, compared and
   halved, so that every operation is exact and results can be compared to the bit.
 """
@@ -100,12 +101,13 @@ def agreed(mask, test):
 
 KERNEL = """\
 @cuda.jit
-def program(x, table, same, uniform, out, outi, tally, reals, words, a, b):
+def program(x, table, same, uniform, out, outi, tally, reals, words, rows, bodies, sums, a, b):
     tile = cuda.shared.array({tile}, float64)
     tilei = cuda.shared.array((THREADS, 2), int64)
     pool = cuda.shared.array(6, int64)
     flag = cuda.shared.array(1, int64)
     local = cuda.local.array(3, float64)
+    cells = cuda.local.array((2, 3), int64)
     tx, ty, tz = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
     t = tx + cuda.blockDim.x * (ty + cuda.blockDim.y * tz)
     block = cuda.blockIdx.x
@@ -122,6 +124,9 @@ tilei[t, 0] = v1
 tilei[t, 1] = 1
 for k in range(3):
     local[k] = x[g] + k
+    cells[0][k] = k
+    cells[1, k] = v1
+own, body = rows[g], bodies[g]
 """
 
 POOL = """\
@@ -134,12 +139,29 @@ RESULTS = """\
 out[g] += f0 + 2.0 * f1 + tile[t] + local[0] + local[1] + local[2] + e0
 outi[g] += v0 + 10 * v1 + 100 * v2 + 1000 * s0 + 10000 * s1 + tilei[t, 0] + tilei[t, 1]
 outi[g] += 100000 * int64(w0 % 64) + 10000000 * int64(q0 % 64)
+outi[g] += cells[0][0] + cells[1][0] + cells[1][2]
 """
 
-ARRAYS = "x, table, same, uniform, out, outi, tally, reals, words, tile, tilei, pool, flag, local"
+ARRAYS = (
+    "x, table, same, uniform, out, outi, tally, reals, words, rows, bodies, sums, "
+    "tile, tilei, pool, flag, local, cells"
+)
 NUMBERS = "t, tx, ty, block, g, v0, v1, v2, f0, f1, w0, q0, e0, s0, s1, a, b"
 
 NUMBERS_OF_FILES = itertools.count()
+
+BODY = np.dtype([("place", np.float64, 2), ("hits", np.int64), ("mass", np.float64)])
+# The ways to an integer and to a float that are a thread's own; `{k}` is a number of its own.
+INTEGERS = (
+    "cells[{k} % 2][{k} % 3]", "tilei[t][{k} % 2]", "rows[g][{k} % 3]", "rows[g, 1]",
+    "rows[g][-2]", "rows[:, 1:][g, {k} % 2]", 'bodies[g]["hits"]', "bodies[g].hits",
+    'bodies["hits"][g]', "bodies.hits[g]",
+)  # fmt: skip
+REALS = (
+    'bodies[g]["mass"]', "bodies[g].mass", 'bodies["mass"][g]', 'bodies["place"][g][{k} % 2]',
+    "bodies[g].place[{k} % 2]",
+)  # fmt: skip
+NAMED = ("own[{k} % 3]", "body.hits", 'body["hits"]'), ("body.mass", "body.place[{k} % 2]")
 
 ATOMICS = ("add", "add", "max", "min", "or_", "xor")  # by their element of `pool` and `tally`
 
@@ -230,7 +252,7 @@ class Program:
         if depth == 0 or self.pick(True, False):
             leaves = [*self.varying_names, *self.uniform_names, 1, 2, 7]
             more = "table[g]", "cuda.threadIdx.x", "w0 % 17", "int64(q0 >> 29)", "cuda.laneid"
-            return str(self.pick(*leaves, self.read("tilei"), *more))
+            return str(self.pick(*leaves, self.read("tilei"), *more, f"{self.way(0)} % 19"))
         left, right = self.integer(depth - 1), self.integer(depth - 1)
         return str(
             self.pick(
@@ -251,7 +273,8 @@ class Program:
         if depth == 0 or self.pick(True, False):
             local = f"local[{self.integer(0)} % 3]"
             leaves = ["f0", "f1", "x[g]", "0.25", "local[1]", local, "load(tile, t)", "e0"]
-            return str(self.pick(*leaves, self.read("tile"), "x[block * THREADS :][t]"))
+            more = "x[block * THREADS :][t]", self.way(1)
+            return str(self.pick(*leaves, self.read("tile"), *more))
         left, right = self.real(depth - 1), self.real(depth - 1)
         return str(
             self.pick(
@@ -265,6 +288,12 @@ class Program:
             )
         )
 
+    def way(self, real: int) -> str:
+        """A number that is the thread's own, an integer or (1) a float, by one of many ways."""
+        ways = (REALS if real else INTEGERS) + (() if self.result else NAMED[real])
+        number = self.pick("0", "1", "2", "t", "v1")
+        return str(self.pick(*ways)).replace("{k}", f"({number})")
+
     def read(self, array: str) -> str:
         """An element of a shared array: the thread's own, or any in an exchange."""
         at = (
@@ -274,7 +303,9 @@ class Program:
         )
         if array == "tilei" and self.in_exchange and self.pick(False, False, True):
             return f"pool[{self.pick(0, 1, 2, 3, 4, 5)}] % 19"
-        return f"tile[{at}]" if array == "tile" else f"tilei[{at}, {self.pick(0, 1)}]"
+        if array == "tile":
+            return f"tile[{at}]"
+        return f"tilei[{at}{self.pick(', ', '][')}{self.pick(0, 1)}]"
 
     def test(self, depth: int = 1) -> str:
         """A condition that threads decide differently."""
@@ -403,6 +434,8 @@ class Program:
             return
         self.line(
             self.pick(
+                f"{self.way(0)} = {self.integer()} % 64",
+                f"{self.way(1)} = float64({self.real()})",
                 f"tile[t] = {self.real()}",
                 f"tilei[t, {self.integer(0)} % 2] = {self.integer()}",
                 f"tilei[t][{self.integer(0)} % 2] = {self.integer()}",
@@ -438,6 +471,8 @@ class Program:
                 f"cuda.atomic.{ATOMICS[element]}({array}, {element}, int64({self.integer(1)}))",
                 f"cuda.atomic.add(reals, 0, float32({self.integer(1)}))",
                 "cuda.atomic.inc(words, 0, 100000)",
+                f"cuda.atomic.add(sums[{element % 2}], {element % 3}, int64({self.integer(0)}))",
+                f"cuda.atomic.max(sums[1:][0], 2 + {element % 2}, int64({self.integer(0)}))",
             )
         )
 
@@ -726,7 +761,11 @@ def arguments(block: tuple[int, int, int], grid: int) -> tuple[Any, ...]:
     same = np.repeat(rng.integers(0, 4, grid), threads)
     tally, reals, words = np.arange(6), np.zeros(1, np.float32), np.zeros(1, np.uint32)
     out, outi = np.zeros(count), np.zeros(count, np.int64)
-    return x, table, same, uniform, out, outi, tally, reals, words, 2, 3
+    rows, bodies = rng.integers(0, 9, (count, 3)), np.zeros(count, BODY)
+    bodies["mass"], bodies["hits"] = rng.integers(-8, 8, count) / 4, rng.integers(0, 9, count)
+    bodies["place"] = rng.integers(-8, 8, (count, 2)) / 4
+    sums = np.zeros((2, 4), np.int64)
+    return (x, table, same, uniform, out, outi, tally, reals, words, rows, bodies, sums, 2, 3)
 
 
 def kernel_of(text: str, folder: Path) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from hypothesis import Phase, given, settings
 
+from minitransformer_kernels import checked
+
 from .oracle import expected
 from .programs import GRID, Random, arguments, kernel_of, programs
 
@@ -38,6 +40,17 @@ def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     wanted = expected_of(program, folder)
     found = arguments(program.block, GRID)
     kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
+    assert_equal(found, wanted)
+
+
+@settings(max_examples=max(1, settings().max_examples // 4), phases=PHASES)
+@given(programs())
+def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Random) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    wanted = expected_of(program, folder)
+    found = arguments(program.block, GRID)
+    with checked():
+        kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
     assert_equal(found, wanted)
 
 
