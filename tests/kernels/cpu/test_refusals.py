@@ -251,7 +251,7 @@ lines(
     slice_of_a_local_array=(
         "own = cuda.local.array(4, float32)\npart = own[1:3]  # here\nx[0] = part[0]",
         "`own[1:3]` is a slice of a local array. Write a loop over its elements"),
-    row_of_a_local_array=("own = cuda.local.array((3, 4), float32)\nx[0] = own[0][1]  # here",
+    row_of_a_local_array=("own = cuda.local.array((3, 4), float32)\nx[0] = len(own[0])  # here",
         "local array 'own' has 2 dimensions, `own[0]` gives 1. Give one index for each"),
     atomic_on_a_local_array=(
         "own = cuda.local.array(3, float32)\ncuda.atomic.add(own, 0, x[0])  # here",
