@@ -23,6 +23,17 @@ from typing import Any
 from . import arrays, devices, functions
 from .arrays import DeviceArrayBase, In
 
+BEYOND = {  # what Numba has, and this has not
+    "open_ipc_array": "processes share no device arrays here; copy them",
+    "set_memory_manager": "memory is NumPy's here; leave it out",
+    "declare_device": "functions in C++ are not linked here; write them in Python",
+}
+
+
+def _refuse(name: str, *arguments: Any, **keywords: Any) -> Any:
+    raise NotImplementedError(f"cuda.{name} needs a GPU: {BEYOND[name]}")
+
+
 OURS: dict[str, Any] = {
     name: getattr(module, name)
     for module, names in {
@@ -42,12 +53,7 @@ OURS: dict[str, Any] = {
         functions: ("Reduce", "vectorize", "guvectorize"),
     }.items()
     for name in names
-} | {"reduce": functions.Reduce}  # fmt: skip
-BEYOND = {  # what Numba has, and this has not
-    "open_ipc_array": "processes share no device arrays here; copy them",
-    "set_memory_manager": "memory is NumPy's here; leave it out",
-    "declare_device": "functions in C++ are not linked here; write them in Python",
-}
+} | {"reduce": functions.Reduce} | {name: partial(_refuse, name) for name in BEYOND}  # fmt: skip
 
 
 def opened(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -71,13 +77,8 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
     Raises:
         AttributeError: nothing does.
     """
-    if not has_gpu(numba_cuda):
-        if name == "random":
-            return import_module(f"{__name__}.random")
-        if name in OURS:
-            return OURS[name]
-        if name in BEYOND:
-            return partial(_refuse, name)
+    if (name in OURS or name == "random") and not has_gpu(numba_cuda):
+        return OURS[name] if name in OURS else import_module(f"{__name__}.random")
     numbas = numba_cuda()
     try:
         return getattr(numbas, name)
@@ -85,10 +86,6 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
         near = difflib.get_close_matches(name, [*OURS, *dir(numbas)], 1)
         hint = f"; did you mean cuda.{near[0]}?" if near else ""
         raise AttributeError(f"Numba's cuda has no {name!r}{hint}", name=name) from None
-
-
-def _refuse(name: str, *arguments: Any, **keywords: Any) -> Any:
-    raise NotImplementedError(f"cuda.{name} needs a GPU: {BEYOND[name]}")
 
 
 _stays_on_cpu = False
