@@ -18,7 +18,6 @@ from minitransformer_kernels.cuda import Kernel, cuda
 from minitransformer_kernels.recurrent import forward
 
 UNGUARDED = "outside its shape (100,). On a GPU that is another array's memory"
-ENVIRONMENT = os.environ | {"MINITRANSFORMER_CHECK": ""}
 
 
 def copying(**options: Any) -> Kernel:
@@ -127,12 +126,10 @@ def test_arrays_too_large_for_a_shadow_are_not_checked(
 def test_a_kernel_that_cannot_be_checked_runs_with_a_warning(
     checks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compiled(
-        kernel: Any, block: Any, arguments: Any, shared_bytes: int, mode: Any = None
-    ) -> Any:
-        if mode is CHECKED:
+    def compiled(kernel: Any, *arguments: Any) -> Any:
+        if CHECKED in arguments:
             raise KeyError("an internal error")
-        return run(kernel, block, arguments, shared_bytes, *filter(None, [mode]))
+        return run(kernel, *arguments)
 
     run = CpuKernel.compiled
     monkeypatch.setattr(CpuKernel, "compiled", compiled)
@@ -220,12 +217,16 @@ far[2, 32](x, {n})
 """
 
 
-def stderr(folder: Path, check: str, n: int, before: str = "", after: str = "") -> list[str]:
-    """The last lines of a process that goes wrong."""
+def stderr(
+    folder: Path, check: str, n: int, before: str = "", after: str = "", threads: int = 1
+) -> list[str]:
+    """The last lines of a process that goes wrong; threads that do so at once interrupt others."""
     script = folder / "script.py"
     script.write_text(SCRIPT.format(n=n, before=before, after=after))
+    chosen = {"MINITRANSFORMER_CHECK": check, "MINITRANSFORMER_NUM_THREADS": str(threads)}
+    environment = os.environ | chosen
     done = subprocess.run(
-        [sys.executable, str(script)], env=ENVIRONMENT | {"MINITRANSFORMER_CHECK": check},
+        [sys.executable, str(script)], env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0
@@ -273,7 +274,9 @@ class TestLastWords:
     )
 
     def test_in_a_launch(self, tmp_path: Path) -> None:
-        assert stderr(tmp_path, "0", n=1 << 40)[-1] == self.LINE.format(tmp_path)
+        for threads in 1, 2:
+            lines = stderr(tmp_path, "0", n=1 << 40, threads=threads)
+            assert lines[-1] == self.LINE.format(tmp_path)
 
     def test_after_it(self, tmp_path: Path) -> None:
         for end in "os.abort()", "os.kill(os.getpid(), 11)":
