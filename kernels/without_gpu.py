@@ -84,14 +84,20 @@ def _by_target(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable
 
 def pytest_load_initial_conftests() -> None:
     """Come before every conftest and every test."""
-    install()
+    pytest_configure()
 
 
 def pytest_configure() -> None:
-    """Come at least now, where another plugin or a conftest brings this one."""
+    """Come at least now, where another plugin or a conftest brings this one.
+
+    What passes on a GPU passes here: kernels are checked where `MINITRANSFORMER_CHECK` asks for it.
+    """
+    os.environ.setdefault("MINITRANSFORMER_CHECK", "0")
     install()
 
 
 def pytest_report_header() -> str:
     """Say what the tests run on."""
-    return "numba.cuda: minitransformer's; kernels run on the CPU"
+    checked = os.environ["MINITRANSFORMER_CHECK"] == "1"
+    how = "every launch is checked" if checked else "MINITRANSFORMER_CHECK=1 checks every launch"
+    return f"numba.cuda: minitransformer's, on the CPU; {how}"

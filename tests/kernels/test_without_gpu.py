@@ -79,6 +79,17 @@ def test_passes():
     assert there.copy_to_host().tolist() == [1] * 4
 
 
+@cuda.jit
+def reads_around_the_end(x):
+    i = cuda.grid(1)
+    x[i, 0] = x[i, 1 - cuda.blockDim.x]
+
+
+def test_wraps():
+    x = np.arange(8.0).reshape(4, 2)
+    reads_around_the_end[4, 2](x)
+
+
 def test_forgets_to_copy():
     x = np.zeros(4)
     add_one[1, 4](cuda.to_device(x))
@@ -93,9 +104,10 @@ assert cuda.is_available()
 
 
 def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: x for name, x in os.environ.items() if name != "MINITRANSFORMER_CHECK"}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
-        env=os.environ | environment,
+        env=inherited | environment,
     )  # fmt: skip
 
 
@@ -113,10 +125,20 @@ def test_tests_run_unchanged(tmp_path: Path, workers: tuple[str, ...]) -> None:
     if not workers:
         (tmp_path / "conftest.py").write_text(CONFTEST)
     plugin = ("-p", "minitransformer_kernels.without_gpu")
-    ran = python(tmp_path, "-m", "pytest", "-q", "-rA", *plugin, *workers, "test_it.py")
+    ran = python(tmp_path, "-m", "pytest", "-rA", *plugin, *workers, "test_it.py")
     assert "PASSED test_it.py::test_passes" in ran.stdout, ran.stdout
     assert "FAILED test_it.py::test_forgets_to_copy" in ran.stdout
-    assert "1 failed, 1 passed" in ran.stdout
+    assert "1 failed, 2 passed" in ran.stdout
+    assert "MINITRANSFORMER_CHECK=1 checks every launch" in ran.stdout
+
+
+def test_tests_are_checked_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    plugin = ("-p", "minitransformer_kernels.without_gpu")
+    command = "-m", "pytest", "-rA", *plugin, "test_it.py"
+    ran = python(tmp_path, *command, MINITRANSFORMER_CHECK="1")
+    assert "FAILED test_it.py::test_wraps - minitransformer_kernels" in ran.stdout, ran.stdout
+    assert "every launch is checked" in ran.stdout
 
 
 def test_without_it_numba_stays_as_it_is(tmp_path: Path) -> None:
