@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from .devices import external_stream
+
 Shape = int | tuple[int, ...]
 NOT_CONTIGUOUS = "{} must lie in one piece, in C or in Fortran order; pass numpy.ascontiguousarray"
 COPYING = "{} of this array needs a copy, which a device array does not make; write a kernel, or {}"
@@ -42,8 +44,9 @@ class DeviceArrayBase:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         interface = self.memory.__array_interface__
-        return {key: interface[key] for key in ("shape", "strides", "data", "typestr")} | {
-            "version": 3, "stream": None,
+        return {key: interface[key] for key in ("shape", "strides", "typestr")} | {
+            "data": (self.device_ctypes_pointer.value or 0, False), "version": 3,
+            "stream": int(self.stream) or None,
         }  # fmt: skip
 
     @property
@@ -53,16 +56,21 @@ class DeviceArrayBase:
 
     @property
     def device_ctypes_pointer(self) -> c_void_p:
-        """Where the numbers are."""
-        return c_void_p(self.memory.ctypes.data)
+        """Where the numbers are, or none where there are no numbers."""
+        return c_void_p(self.memory.ctypes.data if self.memory.size else 0)
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """The numbers, in a new NumPy array or in `ary`, which is returned.
 
         Raises:
+            NotImplementedError: the array is a view that runs backwards.
             TypeError: `ary` has another dtype.
             ValueError: it has another shape, or lies in memory otherwise.
         """
+        if min(self.memory.strides, default=0) < 0:
+            raise NotImplementedError(
+                "a view that runs backwards is not copied; copy what it views"
+            )
         if ary is None:
             return self.memory.copy(order="K")
         _check_alike(self.memory, ary)
@@ -415,7 +423,11 @@ def from_cuda_array_interface(
     """
     if desc.get("mask") is not None:
         raise NotImplementedError("arrays with a mask have no place in the device's memory")
-    return DeviceNDArray(np.asarray(_Described(desc, owner)))
+    made_on = desc.get("stream")
+    stream: Any = 0 if made_on is None else external_stream(made_on)
+    if stream and sync:
+        stream.synchronize()
+    return DeviceNDArray(np.asarray(_Described(desc, owner)), stream)
 
 
 class _Described:

@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 
 from ..cpu.runtime.pool import num_threads
@@ -251,11 +252,13 @@ def defer_cleanup() -> Any:
 class Stream:
     """A queue of work. Here each piece is done before the call that adds it returns."""
 
-    def __init__(self, kind: str = "", handle: int = 0) -> None:
-        self.kind, self.handle = kind, handle
+    def __init__(self, kind: str = "", handle: int | None = None) -> None:
+        self.kind = kind
+        self.handle = next(_handles) if handle is None else handle
+        self.external = kind == "External"
 
     def __repr__(self) -> str:
-        return f"<{self.kind} CUDA stream>" if self.kind else f"<CUDA stream {id(self)}>"
+        return f"<{self.kind} CUDA stream>" if self.kind else f"<CUDA stream {self.handle}>"
 
     def __int__(self) -> int:
         return self.handle
@@ -289,7 +292,8 @@ def external_stream(ptr: int) -> Stream:
     return Stream("External", ptr)
 
 
-_default = Stream("Default")
+_handles = count(3)
+_default = Stream("Default", 0)
 _legacy, _per_thread = Stream("Legacy default", 1), Stream("Per-thread default", 2)
 
 
