@@ -239,10 +239,8 @@ def in_haste() -> Iterator[None]:
                 gc.enable()
 
 
-def infer_types(
-    function: Callable[..., Any], arguments: tuple[types.Type, ...]
-) -> dict[str, types.Type]:
-    """The types that Numba gives to a function's variables (the union over all assignments).
+def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) -> Any:
+    """Numba's state after type inference: `func_ir`, and `typemap` for the variables in it.
 
     Raises:
         numba.core.errors.TypingError: as Numba raises it.
@@ -254,9 +252,20 @@ def infer_types(
     flags.error_model = "numpy"
     compiler = _TypesOnly(typing, target, None, arguments, None, flags, {})
     compiler.compile_extra(function)
+    return compiler.state
+
+
+def infer_types(
+    function: Callable[..., Any], arguments: tuple[types.Type, ...]
+) -> dict[str, types.Type]:
+    """The types that Numba gives to a function's variables (the union over all assignments).
+
+    Raises:
+        numba.core.errors.TypingError: as Numba raises it.
+    """
     versions: dict[str, list[types.Type]] = {}
-    for variable, kind in compiler.state.typemap.items():
+    for variable, kind in inferred(function, arguments).typemap.items():
         if not variable.startswith(("$", "arg.")):
             kind = types.unliteral(kind)
             versions.setdefault(variable.split(".")[0], []).append(kind)
-    return {base: typing.unify_types(*kinds) for base, kinds in versions.items()}
+    return {base: cpu_target.typing_context.unify_types(*kinds) for base, kinds in versions.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,10 @@ from numba.core import types
 from . import compiler, text, typing_errors
 from .canonical import AXES, Canonical, Whole, is_meeting, name
 from .paths import joined
+from .source import Source
 
 RUNTIME = f"{__package__}.runtime"
+INDICES = (types.int64,) * 9  # of a thread and of its block, and the size of the grid
 
 
 def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
@@ -28,17 +31,22 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
     Raises:
         UnsupportedKernel: Numba finds no type for something, or not one that a GPU allows.
     """
-    module, source = as_one_thread(form), form.source
-    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
-    exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
-    indices = (types.int64,) * 9
+    module = as_one_thread(form)
     try:
-        found = compiler.infer_types(namespace[text.function_name(source)], indices + arguments)
+        found = compiler.infer_types(executed(module, form.source), INDICES + arguments)
     except Exception as error:  # Numba raises more than its own errors
         raise typing_errors.explained(form, module, error) from error
     typing_errors.refuse_new_arrays(form, found)
     known = replace(form, kinds=found | dict(zip(form.parameters, arguments, strict=True)))
     return replace(known, body=joined(known.body, known.ndims))
+
+
+def executed(module: str, source: Source) -> Callable[..., Any]:
+    """The function in what `as_one_thread` wrote; its arguments are `INDICES` and the kernel's."""
+    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
+    exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
+    function: Callable[..., Any] = namespace[text.function_name(source)]
+    return function
 
 
 def as_one_thread(form: Canonical) -> str:

@@ -40,7 +40,7 @@ IN_THE_TEXT = re.compile(r'<types of \w+>(?:", line | \()(\d+)')
 
 def explained(form: Canonical, text: str, error: Exception) -> UnsupportedKernel:
     """The error to raise for one of Numba's, about the module `text` that types were sought in."""
-    statement = _origin(form, text, _line(error)) or form.source.tree
+    statement = origin(form, text, _line(error)) or form.source.tree
     what, way_out = _sentence(error)
     written = linecache.getline(*place(statement)).partition("  #")[0].strip()
     return form.source.refuse(statement, f"in `{written}`, {what}", way_out)
@@ -94,7 +94,7 @@ def _line(error: Exception) -> int:
     return line
 
 
-def _origin(form: Canonical, text: str, line: int) -> ast.stmt | None:
+def origin(form: Canonical, text: str, line: int) -> ast.stmt | None:
     """The kernel's statement that a line of the typed text was written from."""
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     bodies = [*_device_functions(form.source), form.body]

@@ -60,13 +60,15 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
         KernelError: the kernel or its launch is wrong.
         ValueError: no GPU of that name is known.
     """
+    from ..cpu.doubles import doubles
     from ..cpu.watchers.tracer import record
 
     chosen, arguments = gpus.find(gpu), host.opened(arguments)
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)
-    doubles = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
+    wide = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
     needs = _compiled(launch, arguments) if compiled else _NOT_COMPILED
-    return Report(trace, chosen, 8 if doubles else 4, needs)
+    by_types = doubles(launch.kernel.on_cpu, launch.block, arguments, launch.shared)
+    return Report(trace, chosen, 8 if wide else 4, needs, by_types)
 
 
 class NotLaunched(ValueError):

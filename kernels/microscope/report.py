@@ -64,13 +64,23 @@ class Report:
         traffic: The traffic of each place that accesses an array.
         roofline: How fast the kernel can be at most, on the GPU that was asked for.
         compiled: What the kernel needs on GPUs, or in one sentence why that is not known.
+        doubles: How many operations of each (file, line) are on float64, by their types, in a
+            kernel on float32.
     """
 
-    def __init__(self, trace: Trace, gpu: GPU, itemsize: int, compiled: Compiled | str) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        gpu: GPU,
+        itemsize: int,
+        compiled: Compiled | str,
+        doubles: Counter[tuple[str, int]] | None = None,
+    ) -> None:
         self.trace = trace
         self.traffic = warps.traffic(trace)
         self.roofline: Roofline = roofline(trace, self.traffic, gpu, itemsize)
         self.compiled = compiled
+        self.doubles = doubles or Counter()
 
     @cached_property
     def lines(self) -> list[Line]:

@@ -31,6 +31,7 @@ def table(report: Report) -> str:
         roofline_text(report.roofline),
         _local(report),
         _compiled(report.compiled, float32=report.roofline.itemsize == 4),
+        _float64(report.doubles, "operation") if isinstance(report.compiled, str) else [],
         report.advice,
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -132,14 +133,14 @@ def _compiled(found: Compiled | str, float32: bool) -> list[str]:
     shown = [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return shown + (_float64(found.float64) if float32 else [])
+    return shown + (_float64(found.float64, "instruction") if float32 else [])
 
 
-def _float64(found: Counter[tuple[str, int]]) -> list[str]:
+def _float64(found: Counter[tuple[str, int]], what: str) -> list[str]:
     """Name the lines that compute in float64, in a kernel whose arrays are float32."""
     return [
         f"line {line} ({os.path.basename(file)}) computes in float64, "
-        f"{plural(count, 'instruction')}: write float32(0.5) in place of 0.5, and pass "
+        f"{plural(count, what)}: write float32(0.5) in place of 0.5, and pass "
         "numpy.float32 in place of float."
         for (file, line), count in sorted(found.items())
     ]
