@@ -14,6 +14,8 @@ import numpy as np
 
 from .arrays import DeviceArrayBase, DeviceNDArray
 
+OF_GPU = {"nopython", "max_blocksize", "inline", "opt", "debug", "lineinfo"}
+
 
 class Reduce:
     """An array's numbers, put together two by two: `Reduce(lambda a, b: a + b)(array)`.
@@ -104,7 +106,7 @@ def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **options: An
     made = numba.np.ufunc.vectorize
     if target != "cuda":
         return made(ftylist_or_function, target=target, **options)
-    if callable(ftylist_or_function) and not isinstance(ftylist_or_function, (str, list, tuple)):
+    if callable(ftylist_or_function):
         return Ufunc(made(ftylist_or_function))
     return lambda function: Ufunc(made(ftylist_or_function, **_of_cpu(options))(function))
 
@@ -125,7 +127,8 @@ def guvectorize(ftylist: Any, signature: Any = None, target: str = "cuda", **opt
 
 
 def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in options if key in ("identity", "cache", "fastmath")}
+    """The options without those that only a GPU's compiler knows."""
+    return {key: options[key] for key in options if key not in OF_GPU}
 
 
 def _opened(value: Any) -> Any:

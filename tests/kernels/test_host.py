@@ -410,6 +410,17 @@ def test_vectorize() -> None:
     np.testing.assert_allclose(out.copy_to_host(), result)
 
 
+def test_options_of_vectorize() -> None:
+    @cuda.vectorize(["int64(int64, int64)"], identity=0, max_blocksize=64)
+    def plus(x, y):
+        return x + y
+
+    assert plus.identity == 0
+    assert plus.reduce(cuda.to_device(np.arange(5))) == 10
+    with pytest.raises((KeyError, TypeError), match="fastmth"):
+        cuda.vectorize(["int64(int64)"], fastmth=True)(lambda x: x)
+
+
 def test_numbers_become_what_the_only_signature_says() -> None:
     @cuda.vectorize(["float32(float32)"])
     def half(x):
