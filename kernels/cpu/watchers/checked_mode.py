@@ -186,8 +186,17 @@ def _mistake(
     access = f"thread {accessing} {DOES[later.kind]} {where}"
     message = f"in block {block}, {access}, which thread {partner}"
     if home == number % shadow.BLOCKS:
-        message += (f" {DOES[earlier.kind]} in line {earlier.line}, and nothing orders the two. "
-                    "Put cuda.syncthreads() between them, or use cuda.atomic")  # fmt: skip
+        is_one_line = (earlier.filename, earlier.line) == (later.filename, later.line)
+        line = "the same line" if is_one_line else f"line {earlier.line}"
+        way_out = "Put cuda.syncthreads() between them"
+        if is_one_line:  # which has no between
+            way_out = (
+                "Let each thread write to an element of its own, or one thread alone"
+                if earlier.kind == later.kind
+                else "Read into a variable, put cuda.syncthreads() after it, and then write"
+            )
+        message += (f" {DOES[earlier.kind]} in {line}, and nothing orders the two. {way_out}, or "
+                    "use cuda.atomic")  # fmt: skip
     else:
         message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}, and "
                     "blocks run in any order. Let each block write to elements of its own, use "

@@ -72,14 +72,16 @@ MISTAKES: dict[str, tuple[str, Launch, str]] = {
         tile + "tile[t] = x[i]\nout[i] = tile[31 - t]", block,
         "nothing orders the two. Put cuda.syncthreads() between them, or use cuda.atomic"),
     "a sum without an atomic": (
-        i + "out[0] += x[i]", each, "array 'out' at [0], which thread (0, 0, 0)"),
+        i + "out[0] += x[i]", each,
+        "writes to in the same line, and nothing orders the two. Let each thread write to an elem"),
     "all write to one element": (
-        i + "out[0] = i", each, "writes to global array 'out' at [0], which thread (0, 0, 0)"),
+        i + "out[0] = i", each, "of its own, or one thread alone, or use cuda.atomic"),
     "blocks that write to the same elements": (
         i + "out[cuda.threadIdx.x] = i", each,
         "of block (0, 0, 0) writes to in line 4, and blocks run in any order. Let each block writ"),
     "a neighbour that has changed already": (
-        i + "if i < 31:\n    x[i] = x[i + 1]", block, "and nothing orders the two"),
+        i + "if i < 31:\n    x[i] = x[i + 1]", block,
+        "reads in the same line, and nothing orders the two. Read into a variable, put cuda.sync"),
     "a barrier in a branch": (
         tile + "tile[t] = x[i]\nif t < 16:\n    cuda.syncthreads()\nout[i] = tile[t]", block,
         "which thread (16, 0, 0) never reaches. Every thread of a block must reach every barrier"),
