@@ -3,11 +3,13 @@
 Fast code believes what it is told: a thread without a guard writes past the end of an array, over
 whatever Python keeps there. So a launch runs in the checked mode if none before it had the same
 block, types, grid, shapes and whole numbers. That goes on until the checks of a block shape and its
-types have taken `SECONDS`: a kernel that gets the number of a step each time is not held up.
+types have taken `SECONDS`: a kernel that gets the number of a step each time is not held up. One
+with `cuda.threadfence` is left alone: what its blocks tell each other would be taken for a race.
 """
 
 from __future__ import annotations
 
+import ast
 import warnings
 from functools import cached_property
 from time import perf_counter
@@ -17,6 +19,7 @@ import numpy as np
 
 from . import last_words
 from .canonical import Shape3
+from .errors import DataRace
 from .launch import CpuKernel, kind_of
 from .lowering import CHECKED
 from .watchers import checked_mode
@@ -70,12 +73,16 @@ class Launches:
             return False
         kinds = (block, shared_bytes, *map(kind_of, arguments))
         taken = self._seconds.get(kinds, 0.0)
-        if taken >= SECONDS or self._written_elements(arguments) > ELEMENTS:
+        if taken >= SECONDS or self._has_fences or self._written_elements(arguments) > ELEMENTS:
             return False
         if not self._compiles_for_checks(block, arguments, shared_bytes):
             return False
         began = perf_counter()
-        checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
+        try:
+            checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
+        except DataRace as race:
+            race.add_note("If it does no harm, @cuda.jit(checked=False) leaves this check out")
+            raise
         self._seconds[kinds] = taken + perf_counter() - began
         self._seen.add(looks)
         return True
@@ -93,6 +100,18 @@ class Launches:
         warnings.warn(reason, RuntimeWarning, stacklevel=6)  # of the line with the launch
         self.checked = False
         return False
+
+    @cached_property
+    def _has_fences(self) -> bool:
+        """Whether the kernel orders memory by hand, in a way that checks cannot follow."""
+        sources = [self.kernel.source]
+        for source in sources:  # which grows
+            sources += source.device_functions.values()
+        return any(
+            isinstance(node, ast.Attribute) and node.attr.startswith("threadfence")
+            for source in sources
+            for node in ast.walk(source.tree)
+        )
 
     def _written_elements(self, arguments: tuple[Any, ...]) -> int:
         written = (arguments[i] for i in self.kernel.written if i < len(arguments))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minitransformer_kernels as mk
-from minitransformer_kernels.cpu import CpuKernel, OutOfBounds, first_launches
+from minitransformer_kernels.cpu import CpuKernel, DataRace, OutOfBounds, first_launches
 from minitransformer_kernels.cpu.lowering import CHECKED
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import Kernel, cuda
@@ -142,6 +142,42 @@ def test_a_kernel_that_cannot_be_checked_runs_with_a_warning(
     with pytest.raises(mk.KernelError, match="takes 2 arguments") as caught:
         copying()[1, 1](x)  # what cannot run at all is refused
     assert caught.value.__context__ is None
+
+
+def test_blocks_that_tell_each_other_something_by_fences_are_left_alone(checks: list[str]) -> None:
+    @cuda.jit(device=True)
+    def is_last(count):
+        cuda.threadfence()
+        return cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
+
+    @cuda.jit
+    def total(x, count, partial, out):
+        i, block = cuda.grid(1), cuda.blockIdx.x
+        cuda.atomic.add(partial, block, x[i])
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0 and is_last(count):
+            for other in range(cuda.gridDim.x):
+                out[0] += partial[other]
+
+    out = np.zeros(1)
+    total[4, 25](np.ones(100), np.zeros(1, np.int32), np.zeros(4), out)
+    assert out == 100
+    assert checks == []
+
+
+def test_a_race_that_does_no_harm_can_be_left_alone(checks: list[str]) -> None:
+    def spread(near, levels):
+        i = cuda.grid(1)
+        if levels[near[i]] < levels[i]:
+            levels[i] = levels[near[i]]
+
+    near, levels = np.roll(np.arange(64), 1), np.arange(64)
+    with pytest.raises(DataRace) as caught:
+        cuda.jit(spread)[2, 32](near, levels)
+    assert caught.value.__notes__ == [
+        "If it does no harm, @cuda.jit(checked=False) leaves this check out"
+    ]
+    cuda.jit(checked=False)(spread)[2, 32](near, levels)
 
 
 # Who wants it otherwise -----------------------------------------------------------------------

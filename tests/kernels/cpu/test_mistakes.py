@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import pytest
 
-from minitransformer_kernels.cpu import KernelError
+from minitransformer_kernels.cpu import DataRace, KernelError
 from minitransformer_kernels.cuda import cuda
 
 from .wrong import assert_readable
@@ -160,7 +160,9 @@ def test_the_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not LEAKS.search(said), said
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert {frame.filename for frame in frames} == {__file__}
-    assert len(traceback.format_exception(caught.value)) == len(frames) + 2
+    notes = getattr(caught.value, "__notes__", [])
+    assert len(notes) == isinstance(caught.value, DataRace)
+    assert len(traceback.format_exception(caught.value)) == len(frames) + 2 + len(notes)
 
 
 def test_there_are_forty() -> None:
