@@ -31,9 +31,9 @@ from .errors import (
 )
 from .launch import CpuKernel
 from .runtime.pool import num_threads
-from .watchers.checked_mode import checked
+from .watchers.checked_mode import DiffersOnGpu, checked
 
 __all__ = [
-    "CpuKernel", "DataRace", "DivergentBarrier", "KernelError", "OutOfBounds", "UninitializedRead",
-    "UnsupportedKernel", "checked", "num_threads",
+    "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "KernelError", "OutOfBounds",
+    "UninitializedRead", "UnsupportedKernel", "checked", "num_threads",
 ]  # fmt: skip

@@ -16,16 +16,17 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from ..compiler import DeviceCompiler, KernelCompiler
-from . import atomics, bits, device_math, warps
+from . import atomics, bits, device_math, rounding, warps
 from .atomics import *  # noqa: F403
 from .atomics import element_address
 from .bits import *  # noqa: F403
+from .rounding import *  # noqa: F403
 from .warps import *  # noqa: F403
 
 __all__ = [
     "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
     "stack", "u",
-    *atomics.__all__, *bits.__all__, *warps.__all__,
+    *atomics.__all__, *bits.__all__, *rounding.__all__, *warps.__all__,
 ]  # fmt: skip
 
 # An index that is known not to be negative. Numba takes a negative one from the end of the array,

@@ -12,6 +12,7 @@ arrays with shadow memory (see `shadow`). The first mistake is raised:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -77,6 +78,25 @@ def launch(
     _run(kernel, grid, block, arguments, shared_bytes, DIAGNOSED)
 
 
+class DiffersOnGpu(UserWarning):
+    """A kernel met something that a GPU computes otherwise: see "Where a CPU differs"."""
+
+
+def _tell(body: Any, number: int) -> None:
+    """Warn of a place where a GPU computes otherwise."""
+    place = body.differences[number]
+    if place.what == "nan":
+        said = ("met a NaN. A GPU gives the other number; here it depends on which comes first. "
+                "Test for NaN before, with math.isnan")  # fmt: skip
+    else:
+        wide = place.what.replace("int8", "int16")
+        nearest = f"the nearest {wide}" + (", cut to 8 bits" if wide != place.what else "")
+        said = (f"got a number that no {place.what} holds. A GPU gives {nearest}; what comes of it "
+                "here is any number. Bring it within bounds before")  # fmt: skip
+    text = f"kernel {body.form.source.name!r}: `{place.text}` {said}"
+    warnings.warn_explicit(text, DiffersOnGpu, place.filename, place.line)
+
+
 class _SomethingWrong(Exception):
     """A thread has noted a mistake; which, nobody knows yet."""
 
@@ -92,10 +112,13 @@ def _run(
     own = arguments[: len(arguments) - len(kernel.constants)]
     run, variant, body = kernel.compiled(block, own, shared_bytes, mode)
     memory, shadows = _shadows(body, arguments)
+    differences = set[int]()
 
     def blocks(first: int, last: int) -> None:
-        found = np.zeros(5, np.int64)
+        found = np.zeros(6, np.int64)
         code = run(first, last, *grid, *arguments, found, *shadows)
+        if found[5]:
+            differences.add(int(found[5]) - 1)
         if code > 0:
             raise kernel.divergent(code, grid, block, shared_bytes, mode)
         if code < 0 and mode is CHECKED:
@@ -111,6 +134,8 @@ def _run(
             pool.run(blocks, count)
     finally:
         _spare.append(memory)
+    for number in sorted(differences):
+        _tell(variant.written(), number)
 
 
 _spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs more than clearing it
@@ -150,7 +175,7 @@ def _mistake(
     variant: Variant, arguments: tuple[Any, ...], grid: Shape3, found: list[int]
 ) -> Mistake:
     """The error for what a thread noted."""
-    code, packed, other, number, thread = found
+    code, packed, other, number, thread, _ = found
     body = variant.written()
     place, kind = body.places[code // shadow.KINDS], code % shadow.KINDS
     index = shadow.unpacked(packed, place.packed)[: place.indices]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.np.numpy_support import as_dtype
+from numba.np.numpy_support import as_dtype, from_dtype
 
 from .. import emit
 from ..canonical import Array, Canonical, is_atomic
@@ -44,6 +44,16 @@ class Place:
     itemsize: int  # bytes of the number
     indices: int
     packed: int  # how many numbers say which element: for local arrays the thread's too
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a GPU may compute otherwise than a CPU."""
+
+    filename: str
+    line: int
+    text: str
+    what: str  # "nan", or the type that a number becomes
 
 
 @dataclass(frozen=True)
@@ -224,6 +234,14 @@ class Watched(emit.Body):
         """The call that stands for the index of an element that an atomic works on."""
         raise NotImplementedError
 
+    def extreme(self, node: ast.Call, text: ast.Call) -> ast.expr:
+        """The `max` or `min` of two numbers, as it is written down; `text` is the kernel's."""
+        return node
+
+    def converted(self, node: ast.expr, kind: types.Integer, text: ast.AST) -> ast.expr:
+        """A number that becomes a whole one of some type; `text` is the kernel's."""
+        return node
+
     def own_loop(self, loop: ast.For | ast.While) -> Any:
         """A loop that each thread runs for itself."""
         return self.rewriter.generic_visit(loop)
@@ -320,6 +338,40 @@ class Watcher(emit.Rewriter):
                 return int(value) if isinstance(value, int | np.integer) else None
         return None
 
+    # What a GPU may compute otherwise
+
+    def whole(self, function: ast.expr) -> types.Integer | None:
+        """The type of whole numbers that a call makes: of int32(x), numpy.int32(x) or int(x)."""
+        match function:
+            case ast.Name(id="int"):
+                return types.int64
+            case ast.Name(id=name):
+                kind = self.form.source.values.get(name)
+            case ast.Attribute(value=ast.Name(), attr=name):
+                kind = getattr(np, name, None)
+            case _:
+                return None
+        if isinstance(kind, type) and issubclass(kind, np.integer):
+            kind = from_dtype(np.dtype(kind))
+        return kind if isinstance(kind, types.Integer) else None
+
+    def keeps_the_kind(self, function: ast.expr) -> bool:
+        """Whether what a function gives is a whole number if its arguments are."""
+        known = isinstance(function, ast.Name) and function.id in ("max", "min", "abs", "len")
+        return known or self.whole(function) is not None
+
+    def may_be_real(self, node: ast.AST) -> bool:
+        """Whether an expression may be a floating-point number."""
+        return any(
+            isinstance(inner, ast.Div)
+            or (isinstance(inner, ast.Call) and not self.keeps_the_kind(inner.func))
+            or (isinstance(inner, ast.Constant) and isinstance(inner.value, float))
+            or (isinstance(inner, ast.expr) and _is_real(self.arrays.kind(inner)))
+            or (isinstance(inner, ast.Name)
+                and isinstance(self.form.source.values.get(inner.id), float | np.floating))
+            for inner in ast.walk(node)
+        )  # fmt: skip
+
     # What is written
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
@@ -346,7 +398,10 @@ class Watcher(emit.Rewriter):
         if found is None or not found.is_number:
             return self.generic_visit(node)
         self.own = own_reads([node])
-        value = ast.unparse(ast.fix_missing_locations(self.visit(node.value)))
+        text, value = copy.deepcopy(node), self.visit(node.value)
+        if isinstance(found.kind.dtype, types.Integer) and self.may_be_real(text.value):
+            value = self.body.converted(value, found.kind.dtype, text)
+        value = ast.unparse(ast.fix_missing_locations(value))
         return self.body.put(self.spot(target, found), value)
 
     def field_by_field(self, node: ast.Assign, target: ast.expr) -> list[ast.stmt]:
@@ -384,9 +439,20 @@ class Watcher(emit.Rewriter):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """An atomic, or any other call."""
+        """An atomic, or any other call; those that a GPU may compute otherwise are watched."""
         if not is_atomic(node):
-            return self.generic_visit(node)
+            text = copy.deepcopy(node)
+            self.generic_visit(node)
+            match node:
+                case ast.Call(ast.Name(id="max" | "min"), [_, _]) if any(
+                    map(self.may_be_real, text.args)
+                ):
+                    return self.body.extreme(node, text)
+                case ast.Call(func=function, args=[number], keywords=[]):
+                    kind = self.whole(function)
+                    if kind is not None and self.may_be_real(text.args[0]):
+                        node.args = [self.body.converted(number, kind, text)]
+            return node
         array, *others = node.args
         whole = isinstance(node.func, ast.Name) and node.func.id == "atomic_compare_and_swap"
         index = ast.Constant(0) if whole else others.pop(0)
@@ -400,6 +466,10 @@ class Watcher(emit.Rewriter):
         if whole:
             node.func = ast.Name("atomic_cas", ast.Load())
         return node
+
+
+def _is_real(kind: Any) -> bool:
+    return isinstance(kind.dtype if isinstance(kind, types.Array) else kind, types.Float)
 
 
 def _expression(text: str) -> ast.expr:
@@ -445,6 +515,7 @@ class Checked(Watched):
         shadows = [f"{p}__{what}" for p in self.shadowed for what in ("writes", "reads")]
         self.parameters = ("run__found", *shadows)
         self.in_order = False  # does the region being written depend on the order of its threads?
+        self.differences: list[Difference] = []
 
     def extra_types(self) -> tuple[types.Type, ...]:
         """The types of the arguments besides the kernel's own."""
@@ -487,7 +558,15 @@ class Checked(Watched):
         self.text.line(f"run__clock = stack(({CLOCK},), numba.int64)")
         self.text.line(f"run__fault = stack({self.fault.format(self.threads)})")
         self.text.line("run__fault[:] = 0")
+        self.text.line(f"run__differs = stack(({self.threads},), numba.int32)")
+        self.text.line("run__differs[:] = 0")
         super().write()
+
+    def numbered(self, node: ast.AST, what: str) -> str:
+        """Number a place where a GPU may compute otherwise; what a call says of it."""
+        filename, line = place_in_file(node)
+        self.differences.append(Difference(filename, line, ast.unparse(node), what))
+        return f"run__differs, {len(self.differences)}, {self.thread()}"
 
     @property
     def threads(self) -> int:
@@ -509,6 +588,8 @@ class Checked(Watched):
         """Write a tree down; at its end, ask what was noted."""
         super().nodes(nodes)
         if nodes is self.regions.nodes:
+            if self.differences:
+                self.text.line("run__checks.tell(run__differs, run__found)")
             self.stop()
 
     def turn(self) -> None:
@@ -577,6 +658,20 @@ class Checked(Watched):
     def atomic(self, spot: Spot) -> str:
         """The call that stands for the index of an element that an atomic works on."""
         return self.among_others("change", spot, "atomic", spot.index)
+
+    def extreme(self, node: ast.Call, text: ast.Call) -> ast.expr:
+        """The `max` or `min` of two numbers, which may be NaN."""
+        assert isinstance(node.func, ast.Name)
+        function = {"max": "largest", "min": "smallest"}[node.func.id]
+        number = self.numbered(text, "nan")
+        given = ", ".join(ast.unparse(ast.fix_missing_locations(a)) for a in node.args)
+        return _expression(f"run__checks.{function}({given}, {number})")
+
+    def converted(self, node: ast.expr, kind: types.Integer, text: ast.AST) -> ast.expr:
+        """A number that may not fit the type of whole numbers that it becomes."""
+        number, given = self.numbered(text, str(kind)), ast.unparse(ast.fix_missing_locations(node))
+        low, high = float(kind.minval), float(kind.maxval + 1)
+        return _expression(f"run__checks.fits({given}, {low}, {high}, {number})")
 
     def among_others(self, function: str, spot: Spot, kind: str, *given: str) -> str:
         """A call that needs to know who writes, and who reads if anybody does meanwhile."""

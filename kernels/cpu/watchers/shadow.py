@@ -340,6 +340,64 @@ def change_alone(array, writes, clock, fault, place, thread, is_global, index):
     return at
 
 
+# What a GPU computes otherwise --------------------------------------------------------------------
+#
+# Each thread keeps the number of the first place, from 1 up, where it met such a thing.
+
+
+def largest(a, b, differs, number, thread):
+    """`max(a, b)`; note a NaN, which a GPU passes over."""
+
+
+def smallest(a, b, differs, number, thread):
+    """`min(a, b)`; note a NaN, which a GPU passes over."""
+
+
+def _noting_nan(function: Any, plain: Any) -> None:
+    """Let a function of two floats note a NaN; of others it is the plain one."""
+
+    def choose(a, b, differs, number, thread):
+        def noting(a, b, differs, number, thread):
+            met = (differs[thread] == 0) & ((a != a) | (b != b))
+            differs[thread] = number if met else differs[thread]
+            return plain(a, b)
+
+        both = isinstance(a, types.Float) and isinstance(b, types.Float)
+        return noting if both else lambda a, b, differs, number, thread: plain(a, b)
+
+    overload(function, jit_options={"forceinline": True})(choose)
+
+
+_noting_nan(largest, max)
+_noting_nan(smallest, min)
+
+
+def fits(x, low, high, differs, number, thread):
+    """A number that will be a whole one from low to below high; note one that cannot be."""
+
+
+@overload(fits, jit_options={"forceinline": True})
+def _fits_for(x, low, high, differs, number, thread):
+    def noting(x, low, high, differs, number, thread):
+        whole = np.trunc(x)
+        fine = (differs[thread] != 0) | ((whole >= low) & (whole < high))
+        differs[thread] = differs[thread] if fine else number
+        return x
+
+    def plain(x, low, high, differs, number, thread):
+        return x
+
+    return noting if isinstance(x, types.Float) else plain
+
+
+@register_jitable
+def tell(differs, found):
+    """Take the number of a place where a GPU computes otherwise to what a run has found."""
+    for thread in range(differs.size):
+        if differs[thread] != 0 and found[5] == 0:
+            found[5] = differs[thread]
+
+
 # Where threads read and write in the same stretch, a run that only asks whether something is wrong
 # keeps one word for all who read an element or changed it by an atomic: the last one's, with marks
 # that say which of the two they did, whether there are several that nothing orders, and whether any

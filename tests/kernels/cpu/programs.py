@@ -191,6 +191,7 @@ class Program:
     departed: bool = False  # have some threads returned?
     losses: int = 0  # jumps and returns that lanes decided differently, so far
     in_exchange: bool = False
+    pool: bool = True  # has somebody written to `pool` before?
     jumps: str | None = None  # who may leave the loop: "block" or "warp" as a whole, or "thread"
     in_step: bool = False  # is there a loop around in which all wait for each other?
     uniform_names: list[str] = field(default_factory=lambda: ["s0", "s1", "a", "b", "block"])
@@ -465,7 +466,7 @@ class Program:
     def atomic(self) -> None:
         """An atomic that leaves the same behind in any order."""
         element = self.pick(*range(len(ATOMICS)))
-        array = "tally" if self.in_exchange else self.pick("tally", "pool")
+        array = "tally" if self.in_exchange or not self.pool else self.pick("tally", "pool")
         self.line(
             self.pick(
                 f"cuda.atomic.{ATOMICS[element]}({array}, {element}, int64({self.integer(1)}))",
@@ -713,7 +714,7 @@ def device_function(draw: Any, name: str, who: str, simulated: bool) -> str:
     """A device function that waits for the block, for a warp's lanes, or for nobody."""
     result = "int64(v0 + v1 + w0 % 7), float64(f0 + f1 + e0)"
     program = Program(draw, result=result, statements=10, simulated=simulated)
-    program.uniform = who == "block"
+    program.uniform = program.pool = who == "block"
     program.mask = None if who == "thread" or simulated else "mask"
     program.body(4)
     program.line(f"return {result}")
@@ -733,7 +734,7 @@ def programs(draw: Any, *, simulated: bool = False) -> Random:
     program = Program(draw, functions=functions, simulated=simulated)
     program.mask = None if simulated else "FULL"
     if draw(st.sampled_from([False, False, True])):  # no exchange may follow
-        program.departed, program.mask = True, None
+        program.departed, program.mask, program.pool = True, None, False
         program.line("if g >= 2 * THREADS - 1:\n    return")
     else:
         program.line(POOL)

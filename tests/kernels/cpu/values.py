@@ -281,8 +281,15 @@ def counted(values: Any, start: int = 0) -> Iterator[Any]:
 
 
 def rounded(value: Any, *digits: Any) -> Any:
-    """`round`: an integer, or with digits a float."""
-    return type(value)(round(value, *map(int, digits))) if digits else np.int64(round(value))
+    """`round`: an integer, or with digits a float, which is scaled in float64 as on a GPU."""
+    if not digits:
+        return np.int64(round(value))
+    if not np.isfinite(value):
+        return value
+    power = np.float64(10.0) ** abs(int(digits[0]))
+    if digits[0] < 0:
+        return type(value)(np.rint(np.float64(value) / power) * power)
+    return type(value)(np.rint(np.float64(value) * power) / power)
 
 
 BUILTINS: dict[str, Any] = {
