@@ -20,8 +20,10 @@ from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
 from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
+from .cpu.source import remembered
 from .gpu import codegen, limits
 from .gpu.launch import CudaKernel
+from .host import signatures
 
 NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
@@ -53,7 +55,7 @@ class DeviceFunction:
     is_device_function = True
 
     def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
-        self.function = function
+        self.function = remembered(function)
         self.options = options
         self.__doc__ = function.__doc__
 
@@ -92,26 +94,57 @@ class Kernel:
     """
 
     def __init__(
-        self, function: types.FunctionType, options: dict[str, Any], checked: bool | None = None
-    ) -> None:
-        self.function = function
+        self, function: types.FunctionType, options: dict[str, Any], checked: bool | None = None,
+        signature: Any = None,
+    ) -> None:  # fmt: skip
+        self.function = remembered(function)
         self.options = options
+        self.signatures = None if signature is None else signatures.parsed(signature)
+        self.arity = function.__code__.co_argcount
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
-        self.on_cpu = CpuKernel(
-            function, fastmath=bool(options.get("fastmath", False)), limit=limits.check_shared
-        )
+        self.checked = checked
         if checked is None and str(function.__module__).partition(".")[0] in TESTED:
-            checked = False
-        self.launches = Launches(self.on_cpu, checked)
+            self.checked = False
+        self._launches: dict[tuple[tuple[int, int], ...], Launches] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
+
+    @property
+    def on_cpu(self) -> CpuKernel:
+        """The kernel as it runs on NumPy arrays."""
+        return self.launches(())[0].kernel
+
+    def launches(self, arguments: tuple[Any, ...]) -> tuple[Launches, tuple[Any, ...]]:
+        """Who launches the kernel on NumPy arrays, and the arguments with tuples unpacked."""
+        tuples: tuple[tuple[int, int], ...] = ()
+        if any([isinstance(a, tuple) for a in arguments]):
+            tuples = tuple((i, len(a)) for i, a in enumerate(arguments) if isinstance(a, tuple))
+        if tuples not in self._launches:
+            fast = bool(self.options.get("fastmath", False))
+            made = CpuKernel(
+                self.function, fastmath=fast, limit=limits.check_shared, tuples=dict(tuples)
+            )
+            self._launches[tuples] = Launches(made, self.checked)
+        if tuples:
+            parts = ((a if isinstance(a, tuple) else (a,)) for a in arguments)
+            arguments = tuple(item for part in parts for item in part)
+        return self._launches[tuples], arguments
 
     @cached_property
     def on_gpu(self) -> Any:
         """Numba's kernel; it compiles on its first launch."""
         return _numba_cuda().jit(**self.options)(_for_numba(self.function))
+
+    def completed(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a launch, with those that have a default, in the signature's types."""
+        missing = self.arity - len(arguments)
+        if 0 < missing <= len(self.function.__defaults__ or ()):
+            arguments += (self.function.__defaults__ or ())[-missing:]
+        if self.signatures is not None:
+            arguments = signatures.converted(self.__name__, self.signatures, arguments)
+        return arguments
 
     @cached_property
     def on_cuda(self) -> CudaKernel:
@@ -196,10 +229,11 @@ class Launch:
         if 0 in self.grid and any(getattr(a, "size", 1) == 0 for a in arguments):
             return  # nothing to compute
         _shape3(self.grid, self.kernel.__name__, "blocks")
-        arguments = host.opened(arguments)
+        arguments = self.kernel.completed(host.opened(arguments))
         cupy = sys.modules.get("cupy")
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):
-            return self.kernel.launches.launch(self.grid, self.block, arguments, self.shared)
+            launches, arguments = self.kernel.launches(arguments)
+            return launches.launch(self.grid, self.block, arguments, self.shared)
         self._check_gpu_arguments(cupy, arguments)
         self.kernel.on_cuda.launch(self.grid, self.block, arguments, self.shared, self.stream)
 
@@ -260,20 +294,25 @@ class _Door:
     ) -> Any:  # fmt: skip
         """Decorate a kernel, or with `device=True` a function that kernels call.
 
-        Options are Numba's (`fastmath`, `max_registers`, `lineinfo`); a signature is not taken: a
-        kernel is compiled when it is first launched, for the arguments that it gets. On NumPy
-        arrays `checked=True` checks every launch and `checked=False` none, in place of the first.
+        Options are Numba's (`fastmath`, `max_registers`, `lineinfo`). A kernel is compiled when it
+        is first launched, for the arguments that it gets; with a signature in place of the function
+        (`@cuda.jit("void(float32[:], int32)")`) numbers are converted to its types. On NumPy arrays
+        `checked=True` checks every launch and `checked=False` none, in place of the first.
         """
+        if signatures.is_signature(function):
+            options["signature"] = function
+            function = None
         if function is None:
             return lambda inner: self.jit(inner, device=device, checked=checked, **options)
         if not isinstance(function, types.FunctionType):
             raise KernelError(
-                f"@cuda.jit takes a function, got {function!r}; leave out the signature: the "
-                "kernel is compiled when it is first launched"
+                f"@cuda.jit takes a function or a signature, got {function!r}; write @cuda.jit "
+                "alone above a function"
             )
+        signature = options.pop("signature", None)
         if device:
             return DeviceFunction(function, options)
-        return Kernel(function, options, checked)
+        return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:
         return host.find(name, _numba_cuda)

@@ -7,6 +7,7 @@ of a sentence for `Source.refuse`, what is wrong and the way out.
 from __future__ import annotations
 
 import ast
+import cmath
 import difflib
 import math
 import re
@@ -41,7 +42,6 @@ CONSTRUCTS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("`try`", _ERROR),
     ast.TryStar: ("`try`", _ERROR),
     ast.Raise: ("`raise`", _ERROR),
-    ast.Assert: ("`assert`", _ERROR),
     ast.With: ("`with`", "Write the statements alone"),
     ast.Yield: ("`yield`", _RESULT),
     ast.YieldFrom: ("`yield`", _RESULT),
@@ -52,7 +52,7 @@ CONSTRUCTS: dict[type[ast.AST], tuple[str, str]] = {
     ast.ImportFrom: ("`import`", _IMPORT),
     ast.Global: ("`global`", _OUTSIDE),
     ast.Nonlocal: ("`nonlocal`", _OUTSIDE),
-    ast.NamedExpr: ("`:=`", "Write the assignment on a line of its own"),
+    ast.NamedExpr: ("`:=` where it may be skipped", "Write the assignment on a line of its own"),
     ast.Delete: ("`del`", "Leave it out: nothing is freed in a kernel"),
     ast.JoinedStr: ("an f-string", "Print text and numbers apart: print('x is', x[0])"),
     ast.Starred: ("an argument with `*`", "Write the arguments one by one"),
@@ -199,7 +199,7 @@ def outside(name: str, value: Any) -> tuple[str, str]:
     module = str(getattr(value, "__module__", None) or "")
     if hasattr(value, "on_cpu"):
         what = f"{name!r} is a kernel, and a kernel cannot launch another"
-        return what, "To call it here, decorate it with @cuda.jit(device=True)"
+        return what, f"Call it as a device function, {name}(...), or launch it after this one"
     if module.startswith(("numba.cuda.", "numba_cuda.")) and is_of_cuda(name):
         return f"{name!r} stands without `cuda`", f"Write cuda.{name}"
     if isinstance(value, FunctionType):
@@ -290,6 +290,8 @@ def member(module: str, name: str) -> tuple[str, str] | None:
         }
         way_out = f"Write {elsewhere[name]}" if name in elsewhere else way_out
         return f"kernels have no math.{name}", way_out
+    if module == "cmath" and hasattr(cmath, name):
+        return None
     value = getattr(np if module == "numpy" else numba, name, None)
     if isinstance(value, (np.ufunc, numba.types.Type, bool, int, float, complex)):
         return None

@@ -40,7 +40,8 @@ SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides noth
 class CpuKernel:
     """A `@cuda.jit` kernel that runs on NumPy arrays.
 
-    `limit(name, declared, dynamic)` refuses bytes of shared memory that a GPU has not.
+    `limit(name, declared, dynamic)` refuses bytes of shared memory that a GPU has not. `tuples` are
+    the places of arguments that are tuples, and how many items they have; it takes them unpacked.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class CpuKernel:
         *,
         fastmath: bool = False,
         limit: Callable[[str, int, int], None] | None = None,
+        tuples: Mapping[int, int] = {},
     ) -> None:
         self.function = function
+        self.tuples = tuples
         self.fastmath = fastmath
         self.limit = limit
         self._source: Source | None = None
@@ -61,7 +64,7 @@ class CpuKernel:
     def source(self) -> Source:
         """The kernel's parsed source, read on first use."""
         if self._source is None:
-            self._source = read(self.function)
+            self._source = read(self.function, tuples=self.tuples)
         return self._source
 
     def launch(

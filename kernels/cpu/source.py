@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import ast
 import builtins
+import cmath
 import inspect
+import linecache
 import math
 import re
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numba
 import numpy as np
 
-from . import hints
+from . import hints, idioms
 from .branches import decided
 from .errors import KernelError, UnsupportedKernel
 
@@ -34,7 +37,12 @@ BUILTINS = {
     "range", "min", "max", "abs", "len", "int", "float", "bool", "complex", "round", "pow",
     "divmod", "print", "enumerate", "zip",
 }  # fmt: skip
-MODULES = {math: "device_math", np: "numpy", numba: "numba"}  # and their names in emitted code
+MODULES = {
+    math: "device_math",
+    cmath: "cmath",
+    np: "numpy",
+    numba: "numba",
+}  # and their names in emitted code
 FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`
 _files: list[str] = []
 
@@ -99,8 +107,15 @@ class Source:
         return "\n".join(parts)
 
 
-def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] = ()) -> Source:
+def read(
+    function: types.FunctionType,
+    callers: tuple[types.FunctionType, ...] = (),
+    tuples: Mapping[int, int] = {},
+) -> Source:
     """Parse a kernel or a device function and resolve the names it takes from outside.
+
+    `tuples` are the places of arguments that are tuples, and how many items they have: each item
+    becomes an argument.
 
     Raises:
         KernelError: the source text cannot be found (a function made by `exec`).
@@ -109,14 +124,15 @@ def read(function: types.FunctionType, callers: tuple[types.FunctionType, ...] =
     filename = inspect.getsourcefile(function) or "<unknown>"
     tree, first_line = _parse(function)
     tree = decided(tree, function)
+    added = idioms.plain(tree, function, tuples, is_kernel=not callers)
     if filename not in _files:
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
     role = "device function" if callers else "kernel"
     source = Source(function.__name__, filename, first_line, tree, role)
-    _refuse_constructs(source, is_kernel=not callers)
+    _refuse_constructs(source)
     source.originals.update(_rename_reserved(tree))
-    for name, value, node in _outside_names(function, source):
+    for name, value, node in _outside_names(function, source, added):
         _resolve(source, name, value, node, (*callers, function))
     return source
 
@@ -127,14 +143,44 @@ def place(node: ast.AST) -> tuple[str, int]:
     return _files[number], line
 
 
+def remembered(function: types.FunctionType) -> types.FunctionType:
+    """A function that keeps its text, if it is one of a text that `exec` runs now.
+
+    Nothing else keeps that: it is looked for among the strings of whoever calls `exec`, and found
+    if it compiles to the very code that runs.
+    """
+    filename, frame = function.__code__.co_filename, sys._getframe()
+    if not filename.startswith("<") or linecache.getlines(filename):
+        return function
+    while frame.f_back is not None:
+        run, frame = frame, frame.f_back
+        if run.f_code.co_filename == filename and run.f_code.co_name == "<module>":
+            given = *frame.f_locals.values(), *frame.f_code.co_consts
+            for text in {t for t in given if isinstance(t, str) and function.__name__ in t}:
+                if _compiles_to(text, run.f_code):
+                    function.__dict__["__text__"] = text
+    return function
+
+
+def _compiles_to(text: str, code: types.CodeType) -> bool:
+    try:
+        return compile(text, code.co_filename, "exec", dont_inherit=True) == code
+    except SyntaxError:
+        return False
+
+
 def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
     """A function's tree, and the line of its file that the tree's first line is."""
     try:
-        lines, first_line = inspect.getsourcelines(function)
+        if text := function.__dict__.get("__text__"):
+            first_line = function.__code__.co_firstlineno
+            lines = inspect.getblock(text.splitlines(keepends=True)[first_line - 1 :])
+        else:
+            lines, first_line = inspect.getsourcelines(function)
     except OSError as error:
         raise KernelError(
             f"kernel {function.__name__!r}: its source text cannot be found ({error}); define it "
-            "in a file or a notebook cell, not in a string given to exec()"
+            "in a file or a notebook cell, or keep the text that exec() gets in a variable"
         ) from None
     statement = ast.parse("if True:\n" + "".join(lines)) if lines[0][:1].isspace() else None
     tree = statement.body[0].body[0] if statement else ast.parse("".join(lines)).body[0]  # type: ignore[attr-defined]
@@ -164,7 +210,7 @@ def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
     return {new: old for old, new in new_names.items()}
 
 
-def _refuse_constructs(source: Source, *, is_kernel: bool) -> None:
+def _refuse_constructs(source: Source) -> None:
     """Refuse what no kernel can hold, and drop annotations, which mean nothing here."""
     arguments = source.tree.args
     if arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
@@ -172,10 +218,6 @@ def _refuse_constructs(source: Source, *, is_kernel: bool) -> None:
             source.tree,
             "an argument is not positional (`*`, `**`, or after a `*`)",
             "Write plain positional arguments",
-        )
-    if is_kernel and arguments.defaults:
-        raise source.refuse(
-            source.tree, "an argument has a default value", "Give each one in the launch"
         )
     nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
     for node in nodes:
@@ -209,7 +251,7 @@ def _refuse_text(source: Source, nodes: list[ast.AST]) -> None:
 
 
 def _outside_names(
-    function: types.FunctionType, source: Source
+    function: types.FunctionType, source: Source, added: dict[str, Any]
 ) -> Iterator[tuple[str, Any, ast.AST]]:
     """Each name that the function reads but does not bind, with its value."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -222,7 +264,9 @@ def _outside_names(
             continue
         seen.add(node.id)
         written = source.originals.get(node.id, node.id)
-        if written in cells:
+        if written in added:
+            yield node.id, added[written], node
+        elif written in cells:
             yield node.id, _content(cells[written], source, node), node
         elif written in function.__globals__:
             yield node.id, function.__globals__[written], node
@@ -248,11 +292,10 @@ def _content(cell: types.CellType, source: Source, node: ast.Name) -> Any:
 def _resolve(
     source: Source, name: str, value: Any, node: ast.AST, callers: tuple[types.FunctionType, ...]
 ) -> None:
-    if getattr(value, "is_cuda_namespace", False) or getattr(value, "__name__", "") in (
-        "numba.cuda",
-        "numba_cuda.numba.cuda",
-    ):
+    if idioms.is_cuda_namespace(value):
         source.cuda_names.add(name)
+    elif hasattr(value, "on_cpu") and _is_launched(source.tree, name):
+        raise source.refuse(node, *hints.outside(source.original(name), value))
     elif (function := _device_function(value)) is not None:
         if function in callers:
             raise source.refuse(
@@ -290,9 +333,17 @@ def _check_member(source: Source, node: ast.AST, module: str, member: str) -> No
         raise source.refuse(node, *refusal)
 
 
+def _is_launched(tree: ast.AST, name: str) -> bool:
+    """Whether a name gets a launch configuration: `name[blocks, threads]`."""
+    return any(
+        isinstance(node, ast.Subscript) and getattr(node.value, "id", None) == name
+        for node in ast.walk(tree)
+    )
+
+
 def _device_function(value: Any) -> types.FunctionType | None:
     """The Python function behind anything that a kernel can call: ours, or Numba's."""
-    if getattr(value, "is_device_function", False):
+    if hasattr(value, "is_device_function") or hasattr(value, "on_cpu"):
         return value.function
     return getattr(value, "py_func", None)
 
@@ -314,6 +365,17 @@ def _literal(source: Source, name: str, value: Any, node: ast.AST) -> str:
 
 def dtype_text(kind: numba.types.Type) -> str:
     """The Python text of one of Numba's types."""
+    if isinstance(kind, numba.types.Record):
+        fields = kind.dtype.fields or {}
+        how = {
+            "names": [*fields],
+            "formats": [
+                part[0].descr if part[0].names else part[0].str for part in fields.values()
+            ],
+            "offsets": [part[1] for part in fields.values()],
+            "itemsize": kind.dtype.itemsize,
+        }
+        return f"numba.from_dtype(numpy.dtype({how!r}, align={kind.dtype.isalignedstruct}))"
     return "numba.boolean" if isinstance(kind, numba.types.Boolean) else f"numba.{kind}"
 
 

@@ -71,12 +71,6 @@ def test_device_function_can_be_called_from_python() -> None:
     assert square.__doc__ == "The square."
 
 
-@pytest.mark.parametrize("signature", ["void(float32[:])", "float32(float32)"])
-def test_signature_is_refused(signature: str) -> None:
-    with pytest.raises(KernelError, match=r"@cuda.jit takes a function, got .*leave out the sig"):
-        cuda.jit(signature)
-
-
 @pytest.mark.parametrize("blocks", [3, (3,), (3, 1), (3, 1, 1), (np.int64(3), 1)])
 @pytest.mark.parametrize("threads", [4, (2, 2)])
 def test_launch_configurations(blocks: Any, threads: Any) -> None:

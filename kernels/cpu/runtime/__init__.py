@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -24,7 +25,7 @@ from .rounding import *  # noqa: F403
 from .warps import *  # noqa: F403
 
 __all__ = [
-    "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
+    "cmath", "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
     "stack", "u",
     *atomics.__all__, *bits.__all__, *rounding.__all__, *warps.__all__,
 ]  # fmt: skip
@@ -76,7 +77,8 @@ def stack(typing_context, shape, dtype):  # type: ignore[no-untyped-def]
     """
     dims = shape.types if isinstance(shape, types.BaseTuple) else (shape,)
     dims = tuple(dim.literal_value for dim in dims)
-    array_type = types.Array(dtype.dtype, len(dims), "C")
+    kind = dtype.instance_type if isinstance(dtype, types.TypeRef) else dtype.dtype  # or a record
+    array_type = types.Array(kind, len(dims), "C")
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return on_stack(context, builder, array_type, dims)._getvalue()

@@ -1,0 +1,457 @@
+"""Part of step 1: what people write in more than one way is said in the one way that is compiled.
+
+t = cuda.threadIdx                      t.x is cuda.threadIdx.x
+config.TILE, Mode.FAST                  the number behind it: of a module, a class, an enum
+add = cuda.atomic.add                   outside the kernel: add(x, 0, 1) is cuda.atomic.add(x, 0, 1)
+cuda.libdevice.fast_expf(x)             math.exp(float32(x))
+B = 16; cuda.shared.array((B, B), ...)  a local constant in a shape is its number
+if (i := cuda.grid(1)) < n:             i = cuda.grid(1), on a line before
+for i, j in zip(range(3), range(1, n)): for step in range(...), and i and j from that
+a[:] = 0                                a loop over the elements
+assert ok; raise ValueError             the thread is at its end, and nobody hears of it
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import enum
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+from . import hints
+
+INDICES = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+DIRECT = math, np, numba  # whose members are looked at later, by their names
+VALUES = (
+    bool | int | float | complex | np.generic | np.ndarray | np.dtype | numba.types.Type | tuple
+)
+Statements = list[ast.stmt]
+Tree = TypeVar("Tree", bound=ast.AST)
+
+
+def plain(
+    tree: ast.FunctionDef,
+    function: types.FunctionType,
+    tuples: Mapping[int, int],
+    *,
+    is_kernel: bool,
+) -> dict[str, Any]:
+    """Say a kernel's idioms plainly, in its tree.
+
+    Args:
+        tree: Changed.
+        function: The kernel.
+        tuples: Which arguments are tuples, by their places, and of how many items each: the items
+            become arguments.
+        is_kernel: It is launched. Where it is called, `assert` is left out, and `raise` stays.
+
+    Returns:
+        Values for the names that the tree takes from outside now besides its own.
+    """
+    outside = _Outside(tree, function)
+    _unpack(tree, outside, tuples)
+    for step in (_Paths(outside), _Aliases(tree, outside), _Shapes(tree, outside)):
+        step.visit(tree)
+    tree.body = _Plain(tree, outside, is_kernel).body(tree.body) or [ast.Pass()]
+    ast.fix_missing_locations(tree)
+    return outside.added
+
+
+def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> None:
+    """Take the items of tuples as arguments, and make the tuples of them."""
+    arguments = tree.args.args
+    for place in sorted(tuples, reverse=True):
+        whole = arguments[place].arg
+        items = [outside.fresh(f"{whole}_{i}") for i in range(tuples[place])]
+        arguments[place : place + 1] = [ast.arg(item.id) for item in items]
+        target: list[ast.expr] = [ast.Name(whole, ast.Store())]
+        tree.body.insert(0, ast.Assign(target, ast.Tuple([*items], ast.Load())))
+        for node in ast.walk(tree.body[0]):
+            ast.copy_location(node, tree)
+
+
+class _Outside:
+    """What the names of a kernel mean that it does not bind itself, and new names."""
+
+    def __init__(self, tree: ast.FunctionDef, function: types.FunctionType) -> None:
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        self.parameters = {
+            argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg)
+        }
+        self.stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
+        self.taken = {node.id for node in names} | self.parameters
+        self.added: dict[str, Any] = {}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self.values = {**vars(builtins), **function.__globals__, **dict(_contents(cells))}
+
+    def fresh(self, name: str, value: Any = None) -> ast.Name:
+        """A name that nothing has yet; with a value, one from outside."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        if value is not None:
+            self.added[name] = value
+        return ast.Name(name, ast.Load())
+
+    def named(self, wanted: str, value: Any) -> ast.Name:
+        """A name for a value from outside, the same each time."""
+        for name, known in self.added.items():
+            if known is value:
+                return ast.Name(name, ast.Load())
+        return self.fresh(wanted, value)
+
+    def value(self, name: str) -> Any:
+        """The value of a name from outside; None for a name of the kernel's own."""
+        if name in self.parameters or name in self.stored:
+            return None
+        return self.added.get(name, self.values.get(name))
+
+    def is_cuda(self, node: ast.AST) -> bool:
+        """Whether an expression is the namespace `cuda`."""
+        return isinstance(node, ast.Name) and is_cuda_namespace(self.value(node.id))
+
+
+def is_cuda_namespace(value: Any) -> bool:
+    """Whether a value is `cuda`: ours, or one of Numba's."""
+    numbas = "numba.cuda", "numba_cuda.numba.cuda"
+    return getattr(value, "is_cuda_namespace", False) or getattr(value, "__name__", "") in numbas
+
+
+def _contents(cells: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
+
+
+class _Paths(ast.NodeTransformer):
+    """Names with dots, and names of CUDA's functions, as what they stand for."""
+
+    def __init__(self, outside: _Outside) -> None:
+        self.outside = outside
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        path, base = [node.attr], node.value
+        while isinstance(base, ast.Attribute):
+            path.insert(0, base.attr)
+            base = base.value
+        if not isinstance(base, ast.Name) or not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)
+        value = self.outside.value(base.id)
+        if is_cuda_namespace(value):
+            return self._of_the_library(node, path) if path[0] == "libdevice" else node
+        if len(path) == 1 and any(value is module for module in DIRECT):
+            return node
+        for attribute in path:
+            if not isinstance(value, types.ModuleType | type):
+                return self.generic_visit(node)
+            value = getattr(value, attribute, None)
+        return self._named("_".join([base.id, *path]), value) or node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        value = self.outside.value(node.id)
+        if not _is_of_cuda(value):
+            return node
+        return self._named(node.id, value) or node
+
+    def _named(self, name: str, value: Any) -> ast.expr | None:
+        """An expression for a value from outside, or None if no kernel can use it."""
+        if isinstance(value, enum.Enum):
+            value = value.value
+        of_numpy = isinstance(value, type) and issubclass(value, np.generic)
+        if isinstance(value, VALUES) or of_numpy or _is_a_function(value):
+            return self.outside.named(name, value)
+        if _is_of_cuda(value):
+            found: ast.expr = self.outside.named("cuda", _door())
+            for part in value.__qualname__.split("."):
+                found = ast.Attribute(found, part, ast.Load())
+            if value.__module__.endswith("libdevice"):
+                return self._function(value.__name__)
+            return found
+        return None
+
+    def _of_the_library(self, node: ast.Attribute, path: list[str]) -> ast.AST:
+        return self._function(path[-1]) or node
+
+    def _function(self, name: str) -> ast.expr | None:
+        """A function of CUDA's library that `math` has as well."""
+        plain = name.removeprefix("fast_")
+        narrow = plain.endswith("f") and hasattr(math, plain[:-1])
+        plain = plain[:-1] if narrow else plain
+        if not hasattr(math, plain) or hints.member("math", plain) is not None:
+            return None
+        return self.outside.named(f"{plain}_of_math", getattr(math, plain))
+
+
+def _is_a_function(value: Any) -> bool:
+    """Whether kernels can call it: a kernel's text may also serve as a device function's."""
+    return any(hasattr(value, mark) for mark in ("is_device_function", "on_cpu", "py_func"))
+
+
+def _is_of_cuda(value: Any) -> bool:
+    """Whether it is one of CUDA's own names, such as `cuda.atomic.add`."""
+    module = str(getattr(value, "__module__", None) or "")
+    name = getattr(value, "__qualname__", "")
+    return module.startswith(("numba.cuda.", "numba_cuda.")) and (
+        hints.is_of_cuda(name.partition(".")[0]) or module.endswith("libdevice")
+    )
+
+
+def _door() -> Any:
+    from ..cuda import cuda
+
+    return cuda
+
+
+class _Aliases(ast.NodeTransformer):
+    """`b, t = cuda.blockIdx, cuda.threadIdx` are other names for those."""
+
+    def __init__(self, tree: ast.FunctionDef, outside: _Outside) -> None:
+        self.outside = outside
+        self.means: dict[str, ast.expr] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self.means |= self._aliases(node)
+
+    def _aliases(self, node: ast.Assign) -> dict[str, ast.expr]:
+        """The new names of an assignment, if it gives nothing else."""
+        target, value = node.targets[0], node.value
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = value.elts if isinstance(value, ast.Tuple) else [value]
+        found: dict[str, ast.expr] = {}
+        for one, other in zip(targets, values, strict=False):
+            match one, other:
+                case ast.Name(id=name), ast.Attribute(value=base, attr=attribute) if (
+                    attribute in INDICES
+                    and self.outside.is_cuda(base)
+                    and self.outside.stored.count(name) == 1
+                ):
+                    found[name] = other
+        return found if len(found) == len(targets) == len(values) else {}
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        return None if len(node.targets) == 1 and self._aliases(node) else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        meant = self.means.get(node.id)
+        return node if meant is None else ast.copy_location(copy.deepcopy(meant), node)
+
+
+class _Shapes(ast.NodeTransformer):
+    """Variables that are one number throughout, in the shape of a declared array."""
+
+    def __init__(self, tree: ast.FunctionDef, outside: _Outside) -> None:
+        self.outside = outside
+        self.numbers: dict[str, int] = {}
+        for statement in tree.body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._remember([name], [value])
+                case ast.Assign(targets=[ast.Tuple(names)], value=ast.Tuple(values)):
+                    self._remember([getattr(n, "id", "") for n in names], values)
+
+    def _remember(self, names: list[str], values: list[ast.expr]) -> None:
+        for name, value in zip(names, values, strict=False):
+            number = self._number(value)
+            if number is not None and self.outside.stored.count(name) == 1:
+                self.numbers[name] = number
+
+    def _number(self, node: ast.expr) -> int | None:
+        """The whole number that an expression always is."""
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name):
+                found = self.numbers.get(name, self.outside.value(name))
+                return int(found) if isinstance(found, int | np.integer) else None
+            case ast.BinOp(left=left, op=op, right=right):
+                numbers = self._number(left), self._number(right)
+                work = _WORK.get(type(op))
+                if work is None or None in numbers or not (numbers[1] or type(op) in _SAFE):
+                    return None
+                return work(*numbers)
+        return None
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        shape = _shape(node) if declares(node) else None
+        if isinstance(shape, ast.Tuple):
+            shape.elts = [self._constant(each) for each in shape.elts]
+        elif shape is not None and node.args:
+            node.args[0] = self._constant(shape)
+        elif shape is not None:
+            keyword = next(k for k in node.keywords if k.arg == "shape")
+            keyword.value = self._constant(shape)
+        return node
+
+    def _constant(self, node: ast.expr) -> ast.expr:
+        uses = any(isinstance(n, ast.Name) and n.id in self.numbers for n in ast.walk(node))
+        number = self._number(node) if uses else None
+        return node if number is None else ast.copy_location(ast.Constant(number), node)
+
+
+_WORK: dict[type[ast.operator], Callable[..., int]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
+}  # fmt: skip
+_SAFE = ast.Add, ast.Sub, ast.Mult  # with a zero on the right
+
+
+def declares(call: ast.Call) -> bool:
+    """Whether a call is `cuda.shared.array(...)` or `cuda.local.array(...)`."""
+    match call.func:
+        case ast.Attribute(value=ast.Attribute(attr="shared" | "local"), attr="array"):
+            return True
+    return False
+
+
+def _shape(call: ast.Call) -> ast.expr | None:
+    """The shape that a declaration gives."""
+    given = *call.args[:1], *(k.value for k in call.keywords if k.arg == "shape")
+    return next(iter(given), None)
+
+
+class _Plain:
+    """Statements, each as one or several that are plain."""
+
+    def __init__(self, tree: ast.FunctionDef, outside: _Outside, is_kernel: bool) -> None:
+        self.outside, self.is_kernel = outside, is_kernel
+        self.ndims: dict[str, int] = {}  # of the arrays that the kernel declares
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if declares(
+                    call
+                ):
+                    shape = _shape(call)
+                    self.ndims[name] = len(shape.elts) if isinstance(shape, ast.Tuple) else 1
+
+    def body(self, statements: Statements) -> Statements:
+        """The plain statements for a list of them."""
+        return [new for statement in statements for new in self.statement(statement)]
+
+    def statement(self, statement: ast.stmt) -> Statements:
+        """The plain statements for one."""
+        new = self._said(statement)
+        for made in new:
+            for node in ast.walk(made):
+                if not hasattr(node, "lineno"):
+                    ast.copy_location(node, statement)
+        return new
+
+    def _said(self, statement: ast.stmt) -> Statements:
+        match statement:
+            case ast.Assert() if not self.is_kernel:
+                return []
+            case ast.Assert(test=test):
+                return self.body([ast.If(ast.UnaryOp(ast.Not(), test), [ast.Return()], [])])
+            case ast.Raise() if self.is_kernel:
+                return [ast.Return()]
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id=array), slice=ast.Slice(None, None, None))]
+            ) if array in self.ndims:
+                return self._filled(array, statement.value)
+            case ast.For(
+                target=ast.Tuple(targets), iter=ast.Call(func=ast.Name(id="zip"), args=ranges)
+            ) if ranges and len(targets) == len(ranges) and all(map(_is_range, ranges)):
+                return self.body(self._together(statement, targets, ranges))
+            case ast.While(test=test, orelse=[]) if _names_something(test):
+                leave = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
+                return self.body([ast.While(ast.Constant(True), [leave, *statement.body], [])])
+        before = self._named_before(statement)
+        for part in ("body", "orelse"):
+            if inner := getattr(statement, part, None):
+                setattr(statement, part, self.body(inner) or [ast.Pass()])
+        return [*before, statement]
+
+    def _named_before(self, statement: ast.stmt) -> Statements:
+        """`(name := value)` as an assignment before the statement, where it is always evaluated."""
+        before: Statements = []
+        for field in ("test", "value", "iter"):
+            held = getattr(statement, field, None)
+            if isinstance(held, ast.expr) and _names_something(held):
+                setattr(statement, field, _Hoist(before).visit(held))
+        return before
+
+    def _filled(self, array: str, value: ast.expr) -> Statements:
+        """A loop over each axis, and in the innermost the element."""
+        indices = [self.outside.fresh("element") for _ in range(self.ndims[array])]
+        places: list[ast.expr] = [*indices]
+        at = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
+        made: ast.stmt = ast.Assign(
+            [ast.Subscript(ast.Name(array, ast.Load()), at, ast.Store())], value
+        )
+        for axis, index in reversed([*enumerate(indices)]):
+            shape = ast.Attribute(ast.Name(array, ast.Load()), "shape", ast.Load())
+            size = ast.Subscript(shape, ast.Constant(axis), ast.Load())
+            counted = ast.Call(ast.Name("range", ast.Load()), [size], [])
+            made = ast.For(ast.Name(index.id, ast.Store()), counted, [made], [])
+        return [made]
+
+    def _together(self, loop: ast.For, targets: list[ast.expr], ranges: list[Any]) -> Statements:
+        """Ranges in step: a loop over the number of the step, as far as the shortest goes."""
+        number = self.outside.fresh("step")
+        before: Statements = []
+        counts, takes = list[ast.expr](), list[ast.stmt]()
+        for target, each in zip(targets, ranges, strict=True):
+            first, stop, step = _range_parts(each.args)
+            start = self.outside.fresh("start")
+            before.append(ast.Assign([ast.Name(start.id, ast.Store())], first))
+            over = ast.BinOp(ast.BinOp(stop, ast.Sub(), start), ast.Add(), ast.Constant(step - 1))
+            counts.append(ast.BinOp(over, ast.FloorDiv(), ast.Constant(step)))
+            walked = ast.BinOp(number, ast.Mult(), ast.Constant(step))
+            takes.append(ast.Assign([target], ast.BinOp(start, ast.Add(), walked)))
+        least = ast.Call(ast.Name("min", ast.Load()), counts, [])
+        count = counts[0] if len(counts) == 1 else least
+        counted = ast.Call(ast.Name("range", ast.Load()), [count], [])
+        head = ast.Name(number.id, ast.Store())
+        made = ast.For(head, counted, [*takes, *loop.body], loop.orelse)
+        return [copy.deepcopy(each) for each in (*before, made)]  # no node stands in two places
+
+
+def _is_range(node: ast.AST) -> bool:
+    """Whether it is a `range` whose step, if it has one, is a number above 0."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _]):
+            return True
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, ast.Constant(value=int(step))]):
+            return step > 0
+    return False
+
+
+def _range_parts(given: list[ast.expr]) -> tuple[ast.expr, ast.expr, int]:
+    """The first number of a range, what it stops before, and its step."""
+    first = given[0] if len(given) > 1 else ast.Constant(0)
+    step = given[2].value if len(given) > 2 and isinstance(given[2], ast.Constant) else 1
+    return first, given[min(1, len(given) - 1)], int(str(step))
+
+
+def _names_something(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+
+
+class _Hoist(ast.NodeTransformer):
+    """Takes `(name := value)` out of an expression, but not from where it may not be evaluated."""
+
+    def __init__(self, before: Statements) -> None:
+        self.before = before
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        self.generic_visit(node)
+        self.before.append(ast.Assign([ast.Name(node.target.id, ast.Store())], node.value))
+        return ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        node.values[0] = self.visit(node.values[0])
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        node.test = self.visit(node.test)
+        return node

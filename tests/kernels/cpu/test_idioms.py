@@ -1,0 +1,245 @@
+"""What people write in more than one way gives what the plain way gives."""
+
+import enum
+import types
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba import float32, int32
+
+from minitransformer_kernels import checked
+from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
+from minitransformer_kernels.cuda import cuda
+
+
+class Config:
+    """Constants, as a script keeps them."""
+
+    STEP = 3
+    REAL = np.float32
+
+
+class Mode(enum.IntEnum):
+    """As above."""
+
+    SLOW = 1
+    FAST = 5
+
+
+module = types.ModuleType("settings")
+module.__dict__["HALF"] = 0.5
+POINT = numba.from_dtype(np.dtype([("x", np.float32), ("n", np.int64)], align=True))
+add = cuda.atomic.add
+X = np.arange(8, dtype=np.float32)
+
+
+@cuda.jit
+def names(x):
+    """Names for what stands elsewhere."""
+    b, t = cuda.blockIdx, cuda.threadIdx
+    size = cuda.blockDim
+    if (i := b.x * size.x + t.x) < x.size and Mode.FAST == 5:
+        total = numba.types.float32(Config.STEP) * Config.REAL(2)
+        x[i] += total * module.HALF + Mode.FAST
+
+
+@cuda.jit
+def tiles(x):
+    """A local constant is a size; an array is filled as a whole; ranges go in step."""
+    B, width = 4, 2
+    double = B * width
+    tile = cuda.shared.array((double, width), float32)
+    own = cuda.local.array((2, width), float32)
+    row = cuda.local.array(shape=B, dtype=float32)
+    t = cuda.threadIdx.x
+    tile[t, 0] = x[t]
+    own[:] = 1
+    row[:] = own[1, 1] + 1
+    cuda.syncthreads()
+    total = tile[double - 1 - t, 0]
+    first = 2
+    for i, j in zip(range(1, 8, 3), range(first, 100)):  # noqa: B905 -- (1, 2), (4, 3), (7, 4)
+        total += i * j * row[3]
+        first = 50
+    for i, j in zip(range(5), range(0)):  # noqa: B905
+        total += 1000 * (i + j)
+    while (left := total) > 1000:
+        total = left - 1000
+    x[t] = total
+
+
+@cuda.jit
+def functions(x, y):
+    """CUDA's own, under other names and from its library."""
+    i = cuda.grid(1)
+    add(y, 0, 1)
+    root = cuda.libdevice.sqrtf(x[i]) + cuda.libdevice.fast_expf(x[i])
+    x[i] = root + abs(numba.complex64(3 + 4j))
+
+
+@cuda.jit
+def plus(v, n=3):
+    """Launched or called, alike."""
+    return v + n
+
+
+@cuda.jit(device=True)
+def times(v, factor=2, shift=0):
+    """With an assertion, which is not looked at here."""
+    assert factor > 0, "positive"
+    return v * factor + shift
+
+
+@cuda.jit
+def defaults(x, n=10):
+    """Kernels are called as device functions are."""
+    i = cuda.grid(1)
+    x[i] = plus(x[i]) + times(x[i], shift=n)
+
+
+@cuda.jit
+def ends(x):
+    """A thread that raises is at its end."""
+    i = cuda.grid(1)
+    assert i != 2, "not this one"
+    x[i] += 1
+    if i > 5:
+        raise ValueError("too far")
+    x[i] += 1
+
+
+@cuda.jit
+def items(x, pair, scale, triple):
+    """Tuples as arguments."""
+    i = cuda.grid(1)
+    a, b = pair
+    x[i] = a * x[i] + b * scale + triple[2]
+    for k in range(2):
+        x[i] += pair[k]
+
+
+@cuda.jit
+def records(x):
+    """Records of a type from outside."""
+    held = cuda.shared.array(8, POINT)
+    t = cuda.threadIdx.x
+    held[t].x = x[t]
+    held[t].n = t
+    cuda.syncthreads()
+    x[t] = held[7 - t].x + held[t].n
+
+
+def run(kernel: Any, *arguments: Any) -> np.ndarray:
+    """What a kernel makes of `X`, the same when it is checked."""
+    found = []
+    for look in (False, True):
+        x = X.copy()
+        with checked(look):
+            kernel[2 if kernel is names else 1, 4 if kernel is names else 8](x, *arguments)
+        found.append(x)
+    np.testing.assert_array_equal(*found)
+    return found[0]
+
+
+SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "wanted"),
+    [
+        (names, (), X + 3 + 5),
+        (tiles, (), X[::-1] + SUM),
+        (functions, (np.zeros(1, np.int64),), np.sqrt(X) + np.exp(X) + 5),
+        (defaults, (), X + 3 + 2 * X + 10),
+        (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
+        (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
+        (records, (), X[::-1] + X),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_is_written_otherwise_gives_the_same(
+    kernel: Any, arguments: tuple[Any, ...], wanted: np.ndarray
+) -> None:
+    np.testing.assert_allclose(run(kernel, *arguments), wanted, rtol=1e-6)
+
+
+SIGNATURES = [
+    "void(float32[:], int32)",
+    "(float32[::1], int32)",
+    numba.void(float32[:], int32),
+    (float32[:], int32),
+    ["void(float64[:], int32)", "void(float32[:], int32)"],
+]
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=str)
+def test_signatures_convert_numbers(signature: Any) -> None:
+    @cuda.jit(signature)
+    def kernel(x, n):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] += n
+
+    x = X.copy()
+    kernel[1, 8](x, 2.75)  # an int32 by the signature
+    np.testing.assert_array_equal(x, X + 2)
+
+
+def test_signatures_are_of_arrays_as_they_are() -> None:
+    @cuda.jit("void(float32[:], int32)", fastmath=True)
+    def kernel(x, n):
+        x[0] = n
+
+    expected = r"takes \(float32\[:\], int32\) by its signature, got \(float64\[:\], int\); convert"
+    with pytest.raises(KernelError, match=expected):
+        kernel[1, 1](np.zeros(1), 3)
+    with pytest.raises(KernelError, match=r"the number 4294967296 has no place in int32"):
+        kernel[1, 1](X.copy(), 2**32)
+
+
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("void(float99[:])", r"which makes no sense \(name 'float99' is not defined\)"),
+        ("void(float32[:]", "which makes no sense"),
+        ("float32(float32[:])", "but a kernel returns nothing; write void"),
+    ],
+)
+def test_signatures_that_make_no_sense(signature: str, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+
+        @cuda.jit(signature)
+        def kernel(x):
+            x[0] = 1
+
+
+def test_a_device_function_may_have_a_signature() -> None:
+    @cuda.jit("float32(float32)", device=True)
+    def twice(v):
+        return 2 * v
+
+    assert twice(3) == 6
+
+
+def test_the_text_that_exec_gets_is_found() -> None:
+    namespace: dict[str, Any] = {"cuda": cuda}
+    text = "\n\n@cuda.jit\ndef from_text(x):\n    x[cuda.grid(1)] += 1\n"
+    exec(text, namespace)
+    np.testing.assert_array_equal(run(namespace["from_text"]), X + 1)
+
+
+def test_raise_stays_out_of_device_functions() -> None:
+    @cuda.jit(device=True)
+    def fails(v):
+        if v > 3:
+            raise ValueError("large")
+        return v
+
+    @cuda.jit
+    def kernel(x):
+        x[0] = fails(x[0])
+
+    with pytest.raises(UnsupportedKernel, match="device function 'fails': `raise` cannot be part"):
+        kernel[1, 1](X.copy())
