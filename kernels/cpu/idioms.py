@@ -42,7 +42,7 @@ def plain(
     tuples: Mapping[int, int],
     *,
     is_kernel: bool,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Say a kernel's idioms plainly, in its tree.
 
     Args:
@@ -53,28 +53,32 @@ def plain(
         is_kernel: It is launched. Where it is called, `assert` is left out, and `raise` stays.
 
     Returns:
-        Values for the names that the tree takes from outside now besides its own.
+        Values for the names that the tree takes from outside now besides its own, and what was
+        written where arguments have new names.
     """
     outside = _Outside(tree, function)
-    _unpack(tree, outside, tuples)
+    written = _unpack(tree, outside, tuples)
     for step in (_Paths(outside), _Aliases(tree, outside), _Shapes(tree, outside)):
         step.visit(tree)
     tree.body = _Plain(tree, outside, is_kernel).body(tree.body) or [ast.Pass()]
     ast.fix_missing_locations(tree)
-    return outside.added
+    return outside.added, written
 
 
-def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> None:
-    """Take the items of tuples as arguments, and make the tuples of them."""
+def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> dict[str, str]:
+    """Take the items of tuples as arguments, and make the tuples of them; return new -> written."""
     arguments = tree.args.args
+    written = {}
     for place in sorted(tuples, reverse=True):
         whole = arguments[place].arg
         items = [outside.fresh(f"{whole}_{i}") for i in range(tuples[place])]
         arguments[place : place + 1] = [ast.arg(item.id) for item in items]
+        written |= {item.id: f"{whole}[{i}]" for i, item in enumerate(items)}
         target: list[ast.expr] = [ast.Name(whole, ast.Store())]
         tree.body.insert(0, ast.Assign(target, ast.Tuple([*items], ast.Load())))
         for node in ast.walk(tree.body[0]):
             ast.copy_location(node, tree)
+    return written
 
 
 class _Outside:

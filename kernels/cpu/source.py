@@ -124,14 +124,14 @@ def read(
     filename = inspect.getsourcefile(function) or "<unknown>"
     tree, first_line = _parse(function)
     tree = decided(tree, function)
-    added = idioms.plain(tree, function, tuples, is_kernel=not callers)
+    added, written = idioms.plain(tree, function, tuples, is_kernel=not callers)
     if filename not in _files:
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
     role = "device function" if callers else "kernel"
     source = Source(function.__name__, filename, first_line, tree, role)
     _refuse_constructs(source)
-    source.originals.update(_rename_reserved(tree))
+    source.originals.update(written | _rename_reserved(tree))
     for name, value, node in _outside_names(function, source, added):
         _resolve(source, name, value, node, (*callers, function))
     return source

@@ -243,3 +243,8 @@ def test_raise_stays_out_of_device_functions() -> None:
 
     with pytest.raises(UnsupportedKernel, match="device function 'fails': `raise` cannot be part"):
         kernel[1, 1](X.copy())
+
+
+def test_an_item_of_a_tuple_is_named() -> None:
+    with pytest.raises(KernelError, match=r"'items': argument 'pair\[1\]' is a str; expected"):
+        items[1, 8](X.copy(), (1, "b"), 2, (0, 0, 7))

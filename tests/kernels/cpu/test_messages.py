@@ -242,7 +242,6 @@ def of_library(library: str, name: str) -> Any:
     ("argument", "message"),
     [
         ([1.0], "a list; expected a NumPy array or a number. Convert it with numpy.array(x, dty"),
-        (("a", 2), "a str; expected a NumPy array or a number. Kernels compute with numbers"),
         ({}, "a dict; expected a NumPy array or a number. Pass what is in it one by one"),
         ("a", "a str; expected a NumPy array or a number. Kernels compute with numbers"),
         (None, "None; expected a NumPy array or a number. Pass a number, or an array of size 0"),
