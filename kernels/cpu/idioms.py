@@ -150,6 +150,8 @@ class _Paths(ast.NodeTransformer):
         if not isinstance(base, ast.Name) or not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)
         value = self.outside.value(base.id)
+        if is_cuda_namespace(value) and path[0] == "random":
+            return self._named("_".join(path), getattr(value.random, path[-1], None)) or node
         if is_cuda_namespace(value):
             return self._of_the_library(node, path) if path[0] == "libdevice" else node
         if len(path) == 1 and any(value is module for module in DIRECT):

@@ -458,7 +458,7 @@ def draw(states, numbers):
         numbers[i, 0] = uniform32(states, i)
         numbers[i, 1] = uniform64(states, i)
         numbers[i, 2] = normal32(states, i)
-        numbers[i, 3] = normal64(states, i)
+        numbers[i, 3] = cuda.random.xoroshiro128p_normal_float64(states, i)
 
 
 @numba.njit
