@@ -68,7 +68,7 @@ def plain(
 def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> dict[str, str]:
     """Take the items of tuples as arguments, and make the tuples of them; return new -> written."""
     arguments = tree.args.args
-    written = {}
+    written: dict[str, str] = {}
     for place in sorted(tuples, reverse=True):
         whole = arguments[place].arg
         items = [outside.fresh(f"{whole}_{i}") for i in range(tuples[place])]
