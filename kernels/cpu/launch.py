@@ -171,8 +171,7 @@ class CpuKernel:
                 f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "
                 "depends on the arguments: launch it once on NumPy arrays, then ask again"
             )
-        _, path, _ = self._variant.function()
-        return path.read_text()
+        return self._variant.function()[1]
 
     def _compile(
         self,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib.util
-import os
+import linecache
 import sys
-import tempfile
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +15,7 @@ from typing import Any
 import numba
 from numba.core import types
 
-from . import emit, typing_errors
+from . import cache, emit, typing_errors
 from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
 from .regions import Regions, cut
@@ -31,29 +29,7 @@ HERE = Path(__file__).parent
 MAX_FRAME = 4 * 2**20
 
 
-def cache_folder() -> Path:
-    """Where emitted modules, and Numba's compiled code beside them, are kept.
-
-    `MINITRANSFORMER_CACHE_DIR`, else the user's cache folder, else a temporary one.
-    """
-    chosen = os.environ.get("MINITRANSFORMER_CACHE_DIR")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in [Path(chosen).expanduser()] if chosen else [base / "minitransformer" / "kernels"]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                return folder
-        except OSError:
-            continue
-    return _temporary_folder()
-
-
-@cache
-def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="minitransformer-kernels-"))
-
-
-@cache
+@functools.cache
 def _version_of_the_lowering() -> str:
     """A digest of this package's own source: other code, other cache."""
     digest = hashlib.sha256(numba.__version__.encode())
@@ -97,20 +73,21 @@ class Variant:
     shared_bytes: int = 0
     mode: Mode = PLAIN
 
-    def function(self) -> tuple[Any, Path, Any]:
+    def function(self) -> tuple[Any, str, Any]:
         """Make the function, or load it from the cache.
 
         Returns:
-            Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, the
-            file that its text was written to, and what wrote it if the mode is instrumented.
-            Neither function nor file is made again when the file exists.
+            Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, its
+            text, and what wrote that if the mode is instrumented. The text is not made again when
+            the cache has it.
         """
-        path = cache_folder() / f"{self.source.name}_{self._digest()}.py"
-        is_new = not path.exists()
-        body: Any = self.written() if is_new or self.mode.instrumented else None
-        if is_new:
-            _write(path, str(body.text))
-        return getattr(_load(path), function_name(self.source)), path, body
+        path = cache.folder() / f"{self.source.name}_{self._digest()}.py"
+        kept = cache.read(path)
+        body: Any = self.written() if kept is None or self.mode.instrumented else None
+        text = str(body.text) if kept is None else kept.decode()
+        if kept is None:
+            cache.write(path, text.encode())
+        return getattr(_load(path, text), function_name(self.source)), text, body
 
     def _digest(self) -> str:
         parts = [
@@ -175,18 +152,12 @@ def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
         )
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that other processes may be reading or writing too."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
-
-
-def _load(path: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
+def _load(path: Path, text: str) -> ModuleType:
+    """The module of a text. It runs as it was read: the file may be another by now, or none."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
     # Numba's cache finds a function's globals again by the name of an imported module.
     sys.modules[path.stem] = module
-    specification.loader.exec_module(module)
+    linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)
+    exec(compile(text, str(path), "exec"), vars(module))
     return module

@@ -8,23 +8,21 @@ from: with it, the next process needs neither. No GPU is needed for any of this.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
-from functools import cache
 from importlib import metadata
-from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
 
-from ..cpu.lowering import cache_folder
+from ..cpu import cache
 from . import codegen
 
 if TYPE_CHECKING:
@@ -46,12 +44,13 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
     """
     lineinfo = bool(kernel.options.get("lineinfo") or os.environ.get("MINITRANSFORMER_LINEINFO"))
     digest = _digest(kernel, types, architecture, lineinfo)
-    path = cache_folder() / f"{entry_name(kernel)}_{digest}.cubin"
-    if not path.exists():
+    path = cache.folder() / f"{entry_name(kernel)}_{digest}.cubin"
+    code = cache.read(path)
+    if code is None:
         text = ptx(kernel, types, architecture, lineinfo)
         code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
-        _write(path, code)
-    return path.read_bytes()
+        cache.write(path, code)
+    return code
 
 
 def architecture(digits: str) -> tuple[int, int]:
@@ -132,7 +131,7 @@ def _digest(kernel: Kernel, *others: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-@cache
+@functools.cache
 def _compilers() -> bytes:
     """Return what compiles: this module and `codegen`, Python, which makes the bytecode, Numba."""
     ours = [inspect.getsource(module) for module in (sys.modules[__name__], codegen)]
@@ -160,10 +159,3 @@ def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
             yield [(name, getattr(value, name, None)) for name in code.co_names]
         else:
             yield (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that other processes may be reading or writing too."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)

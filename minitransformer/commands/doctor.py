@@ -189,10 +189,9 @@ def known_troubles(facts: Facts) -> Iterator[Finding]:
 
 def kernel_settings() -> Iterator[Finding]:
     """Yield on how many threads kernels run, and where they are kept once compiled."""
-    from minitransformer_kernels.cpu import num_threads
-    from minitransformer_kernels.cpu.lowering import cache_folder
+    from minitransformer_kernels.cpu import cache, num_threads
 
-    yield Finding(OK, "kernel cache", str(cache_folder()))
+    yield Finding(OK, "kernel cache", str(cache.folder()))
     variable = "MINITRANSFORMER_NUM_THREADS"
     try:
         yield Finding(OK, "kernel threads", f"{num_threads()}; {variable} sets another number")

@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from ..cache import KernelCache
 from ..compiler import DeviceCompiler, KernelCompiler
 from . import atomics, bits, device_math, rounding, warps
 from .atomics import *  # noqa: F403
@@ -45,9 +46,11 @@ FAST = {"contract", "reassoc", "nsz", "afn"}
 
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
     # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array.
-    return numba.njit(
-        nogil=True, error_model="numpy", cache=True, _nrt=False, no_cfunc_wrapper=True, **options
+    compiled = numba.njit(
+        nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True, **options
     )(function)
+    compiled._cache = KernelCache(function)
+    return compiled
 
 
 def kernel(*, fastmath: bool) -> Callable[..., Any]:

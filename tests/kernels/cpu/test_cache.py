@@ -1,0 +1,177 @@
+"""Compiled kernels on disk: damage is noticed, strangers are not trusted, nothing stops a run."""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitransformer_kernels.cpu import cache
+from minitransformer_kernels.cuda import cuda
+
+
+def made() -> Any:
+    """A kernel that nobody has compiled, with a device function."""
+
+    @cuda.jit(device=True)
+    def twice(v):
+        return 2 * v
+
+    @cuda.jit
+    def doubled(x):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] = twice(x[i]) + 1
+
+    return doubled
+
+
+def compiled() -> int:
+    """Run it; return how many functions were compiled for that, and not read from the cache."""
+    kernel, x = made(), np.arange(5.0)
+    kernel[1, 8](x)
+    np.testing.assert_array_equal(x, 2 * np.arange(5.0) + 1)
+    (own,) = kernel.on_cpu._compiled.values()
+    return sum(own.function.stats.cache_misses.values())
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of one's own that holds the kernel."""
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path / "cache"))
+    assert (compiled(), compiled()) == (1, 0)
+    return tmp_path / "cache"
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def altered(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def appended(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"x = 1\n")
+
+
+def of_zeros(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def removed(file: Path) -> None:
+    file.unlink()
+
+
+def linked(file: Path) -> None:
+    """To a file that is as it should be, but that somebody else may change."""
+    file.rename(file.with_suffix(".elsewhere"))
+    file.symlink_to(file.with_suffix(".elsewhere"))
+
+
+def open_to_all(file: Path) -> None:
+    file.chmod(0o666)
+
+
+DAMAGE = [cut, emptied, altered, appended, of_zeros, removed, linked, open_to_all]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("kind", ["*.py", "*.code"])
+def test_damage_is_noticed_and_mended(
+    folder: Path, kind: str, damage: Callable[[Path], None]
+) -> None:
+    files = list(folder.glob(f"doubled_*{kind[1:]}"))
+    assert files
+    for file in files:
+        damage(file)
+        assert cache.read(file) is None
+    assert compiled() == (kind == "*.code")
+    assert compiled() == 0
+    assert all(cache.read(file) is not None for file in files)
+
+
+def test_a_folder_in_the_place_of_a_file(folder: Path) -> None:
+    for file in list(folder.glob("doubled_*")):
+        file.unlink()
+        file.mkdir()
+    with pytest.warns(cache.CacheWarning, match="a compiled kernel cannot be kept in"):
+        cache._warn_once.cache_clear()
+        assert compiled() == 1
+
+
+def test_a_full_disk_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    shutil.rmtree(folder)
+    monkeypatch.setattr(cache.tempfile, "NamedTemporaryFile", full)
+    cache._warn_once.cache_clear()
+    with pytest.warns(cache.CacheWarning, match="No space left on device") as seen:
+        assert (compiled(), compiled()) == (1, 1)
+    assert len(seen) == 1
+
+
+def test_a_folder_is_closed_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = folder / "wide"
+    wide.mkdir()
+    wide.chmod(0o777)
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(wide))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.folder() == wide
+    assert not wide.stat().st_mode & 0o022
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner here")
+def test_what_belongs_to_others_is_not_trusted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = next(folder.glob("*.py"))
+    monkeypatch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
+    assert cache.read(file) is None
+    cache._checked.cache_clear()
+    with pytest.warns(cache.CacheWarning, match=r"\(it belongs to another user\); they go to"):
+        assert cache.folder() != folder
+    cache._checked.cache_clear()
+
+
+def test_nobody_needs_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MINITRANSFORMER_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cache.Path, "home", homeless)
+    cache._checked.cache_clear()
+    with pytest.warns(cache.CacheWarning, match="Could not determine home directory"):
+        temporary = cache.folder()
+        assert compiled() == 1
+    assert list(temporary.glob("doubled_*.code"))
+    cache._checked.cache_clear()
+
+
+def test_processes_that_start_at_once_stay_right(tmp_path: Path) -> None:
+    program = "from tests.kernels.cpu.test_cache import compiled; compiled()"
+    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": str(tmp_path / "cache")}
+    root = Path(__file__).parents[3]
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=root, env=environment)
+        for _ in range(3)
+    ]
+    assert [each.wait() for each in started] == [0, 0, 0]
+    files = list((tmp_path / "cache").iterdir())
+    assert files
+    assert all(cache.read(file) is not None for file in files)
