@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
+from numba.np.numpy_support import as_dtype, from_dtype
 
 from ..canonical import Canonical, is_atomic
 from ..paths import indices_of, is_part, owners
@@ -134,7 +135,28 @@ class Arrays:
                 sizes = args[0].elts if isinstance(args[0], ast.Tuple) else args
                 kind = self.kind(value)
                 return kind.copy(ndim=len(sizes)) if isinstance(kind, types.Array) else None
+            case ast.Call(ast.Attribute(value=value, attr="view"), [dtype]):
+                return self.same_bits(self.kind(value), self.dtype(dtype))
         return None
+
+    def same_bits(self, kind: types.Type | None, dtype: types.Type | None) -> types.Type | None:
+        """The type of an array whose numbers are taken for others, as wide as they are."""
+        if not isinstance(kind, types.Array) or not isinstance(dtype, types.Number):
+            return None
+        alike = as_dtype(kind.dtype).itemsize == as_dtype(dtype).itemsize
+        return kind.copy(dtype=dtype) if alike else None
+
+    def dtype(self, node: ast.AST) -> types.Type | None:
+        """The type of numbers that a name stands for: float32, or numpy.float32."""
+        match node:
+            case ast.Name(id=name):
+                kind = self.form.source.values.get(name)
+            case ast.Attribute(value=ast.Name(), attr=name):
+                kind = getattr(np, name, None)
+            case _:
+                return None
+        number = isinstance(kind, type) and issubclass(kind, np.number)
+        return from_dtype(np.dtype(kind)) if number else kind
 
     def is_array(self, node: ast.AST) -> bool:
         """Whether an expression is an array, or a part of one."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.np.numpy_support import as_dtype, from_dtype
+from numba.np.numpy_support import as_dtype
 
 from .. import emit
 from ..canonical import Array, Canonical, is_atomic
@@ -300,21 +300,23 @@ class Watcher(emit.Rewriter):
     def slice(self, node: ast.Subscript) -> ast.AST:
         """A slice, of which the indices that are none are asked about one by one."""
         kind, view, whole = self.arrays.kind(node.value), self.visit(node.value), []
-        for axis, index in enumerate(indices_of(node)):
-            if isinstance(index, ast.Slice | ast.Constant):
+        assert isinstance(kind, types.Array)
+        for axis, index in zip(_axes(indices_of(node), kind.ndim), indices_of(node), strict=True):
+            if is_part(ast.Subscript(node.value, index)):
                 whole.append(self.visit(index))
             else:
-                spot = self.spot(node, Element(node.value, kind, [index]))
+                spot = self.spot(node, Element(node.value, kind, [index]), axis)
                 whole.append(_expression(self.body.along(spot, axis)))
         several = isinstance(node.slice, ast.Tuple)
         index = ast.Tuple(whole, ast.Load()) if several else whole[0]
         return ast.Subscript(view, index, ast.Load())
 
-    def spot(self, node: ast.expr, element: Element) -> Spot:
-        """A place in memory, in the text to be written."""
+    def spot(self, node: ast.expr, element: Element, first: int = 0) -> Spot:
+        """A place in memory, in the text to be written; the first index is about some axis."""
         view = ast.fix_missing_locations(self.visit(copy.deepcopy(element.view)))
         array = min(owners(element.view) & self.arrays.roots.keys(), default="")
-        indices = [self.index(view, axis, index) for axis, index in enumerate(element.indices)]
+        axes = enumerate(element.indices, first)
+        indices = [self.index(view, axis, index) for axis, index in axes]
         declared = self.form.arrays.get(array)
         if declared and declared.space == "local":
             indices += self.lane
@@ -342,17 +344,8 @@ class Watcher(emit.Rewriter):
 
     def whole(self, function: ast.expr) -> types.Integer | None:
         """The type of whole numbers that a call makes: of int32(x), numpy.int32(x) or int(x)."""
-        match function:
-            case ast.Name(id="int"):
-                return types.int64
-            case ast.Name(id=name):
-                kind = self.form.source.values.get(name)
-            case ast.Attribute(value=ast.Name(), attr=name):
-                kind = getattr(np, name, None)
-            case _:
-                return None
-        if isinstance(kind, type) and issubclass(kind, np.integer):
-            kind = from_dtype(np.dtype(kind))
+        python = isinstance(function, ast.Name) and function.id == "int"
+        kind = types.int64 if python else self.arrays.dtype(function)
         return kind if isinstance(kind, types.Integer) else None
 
     def keeps_the_kind(self, function: ast.expr) -> bool:
@@ -466,6 +459,21 @@ class Watcher(emit.Rewriter):
         if whole:
             node.func = ast.Name("atomic_cas", ast.Load())
         return node
+
+
+def _axes(indices: list[ast.expr], ndim: int) -> list[int]:
+    """The axis that each index of a subscript is about, if it is about one."""
+    axes, axis = [], 0
+    for number, index in enumerate(indices):
+        axes.append(axis)
+        axis += not _is_none(index)
+        if isinstance(index, ast.Constant) and index.value is ...:
+            axis = ndim - sum(not _is_none(later) for later in indices[number + 1 :])
+    return axes
+
+
+def _is_none(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and index.value is None
 
 
 def _is_real(kind: Any) -> bool:
@@ -714,6 +722,8 @@ def _shadow_of(view: ast.expr, what: str) -> ast.expr:
             return ast.IfExp(test, _shadow_of(body, what), _shadow_of(orelse, what))
         case ast.Call(func=ast.Name() as function, args=[record, *others]):
             return ast.Call(function, [_shadow_of(record, what), *others], [])
+        case ast.Call(func=ast.Attribute(value=array, attr="view")):
+            return _shadow_of(array, what)
         case ast.Call(func=ast.Attribute() as method, args=others):
             return ast.Call(_shadow_of(method, what), others, [])
     return view

@@ -180,3 +180,49 @@ def test_ways(way: Way, folder: Path) -> None:
             with pytest.raises(DataRace) as race:
                 run(together=2, wait=int(not way.atomic))
             assert race.value.array.startswith(("a", "row", "masses"))
+
+
+# Lines of a kernel of floats `a` (8, 4), records `r`, complex `c`, booleans `b`, integers `k`.
+LINES = {
+    "indices_beside_slices": "out[t] = a[1:, -1][t % 7] + a[-1, 1:][t % 3] + a[..., -2][t]",
+    "new_axes": "out[t] = a[None, t][0, 1] + a[t, ...][0]",
+    "another_shape": "a.reshape(16, 2)[t, 1] = 1\nout[t] = a.reshape((32,))[2 * t + 1]",
+    "other_bits": "a.view(np.int32)[t, 0] = t\nout[t] = a.view(np.int32)[t, 0]",
+    "one_row_or_another": "if t % 2:\n    row = a[t]\nelse:\n    row = a[t, :]\n"
+        "row[1] = 9\nout[t] = row[1]",
+    "two_that_change_places": "one, two = a, a[:, 1:]\nfor i in range(3):\n"
+        "    one[t, 0] = two[t, 1] + i\n    one, two = two, one\nout[t] = one[t, 0] + two[t, 0]",
+    "rows_of_a_row": "tile = cuda.shared.array((2, 8, 2), np.float64)\nplane = tile[t % 2]\n"
+        "plane[t][0] = t\nrow = plane[t]\nrow[0] += 1\nout[t] = tile[t % 2, t][0]",
+    "complex_numbers": "c[t] *= 2j\nout[t] = c[t].real + c[t].imag",
+    "booleans": "b[t] = not b[t]\nif b[t]:\n    out[t] = 1",
+    "a_tuple_of_indices": "at = (t, 0) if far > 3 else (t, 1)\nout[t] = a[at]",
+    "items": "for number, item in enumerate(a[t]):\n    out[t] += number * item",
+    "a_lock": "out[t] = 1 + cuda.atomic.compare_and_swap(k[t:], 0, 1)",
+    "a_record_in_a_record": 'r[t]["inner"]["u"] = t\nr["inner"]["v"][t] = 3\n'
+        'inner = r[t]["inner"]\nout[t] = inner["u"] + inner["v"]',
+    "a_matrix_in_a_record": 'r[t]["matrix"][1, 0] = 5\nr["matrix"][t, 1, 1] = t\nrow = r[t]\n'
+        'out[t] = row["matrix"][1][0] + r[t].matrix[1][1]',
+    "a_whole_record": "r[t] = r[t + 8]\nout[t] = r[t].inner.u",
+}  # fmt: skip
+RECORD = np.dtype([("inner", [("u", np.float32), ("v", np.int64)]), ("matrix", np.float32, (2, 2))])
+
+
+@pytest.mark.parametrize("name", sampled({name: name for name in LINES}, 4))
+def test_right_lines(name: str, tmp_path: Path) -> None:
+    lines = LINES[name].replace("\n", "\n    ")
+    text = f"def right(a, r, c, b, k, out, far):\n    t = cuda.threadIdx.x\n    {lines}\n"
+    kernel = cuda.jit(defined(tmp_path / "right.py", text, {"cuda": cuda, "np": np})["right"])
+    results = []
+    for on in (False, True):
+        rng = np.random.default_rng(0)
+        numbers, given = rng.standard_normal((8, 4)).astype(np.float32), np.zeros(16, RECORD)
+        given["inner"]["u"] = rng.standard_normal(16)
+        others = rng.standard_normal(8) + 0j, rng.random(8) > 0.5, np.zeros(8, np.int32)
+        out = np.zeros(8)
+        with checked(on):
+            kernel[1, 8](numbers, given, *others, out, 4)
+        results.append((numbers, given, *others, out))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert results[0][-1].any()
