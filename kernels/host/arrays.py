@@ -29,6 +29,7 @@ class DeviceArrayBase:
     """What all arrays have that kernels write to and the host copies from."""
 
     __cuda_memory__ = __cuda_ndarray__ = True
+    dtype: Any
     stream: Any = 0
 
     @property
@@ -356,14 +357,14 @@ def mapped_array(
     portable: bool = False, wc: bool = False,
 ) -> MappedNDArray:  # fmt: skip
     """A NumPy array that kernels take as it is, without copies."""
-    return _empty(shape, dtype, strides, order).view(MappedNDArray)
+    return _shared(MappedNDArray, _empty(shape, dtype, strides, order), stream)
 
 
 def mapped_array_like(
     ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False
 ) -> MappedNDArray:
     """A `mapped_array` of the shape, dtype and order of another."""
-    return _empty_like(_memory_of(ary)).view(MappedNDArray)
+    return _shared(MappedNDArray, _empty_like(_memory_of(ary)), stream)
 
 
 def managed_array(
@@ -371,7 +372,7 @@ def managed_array(
     attach_global: bool = True,
 ) -> ManagedNDArray:  # fmt: skip
     """A NumPy array that moves to whoever asks for it, the host or a kernel."""
-    return _empty(shape, dtype, strides, order).view(ManagedNDArray)
+    return _shared(ManagedNDArray, _empty(shape, dtype, strides, order), stream)
 
 
 @contextmanager
@@ -464,6 +465,12 @@ class Out(In):
 
 class InOut(Out):
     """A launch's argument that a kernel reads and writes to."""
+
+
+def _shared(kind: Any, array: np.ndarray, stream: Any) -> Any:
+    shared = array.view(kind)
+    shared.stream = stream
+    return shared
 
 
 def _memory_of(ary: Any) -> np.ndarray:

@@ -18,12 +18,13 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ..cpu.runtime.pool import num_threads
-from ..gpu import gpus, limits
+from ..gpu import limits
+from ..gpu.gpus import ARCHITECTURES, REGISTERS, WARP
 
-CAPABILITY = min(gpus.ARCHITECTURES)  # of the oldest GPU that CUDA 13 compiles for
-OLDEST = gpus.ARCHITECTURES[CAPABILITY]
+CAPABILITY = min(ARCHITECTURES)  # of the oldest GPU that CUDA 13 compiles for
+OLDEST = ARCHITECTURES[CAPABILITY]
 LIMITS = {
-    "WARP_SIZE": gpus.WARP,
+    "WARP_SIZE": WARP,
     "MAX_THREADS_PER_BLOCK": limits.THREADS,
     "MAX_BLOCK_DIM_X": limits.THREADS,
     "MAX_BLOCK_DIM_Y": limits.THREADS,
@@ -34,9 +35,9 @@ LIMITS = {
     "MAX_SHARED_MEMORY_PER_BLOCK": limits.SHARED,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": OLDEST.shared - OLDEST.reserved,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": OLDEST.shared,
-    "MAX_REGISTERS_PER_BLOCK": gpus.REGISTERS,
-    "MAX_REGISTERS_PER_MULTIPROCESSOR": gpus.REGISTERS,
-    "MAX_THREADS_PER_MULTIPROCESSOR": OLDEST.warps * gpus.WARP,
+    "MAX_REGISTERS_PER_BLOCK": REGISTERS,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": REGISTERS,
+    "MAX_THREADS_PER_MULTIPROCESSOR": OLDEST.warps * WARP,
     "MAX_BLOCKS_PER_MULTIPROCESSOR": OLDEST.blocks,
     "TOTAL_CONSTANT_MEMORY": 64 * 1024,
     "COMPUTE_CAPABILITY_MAJOR": CAPABILITY[0],

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .arrays import DeviceArrayBase, DeviceNDArray
+from .arrays import DeviceArrayBase, DeviceNDArray, as_cuda_array, is_cuda_array
 
 OF_GPU = {"nopython", "max_blocksize", "inline", "opt", "debug", "lineinfo"}
 
@@ -77,6 +77,7 @@ class Ufunc:
         if out is not None:
             keywords["out"] = _opened(out)
         if len(self.on_host.types) == 1:  # as on a GPU: numbers become what the signature says
+            self._check_device_arrays(arguments)
             keywords = {"signature": self.on_host.types[0], "casting": "unsafe"} | keywords
         result = self.on_host(*map(_opened, arguments), **keywords)
         if out is not None:
@@ -86,6 +87,14 @@ class Ufunc:
         if isinstance(result, tuple):
             return tuple(DeviceNDArray(np.asarray(part), stream) for part in result)
         return DeviceNDArray(np.asarray(result), stream)
+
+    def _check_device_arrays(self, arguments: tuple[Any, ...]) -> None:
+        for code, argument in zip(self.on_host.types[0], arguments, strict=False):
+            if isinstance(argument, DeviceArrayBase) and argument.dtype != np.dtype(code):
+                raise TypeError(
+                    f"{self.__name__} takes {np.dtype(code)}, got a device array of "
+                    f"{argument.dtype}, which does not convert itself: do it before to_device"
+                )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.on_host, name)
@@ -132,4 +141,6 @@ def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _opened(value: Any) -> Any:
-    return value.memory if isinstance(value, DeviceArrayBase) else value
+    if isinstance(value, DeviceArrayBase):
+        return value.memory
+    return as_cuda_array(value).memory if is_cuda_array(value) else value

@@ -213,6 +213,9 @@ def test_memory_that_host_and_kernels_share(name: str) -> None:
     add_one[1, 4](shared)
     assert shared.tolist() == [3] * 4
     assert isinstance(shared, MappedNDArray) == (name != "pinned_array")
+    if name != "pinned_array":
+        stream = cuda.stream()
+        assert getattr(cuda, name)(4, stream=stream).stream is stream
 
 
 def test_arrays_like_others() -> None:
@@ -428,6 +431,8 @@ def test_numbers_become_what_the_only_signature_says() -> None:
 
     assert half(np.arange(3.0)).tolist() == [0, 0.5, 1]
     assert half(3).dtype == np.float32
+    with pytest.raises(TypeError, match="half takes float32, got a device array of float64, which"):
+        half(on_device(3))
 
 
 def test_guvectorize() -> None:
