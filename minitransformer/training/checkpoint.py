@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -97,7 +97,10 @@ def load(path: Path) -> Checkpoint:
         )
     if header.get("sha256") != _digest(tensors, header.get("metadata", "")):
         raise CheckpointError(_damaged(path, "its content does not match its checksum"))
-    return Checkpoint(tensors, json.loads(header["metadata"]))
+    try:
+        return Checkpoint(tensors, dict(json.loads(header["metadata"])))
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(_damaged(path, f"its metadata make no sense: {error}")) from error
 
 
 def check_same_tensors(path: Path, expected: Tensors, found: Tensors) -> None:
@@ -127,10 +130,15 @@ def _digest(tensors: Tensors, metadata: str) -> str:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    path.unlink(missing_ok=True)  # what a kill has left, or a link to something else
+    with _new(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _new(path: Path) -> BinaryIO:
+    return open(path, "xb")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -28,7 +28,7 @@ from ..device import keep_freed_memory
 from ..errors import UserError
 from ..settings import OPTIMIZERS, Recipe
 from ..tasks import Task
-from .checkpoint import CheckpointError, check_same_tensors, load, save
+from .checkpoint import Checkpoint, CheckpointError, check_same_tensors, load, save
 from .runs import Row, Run
 
 _SECONDS_BETWEEN_CHECKPOINTS = 15.0
@@ -119,11 +119,35 @@ class Trainer:
         """
         checkpoint = load(path)
         check_same_tensors(path, self.tensors(), checkpoint.tensors)
+        step = self._checked_step(path, checkpoint)
         self.model.load_state_dict(_under("model.", checkpoint.tensors))
         self.optimizer.load_state_dict(_under("optimizer.", checkpoint.tensors))
-        self.generator.bit_generator.state = checkpoint.metadata["data_generator"]
-        engine_random.set_state(checkpoint.metadata["engine_generator"])
-        self.step = checkpoint.metadata["step"]
+        try:
+            self.generator.bit_generator.state = checkpoint.metadata["data_generator"]
+            engine_random.set_state(checkpoint.metadata["engine_generator"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: no state of the generators ({error})") from error
+        self.step = step
+
+    def _checked_step(self, path: Path, checkpoint: Checkpoint) -> int:
+        """Return a checkpoint's step, if a run like this one can have written it.
+
+        Raises:
+            CheckpointError: It cannot.
+        """
+        step = checkpoint.metadata.get("step")
+        if type(step) is not int or not 0 <= step <= self.recipe.steps:
+            raise CheckpointError(
+                f"{path}: was saved at step {step!r}, expected one from 0 to the "
+                f"{self.recipe.steps} of this run; restore the file, or train again"
+            )
+        for name, array in checkpoint.tensors.items():
+            if not np.isfinite(array).all():
+                raise CheckpointError(
+                    f"{path}: {name} holds numbers that are not finite; restore the file, or "
+                    "train again"
+                )
+        return step
 
     def _require_finite(self, loss: float, norm: float) -> None:
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -173,11 +197,16 @@ def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
     """Train from where the run stands to the last step, or until interrupted.
 
     Raises:
-        CheckpointError: Nothing can be written, or what is there cannot be continued; the last
-            checkpoint is intact.
+        CheckpointError: Nothing can be written, another process trains this run, or what is there
+            cannot be continued; the last checkpoint is intact.
         TrainingError: The loss is not a finite number.
     """
     keep_freed_memory()
+    with run.held():
+        _train(trainer, run, interruption)
+
+
+def _train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
     resume(trainer, run)
     path = run.checkpoint_path(trainer.attention)
     if trainer.step == 0:

@@ -12,15 +12,42 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import platform
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .checkpoint import CheckpointError, write_atomically
 
+if sys.platform == "win32":
+    import msvcrt
+
+    def lock(file: IO[str]) -> bool:
+        """Lock a file until it is closed; return whether nobody else has."""
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def lock(file: IO[str]) -> bool:
+        """Lock a file until it is closed; return whether nobody else has."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 Row = dict[str, Any]
 _FILES = tuple(
     (re.compile(pattern), text)
@@ -97,6 +124,36 @@ class Run:
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{self.config_path}: damaged ({error})") from error
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one who writes to this run. The system lets go of it when the process ends.
+
+        Raises:
+            CheckpointError: Another process is; the text says which, and on which machine.
+        """
+        path = self.folder / ".writer"
+        while True:
+            with _one_sentence(path):
+                file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600), "r+")
+            with file:
+                if not lock(file):
+                    holder = file.read().strip() or "another process"
+                    raise CheckpointError(
+                        f"{self.folder}: {holder} is writing to this run; wait for its end, or "
+                        "stop it"
+                    )
+                if not _is(path, file):
+                    continue  # who held it has just let go, and taken the name away
+                file.truncate(0)  # of what a kill has left
+                file.write(f"process {os.getpid()} on {platform.node()}")
+                file.flush()
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):  # where an open file keeps its name
+                        path.unlink()
+                return
+
     def rows(self) -> list[Row]:
         """Read the rows of `metrics.jsonl`; a last one that a kill has torn does not count.
 
@@ -144,9 +201,15 @@ class Run:
 
     def _parse(self, number: int, line: bytes) -> Row:
         try:
-            row = json.loads(line)
-            return {**row, "attention": str(row["attention"]), "step": int(row["step"])}
-        except (ValueError, TypeError, KeyError) as error:
+            row = dict(json.loads(line))
+            numbers = [
+                row["step"],
+                *(value for value in row.values() if not isinstance(value, str)),
+            ]
+            if type(row["attention"]) is not str or not all(map(math.isfinite, numbers)):
+                raise ValueError("not a finite number")
+            return {**row, "step": int(row["step"])}
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise CheckpointError(f"{self.metrics_path}: row {number} is damaged") from error
 
 
@@ -175,6 +238,14 @@ class Metrics:
         """
         with _one_sentence(self.path):
             os.fsync(self._descriptor)
+
+
+def _is(path: Path, file: IO[str]) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except OSError:
+        return False
 
 
 @contextmanager

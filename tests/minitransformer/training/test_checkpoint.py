@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
+from minitransformer.training import checkpoint as module
 from minitransformer.training.checkpoint import CheckpointError, check_same_tensors, load, save
 
 DTYPES = (np.float32, np.float64, np.int64, np.uint8)
@@ -121,13 +122,22 @@ def test_a_tensor_too_few() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a full disk")
-def test_full_disk_leaves_the_earlier_checkpoint(checkpoint: Path) -> None:
-    neighbour = checkpoint.with_name(f".{checkpoint.name}.part")
-    neighbour.symlink_to("/dev/full")
+def test_full_disk_leaves_the_earlier_checkpoint(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_new", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
     with pytest.raises(CheckpointError, match="cannot be written: No space left on device; what"):
         save(checkpoint, {"weight": np.ones(3)}, {})
     assert load(checkpoint).metadata == METADATA
-    assert not neighbour.is_symlink()
+
+
+def test_a_link_in_the_way_is_not_followed(checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of somebody else")
+    checkpoint.with_name(f".{checkpoint.name}.part").symlink_to(other)
+    save(checkpoint, {"weight": np.ones(3)}, {"step": 7})
+    assert load(checkpoint).metadata == {"step": 7}
+    assert other.read_text() == "of somebody else"
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])

@@ -1,7 +1,12 @@
 """The loop: it learns, obeys a signal at the end of a step, and continues bit for bit."""
 
 import os
+import platform
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -17,8 +22,9 @@ from minitransformer import functions as F
 from minitransformer import nn, no_grad, optim
 from minitransformer.settings import OPTIMIZERS
 from minitransformer.tasks.copy import CopyTask
+from minitransformer.training import checkpoint
 from minitransformer.training import loop as training
-from minitransformer.training.checkpoint import CheckpointError, load
+from minitransformer.training.checkpoint import CheckpointError, Tensors, load, save
 from minitransformer.training.loop import (
     Interruption,
     Recipe,
@@ -217,6 +223,61 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
         train_to_the_end(run)
 
 
+FORGED: dict[str, tuple[Callable[[Tensors, dict[str, Any]], Any], str]] = {
+    "weights that are no numbers": (
+        lambda tensors, _: tensors["model.0.weight"].fill(np.nan),
+        r"model\.0\.weight holds numbers that are not finite; restore the file, or",
+    ),
+    "a step beyond the end": (
+        lambda _, metadata: metadata.update(step=10**30),
+        "was saved at step 1000000000000000000000000000000, expected one from 0 to the 30 of",
+    ),
+    "a step before the start": (lambda _, metadata: metadata.update(step=-1), "at step -1, exp"),
+    "a step that is none": (lambda _, metadata: metadata.update(step="3"), "at step '3', expected"),
+    "no step": (lambda _, metadata: metadata.pop("step"), "at step None, expected one from 0"),
+    "no generators": (
+        lambda _, metadata: metadata.pop("data_generator"), "no state of the generators"
+    ),
+    "another generator": (
+        lambda _, metadata: metadata.update(data_generator={"bit_generator": "MT19937"}),
+        "no state of the generators",
+    ),
+    "another shape": (
+        lambda tensors, _: tensors.update({"model.0.weight": np.ones((1, 1), np.float32)}),
+        "the checkpoint of another model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_forged_checkpoint_is_one_sentence(forgery: str, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    train_until(5, run)
+    path = run.checkpoint_path("linear")
+    tensors, metadata = load(path)
+    forge, message = FORGED[forgery]
+    forge(tensors, metadata)
+    save(path, tensors, metadata)
+    with pytest.raises(CheckpointError, match=message):
+        train_to_the_end(run)
+
+
+def test_a_run_has_one_writer(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom minitransformer.training import Run\n"
+        "with Run(Path(sys.argv[1])).held():\n    print('held', flush=True)\n    time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(run.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        who = f"process {other.pid} on {re.escape(platform.node())} is writing to this run"
+        with pytest.raises(CheckpointError, match=who):
+            train_to_the_end(run)
+        other.kill()
+    train_to_the_end(run)  # a kill lets go of it
+
+
 def test_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     train_to_the_end(run)
@@ -233,13 +294,11 @@ def test_metrics_that_are_gone(tmp_path: Path) -> None:
         train_to_the_end(run)
 
 
-def test_a_full_disk_while_training(tmp_path: Path) -> None:
+def test_a_full_disk_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_in(tmp_path / "run")
     train_until(5, run)
     before = run.checkpoint_path("linear").read_bytes()
-    run.checkpoint_path("linear").with_name(".checkpoint-linear.safetensors.part").symlink_to(
-        "/dev/full"
-    )
+    monkeypatch.setattr(checkpoint, "_new", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
     with pytest.raises(CheckpointError, match="No space left on device"):
         train_to_the_end(run)
     assert run.checkpoint_path("linear").read_bytes() == before

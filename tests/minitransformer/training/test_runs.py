@@ -38,7 +38,14 @@ def test_a_torn_last_row_does_not_count(run: Run) -> None:
     assert run.rows() == [ROW]
 
 
-@pytest.mark.parametrize("row", ["{", "[1]", '{"attention": "linear"}', "3"])
+DAMAGED = [
+    "{", "[1]", '{"attention": "linear"}', "3", '{"attention": 3, "step": 1}',
+    '{"attention": "linear", "step": 1, "loss": NaN}', '{"attention": "linear", "step": "x"}',
+    '{"attention": "linear", "step": 1, "loss": [1]}', '{"attention": "linear", "step": 1e400}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", DAMAGED)
 def test_a_damaged_row(run: Run, row: str) -> None:
     run.metrics_path.write_text(f"{json.dumps(ROW)}\n{row}\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: row 2 is damaged"):
