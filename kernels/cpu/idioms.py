@@ -3,7 +3,7 @@
 t = cuda.threadIdx                      t.x is cuda.threadIdx.x
 config.TILE, Mode.FAST                  the number behind it: of a module, a class, an enum
 add = cuda.atomic.add                   outside the kernel: add(x, 0, 1) is cuda.atomic.add(x, 0, 1)
-cuda.libdevice.fast_expf(x)             math.exp(float32(x))
+cuda.libdevice.fast_expf(x)             math.exp(x)
 B = 16; cuda.shared.array((B, B), ...)  a local constant in a shape is its number
 if (i := cuda.grid(1)) < n:             i = cuda.grid(1), on a line before
 for i, j in zip(range(3), range(1, n)): for step in range(...), and i and j from that
@@ -20,7 +20,7 @@ import enum
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -32,8 +32,8 @@ DIRECT = math, np, numba  # whose members are looked at later, by their names
 VALUES = (
     bool | int | float | complex | np.generic | np.ndarray | np.dtype | numba.types.Type | tuple
 )
+NAMESPACE = types.SimpleNamespace(is_cuda_namespace=True)  # stands for `cuda`, which comes later
 Statements = list[ast.stmt]
-Tree = TypeVar("Tree", bound=ast.AST)
 
 
 def plain(
@@ -176,7 +176,7 @@ class _Paths(ast.NodeTransformer):
         if isinstance(value, VALUES) or of_numpy or _is_a_function(value):
             return self.outside.named(name, value)
         if _is_of_cuda(value):
-            found: ast.expr = self.outside.named("cuda", _door())
+            found: ast.expr = self.outside.named("cuda", NAMESPACE)
             for part in value.__qualname__.split("."):
                 found = ast.Attribute(found, part, ast.Load())
             if value.__module__.endswith("libdevice"):
@@ -209,12 +209,6 @@ def _is_of_cuda(value: Any) -> bool:
     return module.startswith(("numba.cuda.", "numba_cuda.")) and (
         hints.is_of_cuda(name.partition(".")[0]) or module.endswith("libdevice")
     )
-
-
-def _door() -> Any:
-    from ..cuda import cuda
-
-    return cuda
 
 
 class _Aliases(ast.NodeTransformer):
