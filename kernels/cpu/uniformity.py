@@ -106,9 +106,9 @@ class Uniformity:
         """Whether an expression can differ between the threads of a block."""
         if isinstance(node, ast.Name):
             return node.id in self.varying
+        if self._reads_a_field(node):
+            return True
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if self.form.ndims.get(node.value.id) == 0 and self.written:  # a field of a record
-                return True
             return node.value.id in self.varying
         if is_vote(node):
             return False
@@ -118,6 +118,15 @@ class Uniformity:
         if is_atomic(node) or self._reads_written_array(node):
             return True
         return any(self.is_varying(child) for child in ast.iter_child_nodes(node))
+
+    def _reads_a_field(self, node: ast.AST) -> bool:
+        """Whether an expression is a field of a record that may change: `row.x`, `r[i].x`."""
+        if not isinstance(node, ast.Attribute) or is_shape(node):
+            return False
+        if isinstance(node.value, ast.Name):
+            return self.form.ndims.get(node.value.id) == 0 and bool(self.written)
+        base = base_name(node)
+        return base in self.form.records and not self._stays_as_it_is(base)
 
     def is_view(self, node: ast.AST) -> bool:
         """Whether an expression is a part of an array, as a slice or a row is, not an element."""

@@ -94,8 +94,8 @@ class Arrays:
         self.roots |= {view: names - views for view, names in found.items()}
         outputs = self.uniformity.written & set(form.parameters)
         self.roots |= {name: {name} | outputs for name in self.uniformity.aliased & own}
-        either = (n for s in form.body for n in ast.walk(s) if isinstance(n, ast.IfExp))
-        self.views = [*self.roots.values(), *map(self.memory_of, either)]
+        chosen = (n for s in form.body for n in ast.walk(s) if isinstance(n, ast.IfExp))
+        self.views = [*self.roots.values(), *map(self.memory_of, filter(self.is_memory, chosen))]
 
     # Memory
 

@@ -650,7 +650,9 @@ class Checked(Watched):
             return self.within("within", "read", spot)
         if space == "local":
             return self.call("read_own", spot, "read", "writes", spot.index)
-        quiet = self.region is not None and not self.intervals.is_written(self.region, spot.view)
+        quiet = not self.intervals.meets_readers(spot.view) or (
+            self.region is not None and not self.intervals.is_written(self.region, spot.view)
+        )
         if space == "shared" and (quiet or own):
             return self.call("read_alone", spot, "read", "writes", spot.index)
         return self.among_others("read", spot, "read", spot.index)

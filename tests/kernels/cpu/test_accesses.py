@@ -203,9 +203,28 @@ LINES = {
         'inner = r[t]["inner"]\nout[t] = inner["u"] + inner["v"]',
     "a_matrix_in_a_record": 'r[t]["matrix"][1, 0] = 5\nr["matrix"][t, 1, 1] = t\nrow = r[t]\n'
         'out[t] = row["matrix"][1][0] + r[t].matrix[1][1]',
+    "a_field_that_changes": "r[t].inner.u = 5\nbefore = r[t].inner.u\nr[t].inner.u = 7\n"
+        "out[t] = 10 * before + r[t].inner.u",
     "a_whole_record": "r[t] = r[t + 8]\nout[t] = r[t].inner.u",
 }  # fmt: skip
 RECORD = np.dtype([("inner", [("u", np.float32), ("v", np.int64)]), ("matrix", np.float32, (2, 2))])
+
+
+def test_a_field_that_changes_is_read_when_it_is() -> None:
+    """Where all threads name one record, as a block of one does, it may still change in between."""
+
+    @cuda.jit
+    def twice(r, out):
+        r[0].mass = 5
+        before = r[0].mass
+        r[0].mass = 7
+        out[0] = 10 * before + r[0].mass
+
+    for on in (False, True):
+        out = np.zeros(1)
+        with checked(on):
+            twice[1, 1](np.zeros(1, BODY), out)
+        assert out[0] == 57
 
 
 @pytest.mark.parametrize("name", sampled({name: name for name in LINES}, 4))
