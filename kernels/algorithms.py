@@ -27,9 +27,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import chunked, linear, recurrent
-from .arrays import HEAD_DIMS, Array, array_module, ceil_div
+from .arrays import HEAD_DIMS, Array, array_module, ceil_div, chosen
+from .checks import host
 from .guards import divided, normaliser_gradients
-from .recurrent import LinearState
+from .recurrent import STATE, LinearState
 from .visible import EVERYTHING, Visible
 
 step = recurrent.step  # of one token, whatever read the tokens before
@@ -68,6 +69,7 @@ ALGORITHMS = {
 }
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -102,11 +104,11 @@ def forward(
     Raises:
         ValueError: the algorithm cannot do what is asked, or a choice is unknown.
     """
-    chosen = ALGORITHMS[algorithm]
+    rooms = chosen("algorithm", algorithm, ALGORITHMS)
     options: dict[str, Any] = {"feature_map": feature_map, "guard": guard, "version": version}
     if query.shape[3] <= WIDEST:
-        options |= {"eps": eps, **chosen.state(initial_state=initial_state)}
-        output, denominator, *state = chosen.forward(query, key, value, visible, **options)
+        options |= {"eps": eps, **rooms.state(initial_state=initial_state)}
+        output, denominator, *state = rooms.forward(query, key, value, visible, **options)
         return output, denominator, state[0] if state else None
     options |= {"algorithm": algorithm, "guard": "none"}
     parts = [
@@ -121,6 +123,11 @@ def forward(
     return output, sum(denominators), _joined(states)
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M",
+    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def backward(
     grad_output: Array,
     grad_state: LinearState | None,
@@ -155,6 +162,10 @@ def backward(
     )
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def gradients(
     gn: Array,
     gd: Array,
@@ -180,12 +191,12 @@ def gradients(
     Returns:
         The gradients of query, key, value, and of the initial state or None.
     """
-    chosen = ALGORITHMS[algorithm]
+    rooms = chosen("algorithm", algorithm, ALGORITHMS)
     options: dict[str, Any] = {"feature_map": feature_map, "version": version}
     if query.shape[3] <= WIDEST:
-        ends = chosen.state(grad_state=grad_state).values()
-        options |= chosen.state(initial_state=initial_state)
-        dq, dk, dv, *dstate = chosen.gradients(gn, gd, *ends, query, key, value, visible, **options)
+        ends = rooms.state(grad_state=grad_state).values()
+        options |= rooms.state(initial_state=initial_state)
+        dq, dk, dv, *dstate = rooms.gradients(gn, gd, *ends, query, key, value, visible, **options)
         return dq, dk, dv, dstate[0] if dstate else None
     options["algorithm"] = algorithm
     parts = [

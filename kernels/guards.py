@@ -40,6 +40,7 @@ from .arrays import (
     contiguous,
     kernel_dtype,
 )
+from .checks import finite, host
 from .cuda import DeviceFunction, Kernel, cuda
 from .visible import EVERYTHING, Visible
 
@@ -169,11 +170,27 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
     return normaliser
 
 
+def check_eps(function: str, eps: float | None) -> None:
+    """Check the constant of a guard.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not above 0, or not finite.
+    """
+    expected, way_out = "a finite number above 0", "; None chooses one"
+    if eps is not None and not finite(function, "eps", eps, expected, way_out) > 0:
+        raise ValueError(f"{function}: eps must be {expected}, got {eps}{way_out}")
+
+
 def eps_or_default(guard: str, eps: float | None, like: Array) -> Any:
     """The guard's constant as a number of the dtype of `like`; None for `default_eps`."""
+    check_eps("guard", eps)
     return like.dtype.type(default_eps(guard, like.dtype) if eps is None else eps)
 
 
+@host(
+    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq", key="N H Lk E any"
+)  # fmt: skip
 def normaliser_gradients(
     grad_output: Array,
     output: Array,
@@ -205,7 +222,7 @@ def normaliser_gradients(
     xp = array_module(g)
     gn, gd = xp.empty_like(g), xp.empty_like(d)
     only_keys = initial_state is None
-    first_row = -visible.query_offset if visible.causal and only_keys else 0
+    first_row = -visible.near(g, key) if visible.causal and only_keys else 0
     blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     kernel[blocks, THREADS](
@@ -232,6 +249,7 @@ def _divide_kernel(real: Any, guard_name: str) -> Kernel:
     return divide
 
 
+@host(numerator="N H L M", denominator="N H L")
 def divided(numerator: Array, denominator: Array, *, guard: str, eps: float | None) -> Array:
     """The output (N, H, L, M) of numerators (N, H, L, M) and denominators (N, H, L)."""
     n, d = contiguous(numerator, denominator)

@@ -206,7 +206,7 @@ def _with_distances(s: Sizes, k: int, base: _Peak) -> _Peak:
     past, future = s.query_offset + s.queries - 1, 0 if s.causal else s.keys - 1 - s.query_offset
     distances = max(1, min(k, past) + min(k, future) + 1)  # that occur
     F, u = s.queries * distances, s.queries * E
-    table, occurring = (rows * E / s.batch for rows in (2 * k + 1, distances))
+    table, occurring = (rows * E / max(1, s.batch) for rows in (2 * k + 1, distances))
     state, window = E * (M + 1), E * (M + 1) + (k + 1) * M  # before and after a sequence
     far = (1 if s.causal else 2) * (s.keys / TILE + 1) * M  # A and C, where tiles begin
     last = window if base.kept > answer else 0

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from minitransformer_kernels.checks import finite
 from minitransformer_kernels.layers import optimizer as updates
 
 from .device import array_module, to_numpy
@@ -75,8 +76,16 @@ class Optimizer:
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 gradient = array_module(parameter.grad.data).ascontiguousarray(parameter.grad.data)
+                gradient = gradient.reshape(parameter.grad.shape)  # a number has become a row
                 moments = (self._moment(name, index) for name in self.moments)
-                self._update(rate, parameter.data, gradient, *moments)
+                try:
+                    self._update(rate, parameter.data, gradient, *moments)
+                except (TypeError, ValueError) as error:
+                    error.add_note(
+                        f"in {type(self).__name__}.step, of parameter {index}; if its data was "
+                        "replaced, build the optimizer again"
+                    )
+                    raise
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return a copy of all that a resumed run needs to continue bit for bit."""
@@ -264,7 +273,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
 
     Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
     """
-    if not max_norm > 0:
+    if not isinstance(max_norm, int | float | np.number) or not max_norm > 0:
         raise ValueError(
             f"clip_grad_norm_: max_norm must be above 0, got {max_norm}; "
             "to switch clipping off, do not call it"
@@ -334,15 +343,15 @@ def _kind(array: NDArray[Any] | None) -> str:
 
 
 def _not_negative(optimizer: Optimizer, name: str, value: float) -> float:
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(
-            f"{type(optimizer).__name__}: {name} must be a finite number, 0 or more, got {value}"
-        )
+    function, expected = type(optimizer).__name__, "a finite number, 0 or more"
+    if finite(function, name, value, expected) < 0:
+        raise ValueError(f"{function}: {name} must be {expected}, got {value}")
     return value
 
 
 def _decays(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, float]:
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+    numbers = [x for x in betas if isinstance(x, int | float)] if np.iterable(betas) else []
+    if len(numbers) != 2 or not all(0 <= beta < 1 for beta in numbers):
         raise ValueError(
             f"{type(optimizer).__name__}: betas must be two numbers in [0, 1), got {betas}"
         )
@@ -350,5 +359,5 @@ def _decays(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, fl
 
 
 def _at_least_one(function: str, name: str, value: int) -> None:
-    if value < 1:
+    if not isinstance(value, int | float | np.number) or value < 1:
         raise ValueError(f"{function}: {name} must be 1 or more, got {value}")

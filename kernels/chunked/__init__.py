@@ -57,11 +57,13 @@ from __future__ import annotations
 from functools import partial
 
 from ..arrays import Array, version_of
-from ..recurrent import LinearState, scans, walked
+from ..checks import host, whole
+from ..recurrent import STATE, LinearState, scans, walked
 from ..visible import CAUSAL, Visible
 from . import fast, plain
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -97,6 +99,10 @@ def forward(
     return walked(walk, query, key, value, visible, feature_map, initial_state, guard, eps)
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def gradients(
     gn: Array,
     gd: Array,
@@ -122,7 +128,4 @@ def gradients(
 
 def _chunk(chunk_size: int | None) -> int:
     """How many tokens a chunk has."""
-    chunk = fast.TILE if chunk_size is None else int(chunk_size)
-    if chunk < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-    return chunk
+    return fast.TILE if chunk_size is None else whole("chunked", "chunk_size", chunk_size, 1)

@@ -58,9 +58,10 @@ from typing import Any, NamedTuple
 
 from .. import algorithms
 from ..arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up, version_of
+from ..checks import host
 from ..recurrent import LinearState
 from ..recurrent.fast import MAX_COLUMNS
-from ..visible import CAUSAL, Visible
+from ..visible import CAUSAL, Visible, blank
 from . import fast, plain
 
 
@@ -70,6 +71,10 @@ class DeltaState(NamedTuple):
     W: Array
 
 
+STATE = {"W": "B H E M"}
+
+
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", beta="N H Lk", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -111,6 +116,7 @@ def forward(
         [[[[3.0], [5.0]]]]
     """
     r, u = _residuals(key, value, beta, visible, initial_state, version)  # (6), (2)
+    blank(visible.key_lengths, r)
     end: Any
     output, _, end = algorithms.forward(
         query, key, u, visible, algorithm=algorithm, feature_map="identity", guard="none",
@@ -119,6 +125,11 @@ def forward(
     return output, r, DeltaState(end.S)
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", beta="N H Lk",
+    grad_output="N H Lq M", output="N H Lq M", residual="N H Lk M",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def backward(
     grad_output: Array,
     grad_state: DeltaState | None,
@@ -145,6 +156,7 @@ def backward(
     Returns:
         The gradients of query, key, value and beta, and of the initial state.
     """
+    visible = visible.of_seen_keys(query, key, grad_state)
     u = beta[..., None] * residual  # (2)
     options: dict[str, Any] = {
         "algorithm": algorithm, "feature_map": "identity", "version": version,
@@ -163,10 +175,12 @@ def backward(
     )
     dk -= of_query  # (12)
     dk -= of_key
-    dbeta = array_module(du).einsum("nhlm,nhlm->nhl", residual, du)  # (11)
+    xp = array_module(du)
+    dbeta = xp.einsum("nhlm,nhlm->nhl", xp.where(du == 0, du, residual), du)  # (11)
     return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals.S)  # (13)
 
 
+@host(query="N H E", key="N H E", value="N H M", beta="N H", state=STATE)
 def step(
     query: Array, key: Array, value: Array, beta: Array, state: DeltaState | None
 ) -> tuple[Array, DeltaState]:

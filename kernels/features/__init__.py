@@ -65,6 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, all_rows, array_module, ceil_div, contiguous, version_of
+from ..checks import fit, host, whole
 from . import fast, plain
 
 
@@ -107,6 +108,7 @@ def _random_rotation(size: int, generator: np.random.Generator) -> NDArray[np.fl
     return rotation.T
 
 
+@host(x="N H L E", projection="R E")
 def favor_forward(
     x: Array, projection: Array, *, normalised: bool = False, version: str = "fast"
 ) -> Array:
@@ -132,6 +134,7 @@ def favor_forward(
     return phi
 
 
+@host(x="N H L E", projection="R E", grad="N H L R", phi="N H L R")
 def favor_backward(
     grad: Array,
     x: Array,
@@ -161,6 +164,7 @@ def favor_backward(
     return dx.reshape(x.shape), dw
 
 
+@host(x="N H L E")
 def dpfp_forward(x: Array, *, nu: int = 1, version: str = "fast") -> Array:
     """DPFP, equation (7).
 
@@ -176,11 +180,13 @@ def dpfp_forward(x: Array, *, nu: int = 1, version: str = "fast") -> Array:
         TypeError: the array holds something else than float32 or float64.
         ValueError: E is above 256, or there is no such version.
     """
+    nu = _neighbours(nu, x)
     phi = array_module(x).empty((*x.shape[:-1], 2 * x.shape[-1] * nu), x.dtype)
     version_of(version, fast=fast, plain=plain).dpfp(all_rows(x), nu, all_rows(phi))
     return phi
 
 
+@host(x="N H L E", grad="N H L D")
 def dpfp_backward(grad: Array, x: Array, *, nu: int = 1, version: str = "fast") -> Array:
     """The gradient dx (N, H, L, E) of `dpfp_forward`, equations (8) and (9).
 
@@ -188,10 +194,18 @@ def dpfp_backward(grad: Array, x: Array, *, nu: int = 1, version: str = "fast") 
         grad: (N, H, L, 2 E nu), dLoss/dphi.
         x: this and the rest as `dpfp_forward` took it.
     """
-    rows = all_rows(x)
+    rows, nu = all_rows(x), _neighbours(nu, x)
+    fit("features.dpfp_backward", [("grad", grad, "N H L 2·E·nu")], {"2·E·nu": 2 * x.shape[3] * nu})
     dx = array_module(x).empty_like(rows)
     version_of(version, fast=fast, plain=plain).dpfp_gradient(all_rows(grad), rows, nu, dx)
     return dx.reshape(x.shape)
+
+
+def _neighbours(nu: int, x: Array) -> int:
+    """How many neighbours there are to multiply by, having checked that there are so many."""
+    if whole("features.dpfp", "nu", nu, 1) >= 2 * x.shape[3]:
+        raise ValueError(f"features.dpfp: nu must be below 2 E = {2 * x.shape[3]}, got {nu}")
+    return int(nu)
 
 
 def _scale(x: Array) -> Any:

@@ -65,6 +65,7 @@ import numpy as np
 
 from .. import algorithms, recurrent
 from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
+from ..checks import host
 from ..guards import divided, normaliser_gradients
 from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible
@@ -114,6 +115,10 @@ class FourierGradients(NamedTuple):
     state: FourierState | None
 
 
+@host(
+    x="N H L E", positions="N? L P any", frequency="H E P any", phase="H E any",
+    amplitude="H E any",
+)  # fmt: skip
 def features(
     x: Array,
     positions: Array,
@@ -142,7 +147,7 @@ def features(
         ValueError: there is no such form, or shapes do not fit.
     """
     (N, H, L, E), xp = x.shape, array_module(x)
-    _check(x, positions, frequency, form)
+    chosen("form", form, PARTS)
     phase = xp.zeros((H, E)) if phase is None else phase
     c = xp.ones((H, E), x.dtype) if amplitude is None else xp.asarray(amplitude, x.dtype)
     cos, sin = (xp.empty((len(positions), H, L, E), x.dtype) for _ in range(2))
@@ -153,19 +158,10 @@ def features(
     return Features(rows, cos, sin)
 
 
-def _check(x: Array, positions: Array, frequency: Array, form: str) -> None:
-    N, H, L, E = x.shape
-    P = frequency.shape[-1]
-    chosen("form", form, PARTS)
-    if frequency.shape != (H, E, P):
-        raise ValueError(f"frequency must be (H, E, P) = ({H}, {E}, P), got {frequency.shape}")
-    if positions.shape not in ((N, L, P), (1, L, P)):
-        raise ValueError(
-            f"positions must be (N, L, P) = ({N}, {L}, {P}), or (1, {L}, {P}) for the whole batch, "
-            f"got {positions.shape}"
-        )
-
-
+@host(
+    x="N H L E", positions="N? L P any", frequency="H E P any", amplitude="H E any",
+    grad="N H L D", saved={"rows": "N H L D", "cos": "N? H L E", "sin": "N? H L E"},
+)  # fmt: skip
 def features_backward(
     grad: Array,
     x: Array,
@@ -195,6 +191,11 @@ def features_backward(
     """
     N, H, L, E = x.shape
     xp, kernels = array_module(x), version_of(version, fast=fast, plain=plain)
+    if grad.shape[3] not in (2 * E, 3 * E):
+        raise ValueError(
+            f"fourier.features_backward: grad must have 2E = {2 * E} or 3E = {3 * E} columns, got "
+            f"{grad.shape}"
+        )
     counts = lengths_or_full(lengths, N, L, x)
     c = xp.ones((H, E), x.dtype) if amplitude is None else xp.asarray(amplitude, x.dtype)
     dx, dangle, damplitude = kernels.feature_gradient(
@@ -233,6 +234,11 @@ def cosformer(longest: int, heads: int, head_dim: int) -> tuple[Array, Array, Ar
     return math.pi / (2 * longest) * ones[..., None], 0 * ones, ones
 
 
+@host(
+    parts=False, query="N H Lq E", key="N H Lk E", value="N H Lk M",
+    query_positions="N? Lq P any", key_positions="N? Lk P any",
+    frequency="H E P any", phase="H E any", amplitude="H E any",
+)  # fmt: skip
 def forward(
     query: Array,
     key: Array,
@@ -304,6 +310,12 @@ def forward(
     return output, d, Saved(q, k), _fourier_state(state, plain_state)
 
 
+@host(
+    parts=False, query="N H Lq E", key="N H Lk E", value="N H Lk M",
+    query_positions="N? Lq P any", key_positions="N? Lk P any",
+    frequency="H E P any", phase="H E any", amplitude="H E any",
+    grad_output="N H Lq M", output="N H Lq M", d="N H Lq",
+)  # fmt: skip
 def backward(
     grad_output: Array,
     grad_state: FourierState | None,
@@ -344,6 +356,9 @@ def backward(
     gn, gd = normaliser_gradients(
         grad_output, output, d, key, visible, initial_state=initial_state, guard=guard, eps=eps,
     )  # fmt: skip
+    visible, query = visible.of_seen_keys(query, key, grad_state).sighted(
+        query, key, state=initial_state
+    )
     none = array_module(gd).zeros_like(gd)
     past, plain_past = _linear_states(initial_state, denominator)
     end, plain_end = _linear_states(grad_state, denominator)
@@ -376,6 +391,10 @@ def backward(
     return FourierGradients(dquery, dkey, dvalue, dp, dr, da, db, dc, grad_initial)
 
 
+@host(
+    query="N H E", key="N H E", value="N H M", query_position="N? P any", key_position="N? P any",
+    frequency="H E P any", phase="H E any", amplitude="H E any",
+)  # fmt: skip
 def step(
     query: Array,
     key: Array,

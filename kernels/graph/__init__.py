@@ -31,6 +31,7 @@ Backward, given g_i = dLoss/do_i:
 from __future__ import annotations
 
 from ..arrays import Array, array_module, contiguous, version_of
+from ..checks import finite, host
 from ..layers.dropout import arguments as dropout_arguments
 from . import fast, plain
 from .edges import SPAN, Edges, Walk, by_owner, in_pieces
@@ -41,6 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@host(query_scores="H Tq", key_scores="H Tk")
 def additive_scores(
     query_scores: Array,
     key_scores: Array,
@@ -69,9 +71,10 @@ def additive_scores(
     """
     kernels = version_of(version, fast=fast, plain=plain)
     a, b = contiguous(query_scores, key_scores)
-    return kernels.additive_scores(a, b, edges, a.dtype.type(negative_slope))
+    return kernels.additive_scores(a, b, edges, _slope(negative_slope, a))
 
 
+@host(query_scores="H Tq", key_scores="H Tk", grad_scores="H edges")
 def additive_scores_backward(
     grad_scores: Array,
     query_scores: Array,
@@ -96,10 +99,10 @@ def additive_scores_backward(
     """
     kernels = version_of(version, fast=fast, plain=plain)
     ds, a, b = contiguous(grad_scores, query_scores, key_scores)
-    slope = a.dtype.type(negative_slope)
-    return kernels.additive_scores_backward(ds, a, b, edges, slope)
+    return kernels.additive_scores_backward(ds, a, b, edges, _slope(negative_slope, a))
 
 
+@host(query="H Tq E", key="H Tk E")
 def dot_scores(
     query: Array,
     key: Array,
@@ -131,6 +134,7 @@ def dot_scores(
     return kernels.dot_scores(query, key, edges, _scale(scale, query))
 
 
+@host(query="H Tq E", key="H Tk E", grad_scores="H edges")
 def dot_scores_backward(
     grad_scores: Array,
     query: Array,
@@ -161,11 +165,18 @@ def dot_scores_backward(
     return kernels.dot_scores_backward(ds, query, key, edges, _scale(scale, query))
 
 
+def _slope(negative_slope: float, scores: Array) -> Array:
+    """The slope of LeakyReLU below 0, of the dtype of the scores."""
+    return scores.dtype.type(finite("graph", "negative_slope", negative_slope))
+
+
 def _scale(scale: float | None, query: Array) -> Array:
     """The factor of the scores, of their dtype."""
-    return query.dtype.type(query.shape[-1] ** -0.5 if scale is None else scale)
+    scale = query.shape[-1] ** -0.5 if scale is None else finite("graph", "scale", scale)
+    return query.dtype.type(scale)
 
 
+@host(scores="H edges")
 def weights(scores: Array, edges: Edges) -> Array:
     """The softmax of scores over the edges of each query, equation (3).
 
@@ -189,6 +200,7 @@ def weights(scores: Array, edges: Edges) -> Array:
     return fast.weights(scores, edges)
 
 
+@host(scores="H edges", value="H Tk M")
 def forward(
     scores: Array,
     value: Array,
@@ -230,6 +242,7 @@ def forward(
     return kernels.forward(scores, value, edges, *numbers)
 
 
+@host(value="H Tk M", grad_output="H Tq M", output="H Tq M", weights="H edges")
 def backward(
     grad_output: Array,
     value: Array,
@@ -262,6 +275,7 @@ def backward(
     return kernels.backward(g, value, edges, output, weights, *numbers)
 
 
+@host(rows="T D", owners="T int")
 def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:
     """The sum of the rows of each owner: what `x[owners]` sends back to x.
 
@@ -270,7 +284,7 @@ def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:
 
     Args:
         rows: `(T, D)` float32 or float64.
-        owners: `(T,)` int64 in 0 .. count - 1.
+        owners: `(T,)` integers in 0 .. count - 1, which are not looked at: a GPU would wait.
         count: V, how many owners there are.
 
     Returns:

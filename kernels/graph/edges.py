@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, array_module, contiguous
+from .. import checks
+from ..arrays import Array, array_module
 
 SPAN = 256  # edges of a row that are summed in one go
 
@@ -46,16 +47,21 @@ class Edges:
     """
 
     def __init__(self, row_offsets: Array, columns: Array, num_keys: int) -> None:
-        _check_edges(row_offsets, columns, num_keys)
-        self.offsets, self.columns = (
-            x.astype(np.int64, copy=False) for x in contiguous(row_offsets, columns)
-        )
-        self.num_keys = int(num_keys)
+        # Copies: whoever wrote to an array after the check would lead a kernel astray.
+        self.offsets = _own("row_offsets", row_offsets)
+        self.columns = _own("columns", columns)
+        self.num_keys = checks.whole("edges", "num_keys", num_keys, 0)
+        _check_edges(self.offsets, self.columns, self.num_keys)
 
     @property
     def num_queries(self) -> int:
         """Tq."""
         return len(self.offsets) - 1
+
+    @property
+    def known_sizes(self) -> dict[str, int]:
+        """Tq, Tk and the number of edges."""
+        return {"Tq": self.num_queries, "Tk": self.num_keys, "edges": len(self.columns)}
 
     @cached_property
     def rows(self) -> Array:
@@ -88,12 +94,22 @@ class Edges:
         return there
 
 
+def _own(name: str, integers: Array) -> Array:
+    """A copy as int64, to which nobody can write."""
+    if not checks.is_array(integers):
+        raise TypeError(f"edges: {name} must be an array, got {type(integers).__name__}")
+    if integers.ndim != 1 or (integers.size and integers.dtype.kind not in "iu"):
+        raise TypeError(
+            f"edges: {name} must be integers in one dimension, got "
+            f"{integers.dtype} {integers.shape}"
+        )
+    own = integers.astype(np.int64)
+    if isinstance(own, np.ndarray):
+        own.flags.writeable = False
+    return own
+
+
 def _check_edges(row_offsets: Array, columns: Array, num_keys: int) -> None:
-    for name, array in (("row_offsets", row_offsets), ("columns", columns)):
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise TypeError(
-                f"edges: {name} must be integers in one dimension, got {array.dtype} {array.shape}"
-            )
     count = len(columns)
     rises = len(row_offsets) and bool((row_offsets[1:] >= row_offsets[:-1]).all())
     if not rises or int(row_offsets[0]) != 0 or int(row_offsets[-1]) != count:

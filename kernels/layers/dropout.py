@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import finite, whole
 from ..cuda import cuda
 
 ROUNDS = 7
@@ -73,8 +74,8 @@ def arguments(dropout: float, seed: int, number: Any) -> tuple[int, int, Any]:
     Raises:
         ValueError: d or the seed is out of its range.
     """
-    if not 0 <= dropout < 1:
+    if not 0 <= finite("dropout", "dropout", dropout) < 1:
         raise ValueError(f"dropout must be a probability with 0 <= dropout < 1, got {dropout}")
-    if not 0 <= seed < 1 << 63:
+    if not 0 <= whole("dropout", "seed", seed) < 1 << 63:
         raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got {seed}")
     return int(seed), round(dropout * 2**32), number(1 / (1 - dropout))

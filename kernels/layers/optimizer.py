@@ -22,6 +22,7 @@ import math
 from typing import Any
 
 from ..arrays import Array, ceil_div
+from ..checks import finite, fit
 from ..cuda import cuda
 
 THREADS = 512  # a bias of the usual width is one block
@@ -72,7 +73,7 @@ def descend(parameter: Array, gradient: Array, *, rate: float, weight_decay: flo
         rate: η.
         weight_decay: λ.
     """
-    _launch(descend_kernel, (parameter, gradient), (rate, weight_decay))
+    _launch(descend_kernel, (rate, weight_decay), parameter, gradient=gradient)
 
 
 def momentum_descend(
@@ -99,9 +100,8 @@ def momentum_descend(
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum".
     """
     weights = (1.0, momentum) if nesterov else (0.0, 1.0)
-    _launch(
-        momentum_kernel, (parameter, gradient, buffer), (rate, weight_decay, momentum, *weights)
-    )
+    numbers = rate, weight_decay, momentum, *weights
+    _launch(momentum_kernel, numbers, parameter, gradient=gradient, buffer=buffer)
 
 
 def moment_descend(
@@ -132,28 +132,31 @@ def moment_descend(
     Source: Kingma and Ba 2015, algorithm 1; Liu et al. 2020, algorithm 2.
     """
     keep1, keep2 = betas
-    _launch(
-        moments_kernel,
-        (parameter, gradient, first, second),
-        (rate, root_weight, eps, weight_decay, keep1, 1 - keep1, keep2, 1 - keep2),
-    )
+    numbers = rate, root_weight, eps, weight_decay, keep1, 1 - keep1, keep2, 1 - keep2
+    _launch(moments_kernel, numbers, parameter, gradient=gradient, first=first, second=second)
 
 
-def _launch(kernel: Any, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
+def _launch(kernel: Any, numbers: tuple[float, ...], parameter: Array, **others: Array) -> None:
     """Launch one thread an element, every number in the arrays' own dtype.
 
     A Python float would make the whole expression float64.
     """
-    size, number = arrays[0].size, arrays[0].dtype.type
+    arrays = {"parameter": parameter, **others}
+    letters = " ".join(f"D{axis}" for axis in range(getattr(parameter, "ndim", 0)))
+    fit("optimizer update", [(name, x, letters) for name, x in arrays.items()], {})
+    for x in numbers:
+        finite("optimizer update", "each number", x)
+    size, number = parameter.size, parameter.dtype.type
     if size:
-        kernel[ceil_div(size, THREADS), THREADS](*map(_flat, arrays), *map(number, numbers))
+        rows = map(_flat, arrays, arrays.values())
+        kernel[ceil_div(size, THREADS), THREADS](*rows, *map(number, numbers))
 
 
-def _flat(array: Array) -> Array:
+def _flat(name: str, array: Array) -> Array:
     """Return the array as one row; refuse to make a copy, whose update would be lost."""
     if not array.flags.c_contiguous:
         raise ValueError(
             f"optimizer update: expected contiguous arrays, got strides {array.strides} for shape "
-            f"{array.shape}; pass numpy.ascontiguousarray(array)"
+            f"{array.shape} of {name}; pass numpy.ascontiguousarray(array)"
         )
     return array.reshape(-1)

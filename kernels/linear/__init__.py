@@ -43,12 +43,14 @@ Backward needs them again, and R = sum_i q_i gn_i^T and U = sum_i gd_i q_i:
 from __future__ import annotations
 
 from ..arrays import Array, contiguous, outputs_of, per_row, version_of
+from ..checks import host
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default
-from ..visible import EVERYTHING, Visible
+from ..visible import EVERYTHING, Visible, blank
 from . import fast, plain
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M")
 def forward(
     query: Array,
     key: Array,
@@ -89,12 +91,14 @@ def forward(
         5.0
     """
     kernels = version_of(version, fast=fast, plain=plain)
+    visible, query = visible.sighted(query, key)
     query, key, value = contiguous(query, key, value)
     queries, keys = _lengths(visible, query, key)
     S, _, Z = kernels.sums(key, value, per_row(key, 1), keys, feature_map)
     output, denominator = outputs_of(query, value)
     eps = eps_or_default(guard, eps, query)
     kernels.forward(query, S, Z, queries, eps, feature_map, guard, output, denominator)
+    blank(visible.query_lengths, output, denominator)
     return output, denominator
 
 
@@ -108,6 +112,7 @@ def _lengths(visible: Visible, query: Array, key: Array) -> tuple[Array, Array]:
     return visible.lengths(query, key)
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq")
 def gradients(
     gn: Array,
     gd: Array,
@@ -130,6 +135,7 @@ def gradients(
         The gradients of query, key and value.
     """
     kernels = version_of(version, fast=fast, plain=plain)
+    visible, query, gn, gd = visible.of_seen_keys(query, key).sighted(query, key, gn, gd)
     query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
     queries, keys = _lengths(visible, query, key)
     ones, zeros = per_row(key, 1), per_row(key, 0)
@@ -141,6 +147,7 @@ def gradients(
     return dq, dk, dv
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M")
 def naive_forward(
     query: Array,
     key: Array,
@@ -157,16 +164,19 @@ def naive_forward(
     Args and returns are those of `forward`, but for `visible`: who sees whom, in both directions.
     """
     kernels = version_of(version, fast=fast, plain=plain)
+    visible, query = visible.sighted(query, key)
     query, key, value = contiguous(query, key, value)
     queries, keys = visible.lengths(query, key)
     q, k = elementwise_features(query, feature_map), elementwise_features(key, feature_map)
-    reach = visible.query_offset if visible.causal else key.shape[2]
+    reach = visible.near(query, key) if visible.causal else key.shape[2]
     output, denominator = outputs_of(query, value)
     eps = eps_or_default(guard, eps, query)
     kernels.naive_forward(q, k, value, queries, keys, reach, eps, guard, output, denominator)
+    blank(visible.query_lengths, output, denominator)
     return output, denominator
 
 
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq")
 def naive_gradients(
     gn: Array,
     gd: Array,
@@ -183,10 +193,11 @@ def naive_gradients(
     Args and returns are those of `gradients`.
     """
     sums = version_of(version, fast=fast, plain=plain).naive_gradient
+    visible, query, gn, gd = visible.of_seen_keys(query, key).sighted(query, key, gn, gd)
     query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
     queries, keys = visible.lengths(query, key)
     q, k = elementwise_features(query, feature_map), elementwise_features(key, feature_map)
-    reach = visible.query_offset if visible.causal else max(query.shape[2], key.shape[2])
+    reach = visible.near(query, key) if visible.causal else max(query.shape[2], key.shape[2])
     ones, none_q, none_k = per_row(key, 1), per_row(query, 0), per_row(key, 0)
     dq = sums(gn, value, k, gd, ones, queries, keys, 1, reach, query, feature_map)
     dk = sums(value, gn, q, ones, gd, keys, queries, -1, reach, key, feature_map)

@@ -48,6 +48,7 @@ import numpy as np
 
 from .. import softmax
 from ..arrays import Array, ceil_div, constant
+from ..checks import whole
 from ..cuda import cuda
 from ..softmax.fast import FAR, NOWHERE, Walk
 from ..visible import EVERYTHING, Visible
@@ -198,10 +199,14 @@ class Pattern:
 
     def __post_init__(self) -> None:
         for name in ("window", "num_global", "global_queries"):
-            if (count := getattr(self, name)) < 0:
-                raise ValueError(f"{name} counts tokens and must be at least 0, got {count}")
-        if self.stride is not None and self.stride < 1:
-            raise ValueError(f"stride must be at least 1, got {self.stride}; None is no stride")
+            whole("local", name, getattr(self, name), 0)
+        if self.stride is not None:
+            whole("local", "stride", self.stride, 1)
+
+    @property
+    def reach(self) -> int:
+        """From how far on it makes no difference how far a key is."""
+        return min(self.window + self.global_queries + 1, 2 * FAR)
 
     def arguments(self, key: Array, rows: int) -> tuple[Any, ...]:
         """What a kernel takes for it, where each of its blocks owns so many rows of landmarks."""
@@ -213,7 +218,8 @@ class Pattern:
         np.cumsum(landmark, out=below[1:])
         landmarks, below = (constant(numbers, key) for numbers in (j[landmark], below))
         gathered = rows * ceil_div(landmarks.size, rows)
-        return min(self.window, FAR), self.global_queries, gathered, landmarks, below
+        window, global_queries = min(self.window, FAR), min(self.global_queries, FAR)
+        return window, global_queries, gathered, landmarks, below
 
 
 def forward(

@@ -46,8 +46,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..arrays import Array, array_module, contiguous, outputs_of, per_row, version_of
+from ..checks import host
 from ..guards import eps_or_default
-from ..visible import CAUSAL, Visible
+from ..visible import CAUSAL, Visible, blank
 from . import fast, plain
 
 
@@ -58,6 +59,10 @@ class LinearState(NamedTuple):
     Z: Array
 
 
+STATE = {"S": "B H E M", "Z": "B H E"}
+
+
+@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -104,6 +109,10 @@ def forward(
     return walked(walk, query, key, value, visible, feature_map, initial_state, guard, eps)
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def gradients(
     gn: Array,
     gd: Array,
@@ -132,6 +141,7 @@ def gradients(
     return scans(scan, gn, gd, query, key, value, visible, feature_map, *states)
 
 
+@host(query="N H E", key="N H E", value="N H M", state=STATE)
 def step(
     query: Array,
     key: Array,
@@ -176,15 +186,17 @@ def walked(
 
     `walk` is called as `fast.forward` is; the rest is as in `forward`.
     """
+    visible, query = visible.sighted(query, key, state=initial_state)
     query, key, value = contiguous(query, key, value)
     queries, keys = causal_spans(visible, query, key)
     start = state_or_zeros(initial_state, len(queries), key, value)
     output, denominator = outputs_of(query, value)
     eps = eps_or_default(guard, eps, query)
     end = walk(
-        query, key, value, queries, keys, visible.query_offset, eps, feature_map, guard, *start,
+        query, key, value, queries, keys, visible.near(query, key), eps, feature_map, guard, *start,
         output, denominator,
     )  # fmt: skip
+    blank(visible.query_lengths, output, denominator)
     return output, denominator, LinearState(*end)
 
 
@@ -204,8 +216,11 @@ def scans(
 
     `scan` is called as `fast.scan` is; the rest is as in `gradients`.
     """
+    visible, query, gn, gd = visible.of_seen_keys(query, key, grad_state).sighted(
+        query, key, gn, gd, state=initial_state
+    )
     query, key, value, gn, gd = contiguous(query, key, value, gn, gd)
-    (queries, keys), offset = causal_spans(visible, query, key), visible.query_offset
+    (queries, keys), offset = causal_spans(visible, query, key), visible.near(query, key)
     (S, Z), (dS, dZ) = (
         state_or_zeros(state, len(queries), key, value) for state in (initial_state, grad_state)
     )
@@ -225,6 +240,8 @@ def scans(
         key, query, gn, none_k, none_q, keys, queries, reverse, -1,
         dS, array_module(key).zeros_like(dS[:, :, 0]), value, feature_map, "inner",
     )  # (7), (8)  # fmt: skip
+    blank(visible.query_lengths, dq)
+    blank(visible.key_lengths, dk, dv)
     return dq, dk, dv, LinearState(dS_0, dZ_0)  # (9)
 
 

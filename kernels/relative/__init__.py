@@ -72,13 +72,14 @@ from ..arrays import (
     round_up,
     version_of,
 )
+from ..checks import host
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default, normaliser_gradients
 from ..recurrent import LinearState
-from ..visible import EVERYTHING, Visible
+from ..visible import EVERYTHING, Visible, blank
 from . import fast, plain
 from .score_maps import SCORE_MAPS
-from .setting import RelativeState, check, empty_state, setting_of
+from .setting import STATE, RelativeState, empty_state, setting_of
 
 __all__ = ["SCORE_MAPS", "RelativeState", "backward", "empty_state", "forward", "step"]
 
@@ -87,6 +88,13 @@ def _linear_state(state: RelativeState | None) -> LinearState | None:
     return None if state is None else LinearState(state.S, state.Z)
 
 
+@host(
+    query="N H Lq E",
+    key="N H Lk E",
+    value="N H Lk M",
+    relative_embedding="H 2k+1 E",
+    initial_state=STATE,
+)
 def forward(
     query: Array,
     key: Array,
@@ -133,6 +141,7 @@ def forward(
 
     Source: Shaw et al. 2018, equations 3 and 4; S0.
     """
+    visible, query = visible.sighted(query, key, state=initial_state)
     query, key, value = contiguous(query, key, value)
     setting = setting_of(query, key, value, relative_embedding, visible, algorithm, initial_state)
     numerator, others, linear_state = algorithms.forward(
@@ -144,6 +153,7 @@ def forward(
     u = _relative_query(query, _query_map(relative_query, feature_map))
     F, values = kernels.weights(u, setting, score_map), kernels.values(value, setting)
     output, d = kernels.forward(numerator, others, F, values, setting, guard, eps)
+    blank(visible.query_lengths, output, d)
     if linear_state is None:
         return output, d, F, None
     k = relative_embedding.shape[1] // 2
@@ -163,6 +173,11 @@ def _relative_query(query: Array, query_map: str) -> Array:
     return query if query_map == "identity" else elementwise_features(query, query_map)
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_embedding="H 2k+1 E",
+    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq", weights="N H Lq R",
+    initial_state=STATE, grad_state=STATE,
+)  # fmt: skip
 def backward(
     grad_output: Array,
     grad_state: RelativeState | None,
@@ -195,9 +210,17 @@ def backward(
         The gradients of query, key, value and relative_embedding, and of the initial state, whose
         length has none and comes back as zeros; None where the algorithm has no state.
     """
+    visible, query = visible.of_seen_keys(query, key, grad_state).sighted(
+        query, key, state=initial_state
+    )
     query, key, value, F = contiguous(query, key, value, weights)
     setting = setting_of(query, key, value, relative_embedding, visible, algorithm, initial_state)
     first = _linear_state(initial_state)
+    if F.shape[3] != setting.embedding.shape[1]:
+        raise ValueError(
+            f"relative.backward: weights must have a column for each of the "
+            f"{setting.embedding.shape[1]} distances that occur, got {F.shape}"
+        )
     gn, gd = normaliser_gradients(
         grad_output, output, denominator, key, visible,
         initial_state=first, guard=guard, eps=eps,
@@ -223,6 +246,7 @@ def backward(
     return dq, dk, dv, de, RelativeState(*linear_state, d_tail, d_recent, none)
 
 
+@host(query="N H E", key="N H E", value="N H M", relative_embedding="H 2k+1 E", state=STATE)
 def step(
     query: Array,
     key: Array,
@@ -251,7 +275,6 @@ def step(
     query, key, value, embedding = contiguous(query, key, value, relative_embedding)
     N, H, M = value.shape
     window = embedding.shape[1] // 2
-    check(embedding, "recurrent", True, 0, state)
     after = empty_state(N, key, value, window)
     before = contiguous(*(state or empty_state(N, key, value, window)))
     out = array_module(value).empty_like(value)

@@ -26,6 +26,9 @@ class RelativeState(NamedTuple):
     length: Array
 
 
+STATE = {"S": "B H E M", "Z": "B H E", "tail": "B H M", "recent": "B H k M", "length": "B int"}
+
+
 class Setting(NamedTuple):
     """The same for forward and backward."""
 
@@ -57,10 +60,10 @@ def setting_of(
     initial_state: RelativeState | None,
 ) -> Setting:
     """Check the arguments that belong together, and find the distances that occur."""
-    causal, offset = visible.causal, visible.query_offset
     kernelized, relative = _by_term(algorithm)
-    check(embedding, kernelized, causal, offset, initial_state)
-    k = embedding.shape[1] // 2
+    causal, k = visible.causal, embedding.shape[1] // 2
+    check(kernelized, causal, visible.query_offset, initial_state)
+    offset = visible.near(query, key, k)
     longest = Lq, Lk = query.shape[2], key.shape[2]
     high = max(-k, min(k, Lk - 1 - offset, 0 if causal else FAR))
     low = min(high, max(-k, -(offset + Lq - 1))) if initial_state is None else -k
@@ -107,7 +110,6 @@ def _by_term(algorithm: str | Mapping[str, str]) -> tuple[str, str]:
 
 
 def check(
-    embedding: Array,
     algorithm: str,
     causal: bool,
     query_offset: int,
@@ -118,12 +120,6 @@ def check(
     Raises:
         ValueError: arguments contradict one another.
     """
-    rows = embedding.shape[1]
-    if rows % 2 == 0:
-        raise ValueError(
-            "relative_embedding must have 2k + 1 rows, one for each distance from -k to k; "
-            f"got {rows}"
-        )
     directions = {"naive": (False, True), "linear": (False,)}.get(algorithm, (True,))
     if causal not in directions:
         raise ValueError(
@@ -142,11 +138,6 @@ def check(
         raise ValueError(
             "query_offset must be 0 or more with an initial_state, whose keys come before every "
             f"query; got {query_offset}"
-        )
-    if initial_state.recent.shape[2] != rows // 2:
-        raise ValueError(
-            f"initial_state keeps {initial_state.recent.shape[2]} recent values, but a "
-            f"relative_embedding of {rows} rows needs {rows // 2}"
         )
 
 

@@ -56,6 +56,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays import Array, array_module, contiguous, kernel_dtype, version_of
+from ..checks import finite, host
 from ..layers.dropout import arguments as dropout_arguments
 from ..visible import EVERYTHING, Visible
 from . import fast, plain
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
     from ..local import Pattern
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_scores="N H Lq 2k+1"
+)  # fmt: skip
 def forward(
     query: Array,
     key: Array,
@@ -114,12 +118,17 @@ def forward(
     output = xp.empty((batch, heads, length, value.shape[3]), query.dtype)
     highest, inverse = (xp.empty((batch, heads, length), query.dtype) for _ in range(2))
     inputs = _inputs(query, key, value, relative_scores)
-    options = _options(query, key, visible, scale, dropout, seed)
+    reach = _reach(relative_scores, pattern)
+    options = _options(query, key, visible, reach, scale, dropout, seed)
     if output.size:
         kernels.forward(inputs, options, pattern, (output, highest, inverse))
     return output, highest, inverse
 
 
+@host(
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_scores="N H Lq 2k+1",
+    grad_output="N H Lq M", output="N H Lq M", highest="N H Lq", inverse="N H Lq",
+)  # fmt: skip
 def backward(
     grad_output: Array,
     query: Array,
@@ -155,7 +164,8 @@ def backward(
     """
     kernels = version_of(version, fast=fast, plain=plain)
     inputs = _inputs(query, key, value, relative_scores)
-    options = _options(query, key, visible, scale, dropout, seed)
+    reach = _reach(relative_scores, pattern)
+    options = _options(query, key, visible, reach, scale, dropout, seed)
     gradients = tuple(array_module(query).zeros(x.shape, query.dtype) for x in inputs)
     if all(x.size for x in gradients[:3]):
         saved = contiguous(grad_output, output, highest, inverse)
@@ -177,16 +187,30 @@ class Options(NamedTuple):
 
 
 def _options(
-    query: Array, key: Array, visible: Visible, scale: float | None, dropout: float, seed: int
+    query: Array,
+    key: Array,
+    visible: Visible,
+    reach: int,
+    scale: float | None,
+    dropout: float,
+    seed: int,
 ) -> Options:
+    """Where all keys that are `reach` and more away are alike."""
     number = query.dtype.type
+    scale = query.shape[3] ** -0.5 if scale is None else finite("softmax", "scale", scale)
     return Options(
         *visible.lengths(query, key),
-        bool(visible.causal),
-        int(visible.query_offset),
-        number(query.shape[3] ** -0.5 if scale is None else scale),
+        visible.causal,
+        visible.near(query, key, reach),
+        number(scale),
         *dropout_arguments(dropout, seed, number),
     )
+
+
+def _reach(relative_scores: Array | None, pattern: Pattern | None) -> int:
+    """From where on distances make no difference."""
+    k = 0 if relative_scores is None else relative_scores.shape[3] // 2
+    return k if pattern is None else max(k, pattern.reach)
 
 
 def _inputs(

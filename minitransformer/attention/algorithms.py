@@ -129,6 +129,8 @@ def _by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[st
     """Return the algorithm of each term; of the kernelized one alone, where it is one for all."""
     if isinstance(algorithm, str):
         return {"kernelized": algorithm}
+    if not hasattr(algorithm, "keys"):
+        check_choice(name, "algorithm", algorithm, ALGORITHMS)
     if set(algorithm) != {*terms}:
         raise ValueError(
             f"{name}: algorithm must have an entry for each of {', '.join(map(repr, terms))}, got "

@@ -4,10 +4,10 @@ Each call checks the edges, and its backward sorts them by key. `nn.GraphAttenti
 each `nn.Graph`.
 """
 
-import math
 from typing import Any
 
 from minitransformer_kernels import graph
+from minitransformer_kernels.checks import finite
 from minitransformer_kernels.graph import Edges
 
 from ..device import Array, as_array
@@ -118,8 +118,7 @@ def graph_attention(
         "value": (value, "H Tk M"),
     }
     check_inputs(name, layout)
-    if not math.isfinite(negative_slope):
-        raise ValueError(f"{name}: negative_slope must be a finite number, got {negative_slope}")
+    finite(name, "negative_slope", negative_slope)
     edges = _edges(name, row_offsets, columns, query_scores, key_scores)
     scores = AdditiveScores.apply(
         query_scores, key_scores, edges=edges, negative_slope=negative_slope

@@ -45,17 +45,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from operator import index
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from minitransformer_kernels import softmax
+from minitransformer_kernels.checks import fit, is_array, whole
 from minitransformer_kernels.visible import Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..functions.arithmetic import product, rows
 from ..tensor import Tensor
-from .checks import Lengths, check_inputs, lengths_of, whole
+from .checks import Lengths, check_inputs
 
 Inputs = tuple[Array, Array | None, Array | None]
 
@@ -155,6 +157,9 @@ def forward(
         [[[2.0, 0.0], [2.0, 0.0]]]
     """
     name = "multi_head.forward"
+    for argument, x in (("query", query), ("key", key), ("value", value)):
+        if x is not None and not is_array(x):
+            raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}")
     inputs = _separated(name, weights, query, key, value)
     _check_shapes(name, weights, inputs, num_heads)
     q, k, v = (
@@ -163,15 +168,10 @@ def forward(
         for heads in _project(x, weights.of_inputs[part], weights.biases[part], num_heads)
     )
     options: dict[str, Any] = {
-        "visible": Visible(
-            causal,
-            whole(name, "query_offset", query_offset),
-            lengths_of(name, "query_lengths", query_lengths, Tensor.wrap(q)),
-            lengths_of(name, "key_lengths", key_lengths, Tensor.wrap(k)),
-        ),
+        "visible": Visible(causal, query_offset, query_lengths, key_lengths).settled(name, q, k),
         "scale": _scale(name, alpha),
         "dropout": dropout,
-        "seed": index(seed),
+        "seed": whole(name, "seed", seed),
     }
     attended, highest, inverse = softmax.forward(q, k, v, **options)  # (2), (3)
     output = _join(attended, weights.out, weights.out_bias)
@@ -183,6 +183,7 @@ def forward(
 
 def backward_data(grad_output: Array, saved: Saved) -> DataGradients:
     """The gradient of the inputs, equations (5) to (10), given G (N, Lq, D_o), dLoss/dY."""
+    _check_gradient("multi_head.backward_data", grad_output, saved)
     projected = _projected_gradients(grad_output, saved)
     gradients: list[Any] = [None, None, None]
     for (_, part), joint in zip(_given(saved.inputs), projected, strict=True):
@@ -206,6 +207,7 @@ def backward_weights(
     Returns:
         A gradient for each weight, None for a bias that there is not.
     """
+    _check_gradient("multi_head.backward_weights", grad_output, saved)
     if projected is None:
         projected = _projected_gradients(grad_output, saved)
     found = [
@@ -355,6 +357,15 @@ def _separated(
     return q, k, v
 
 
+def _check_gradient(name: str, grad_output: Array, saved: Saved) -> None:
+    """Check that the gradient of an output has its shape."""
+    if not isinstance(saved, Saved):
+        raise TypeError(f"{name}: saved must be what forward returned, got {type(saved).__name__}")
+    batch, _, length, _ = saved.output.shape
+    sizes = {"N": batch, "Lq": length, "D_o": len(saved.weights.out)}
+    fit(name, [("grad_output", grad_output, "N Lq D_o")], sizes, ("query", saved.output))
+
+
 def _check_shapes(name: str, weights: Weights, inputs: Inputs, num_heads: int) -> None:
     """Check that inputs and weights fit each other, and the weights the heads."""
     query, key, value = inputs
@@ -376,7 +387,7 @@ def _check_shapes(name: str, weights: Weights, inputs: Inputs, num_heads: int) -
     given = {argument: (x, text) for argument, (x, text) in layout.items() if x is not None}
     check_inputs(name, {argument: (Tensor.wrap(x), text) for argument, (x, text) in given.items()})
     for argument, weight in (("weights.query", weights.query), ("weights.value", weights.value)):
-        if num_heads < 1 or not len(weight) or len(weight) % num_heads:
+        if whole(name, "num_heads", num_heads) < 1 or not len(weight) or len(weight) % num_heads:
             raise ValueError(
                 f"{name}: {argument} must have as many rows for each of num_heads={num_heads} "
                 f"heads, at least one, got {len(weight)} in all"
@@ -387,7 +398,7 @@ def _scale(name: str, alpha: float | None) -> float | None:
     """Return the kernel's factor 1 / α; None leaves it the default."""
     if alpha is None:
         return None
-    if not alpha or math.isnan(alpha):
+    if not isinstance(alpha, int | float | np.number) or not alpha or math.isnan(alpha):
         raise ValueError(
             f"{name}: alpha divides the scores and must be a number other than 0, got {alpha}; "
             "None is sqrt(E)"

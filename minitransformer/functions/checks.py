@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..device import Array
 from ..tensor import Dim, Tensor
 
 
 def floating(name: str, x: Tensor) -> Tensor:
-    """Return ``x``, having refused integers and booleans by a TypeError."""
+    """Return ``x``, having refused integers, booleans and what is no tensor by a TypeError."""
+    shape_of(name, x)
     if x.dtype.kind != "f":
         raise TypeError(
             f"{name}: expected a floating tensor, got {x.dtype}; convert with .to(dtype=...)"
         )
     return x
+
+
+def shape_of(name: str, x: Tensor) -> tuple[int, ...]:
+    """Return the shape of ``x``, having refused what is no tensor by a TypeError."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a Tensor, got {type(x).__name__}; wrap it: Tensor(...)")
+    return x.shape
+
+
+def number(name: str, expected: str, value: float) -> float:
+    """Return a number, having refused anything else by a TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}: expected {expected}, got {value!r}")
+    return value
 
 
 def dims(dim: Dim, ndim: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import floating, in_range
+from .checks import floating, in_range, number, shape_of
 
 
 class _Softmax(Function):
@@ -91,13 +91,13 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     >>> softmax(Tensor([0.0, 0.0])).tolist()
     [0.5, 0.5]
     """
-    in_range("softmax", dim, x.shape)
+    in_range("softmax", dim, shape_of("softmax", x))
     return _Softmax.apply(floating("softmax", x), dim)
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return the logarithm of :func:`softmax`, exact where the softmax itself would round to 0."""
-    in_range("log_softmax", dim, x.shape)
+    in_range("log_softmax", dim, shape_of("log_softmax", x))
     return _LogSoftmax.apply(floating("log_softmax", x), dim)
 
 
@@ -127,7 +127,8 @@ def layer_norm(
     [[-1.0, 1.0]]
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or x.shape[-len(shape) :] != shape:
+    number("layer_norm", "a number eps", eps)
+    if not shape or shape_of("layer_norm", x)[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and parameter.shape != shape:

@@ -7,7 +7,7 @@ import math
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Dim, Tensor
-from .checks import dims, floating, in_range
+from .checks import dims, floating, in_range, shape_of
 
 
 def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) -> Array:
@@ -91,7 +91,7 @@ def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     >>> sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0).tolist()
     [4.0, 6.0]
     """
-    in_range("sum", dim, x.shape)
+    in_range("sum", dim, shape_of("sum", x))
     return _Sum.apply(x, dim, keepdim)
 
 
@@ -102,7 +102,7 @@ def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
         TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
     """
-    in_range("mean", dim, x.shape)
+    in_range("mean", dim, shape_of("mean", x))
     return _Mean.apply(floating("mean", x), dim, keepdim)
 
 
@@ -115,7 +115,7 @@ def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = Fa
         TypeError: ``x`` is not floating.
         ValueError: ``dim`` is out of range.
     """
-    in_range("var", dim, x.shape)
+    in_range("var", dim, shape_of("var", x))
     return _Var.apply(floating("var", x), dim, correction, keepdim)
 
 
@@ -124,7 +124,7 @@ def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
     Args and errors as for :func:`sum`.
     """
-    in_range("amax", dim, x.shape)
+    in_range("amax", dim, shape_of("amax", x))
     return _Amax.apply(x, dim, keepdim)
 
 
@@ -133,5 +133,5 @@ def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
     Integers have no gradient. Errors as for :func:`sum`.
     """
-    in_range("argmax", dim, x.shape)
+    in_range("argmax", dim, shape_of("argmax", x))
     return Tensor.wrap(array_module(x.data).argmax(x.data, axis=dim, keepdims=keepdim))

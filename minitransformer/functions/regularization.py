@@ -6,6 +6,7 @@ from .. import random
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
+from .checks import number
 
 
 class _Dropout(Function):
@@ -39,6 +40,6 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     >>> dropout(Tensor([1.0, 2.0]), p=0.9, training=False).tolist()
     [1.0, 2.0]
     """
-    if not 0 <= p < 1:
+    if not 0 <= number("dropout", "a probability p with 0 <= p < 1", p) < 1:
         raise ValueError(f"dropout: expected a probability p with 0 <= p < 1, got {p}")
     return _Dropout.apply(x, p) if training and p else x

@@ -41,7 +41,7 @@ class Graph:
 
     def __init__(self, row_offsets: Any, columns: Any, num_keys: int | None = None) -> None:
         offsets = as_array(row_offsets)
-        keys = max(0, len(offsets) - 1) if num_keys is None else num_keys
+        keys = max(0, offsets.size - 1) if num_keys is None else num_keys
         self.edges = Edges(offsets, as_array(columns, device_of(offsets)), keys)
         self.row_offsets: Array = self.edges.offsets
         self.columns: Array = self.edges.columns

@@ -49,11 +49,11 @@ def test_more_features_than_a_kernel_holds_are_taken_in_groups(
 
 def test_what_an_algorithm_cannot_do_is_refused() -> None:
     query, key, value, grad, state = draw(4)
-    packed, causal = Visible(cu_seqlens=np.array([0, 20])), Visible(causal=True)
+    packed, causal = Visible(True, cu_seqlens=[0, 20]), Visible(causal=True)
     for algorithm, visible, start, message in (
         ("naive", EVERYTHING, state, "initial_state needs a causal algorithm, 'recurrent' or"),
         ("naive", packed, None, "cu_seqlens needs a causal algorithm, 'recurrent' or"),
-        ("linear", packed, None, "cu_seqlens needs a causal algorithm, 'recurrent' or"),
+        ("linear", packed, None, "in both directions is not causal"),
         ("linear", causal, None, "in both directions is not causal"),
         ("recurrent", EVERYTHING, None, "from left to right and needs causal=True"),
         ("chunked", EVERYTHING, None, "from left to right and needs causal=True"),

@@ -149,9 +149,9 @@ def test_nothing_in_the_padding_reaches_the_parameters() -> None:
     [
         ({"form": "sin"}, r"form must be one of \['cos', 'one_plus_cos'\], got 'sin'"),
         ({"denominator": "none"}, r"denominator must be one of \['plain', 'rotated'\], got 'none'"),
-        ({"frequency": np.zeros((1, 4, 2))}, r"frequency must be \(H, E, P\) = \(2, 5, P\), got"),
-        ({"key_positions": np.zeros((2, 18, 2))}, r"positions must be \(N, L, P\) = \(2, 19, 2\)"),
-        ({"key_positions": np.zeros((1, 19, 1))}, r"or \(1, 19, 2\) for the whole batch, got"),
+        ({"frequency": np.zeros((1, 4, 2))}, r"frequency must have the shape \(H=2, E=5, P=2\)"),
+        ({"key_positions": np.zeros((2, 18, 2))}, r"must have the shape \(N=2 or 1, Lk=19, P=2\)"),
+        ({"key_positions": np.zeros((1, 19, 1))}, r"or 1, Lk=19, P=2\), got \(1, 19, 1\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:

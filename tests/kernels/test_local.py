@@ -158,9 +158,9 @@ def test_the_reference_has_the_gradient_of_its_forward() -> None:
 
 
 test_what_makes_no_pattern_is_refused = refusals(
-    ({"window": -1}, "window counts tokens and must be at least 0, got -1"),
-    ({"num_global": -2}, "num_global counts tokens and must be at least 0, got -2"),
-    ({"global_queries": -3}, "global_queries counts tokens and must be at least 0, got -3"),
-    ({"stride": 0}, "stride must be at least 1, got 0; None is no stride"),
+    ({"window": -1}, "local: window must be at least 0, got -1"),
+    ({"num_global": -2}, "local: num_global must be at least 0, got -2"),
+    ({"global_queries": -3}, "local: global_queries must be at least 0, got -3"),
+    ({"stride": 0}, "local: stride must be at least 1, got 0"),
     of=lambda **change: local.forward(*inputs()[:3], **{"window": 3, **change}),
 )  # fmt: skip

@@ -242,11 +242,11 @@ def state_of(k: int) -> RelativeState:
 
 test_refusals = refusals(
     ({"relative_embedding": np.ones((H, 4, E))},
-     "relative_embedding must have 2k + 1 rows, one for each distance from -k to k; got 4"),
+     "relative.forward: relative_embedding must have an odd number of rows, 2k + 1 for the"),
     ({"algorithm": "linear"}, "algorithm 'linear' needs causal=False, got causal=True"),
     ({"visible": EVERYTHING}, "algorithm 'recurrent' needs causal=True, got causal=False"),
     ({"initial_state": state_of(2)},
-     "initial_state keeps 2 recent values, but a relative_embedding of 7 rows needs 3"),
+     "relative.forward: initial_state.recent must have the shape (N=2, H=2, k=3, M="),
     ({"initial_state": state_of(3), "visible": Visible(True, -1)}, "query_offset must be"),
     ({"initial_state": state_of(3), "algorithm": "naive"},
      "algorithm 'naive' takes no initial_state"),

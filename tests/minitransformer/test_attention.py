@@ -304,7 +304,7 @@ FLOATING = {name: np.ones(shape, np.float32) for name, shape in GOOD.items()}
         ({"value": Tensor(np.ones((2, 3, 6, 0), np.float32))}, ValueError,
          "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 6, 0)"),
         ({"key_lengths": [1.0, 2.0]}, TypeError,
-         "key_lengths must be integers, got float32; a mask becomes lengths by mask.sum"),
+         "key_lengths must be integers, got float64; a mask becomes lengths by mask.sum"),
         ({"query_lengths": [1, 2, 3]}, ValueError,
          "query_lengths must have the shape (N=2,), one length a sequence, got (3,)"),
         ({"key_lengths": [1, 7]}, ValueError,

@@ -22,9 +22,11 @@ Source: Ba, Kiros and Hinton 2016, "Layer normalization", equation 4.
 from __future__ import annotations
 
 from ...arrays import Array, array_module, contiguous, version_of
+from ...checks import finite, host
 from . import fast, plain
 
 
+@host(x="R D", weight="D", bias="D")
 def forward(
     x: Array, weight: Array | None, bias: Array | None, *, eps: float, version: str = "fast"
 ) -> tuple[Array, Array, Array]:
@@ -49,6 +51,7 @@ def forward(
         >>> forward(np.array([[1.0, 3.0]]), None, None, eps=0.0)[0].tolist()
         [[-1.0, 1.0]]
     """
+    finite("layer_norm", "eps", eps)
     xp, (R, D) = array_module(x), x.shape
     (x,) = contiguous(x)
     bias = xp.zeros(D, x.dtype) if bias is None else bias
@@ -58,6 +61,7 @@ def forward(
     return y, mean, scale
 
 
+@host(x="R D", grad="R D", weight="D", mean="R", scale="R")
 def backward(
     grad: Array,
     x: Array,
@@ -81,6 +85,7 @@ def backward(
     return dx
 
 
+@host(x="R D", grad="R D", mean="R", scale="R")
 def parameters_backward(
     grad: Array, x: Array, mean: Array, scale: Array, *, version: str = "fast"
 ) -> tuple[Array, Array]:

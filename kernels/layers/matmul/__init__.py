@@ -18,6 +18,7 @@ Products of "plain" and "tiled" are float32's or float64's; those of tensor core
 from __future__ import annotations
 
 from ...arrays import Array, array_module, contiguous, version_of
+from ...checks import is_array
 from . import fast, plain, tiled
 
 __all__ = ["matmul"]
@@ -50,6 +51,9 @@ def matmul(a: Array, b: Array, *, precise: bool = False, version: str = "fast") 
         [[7.0, 10.0], [15.0, 22.0]]
     """
     multiply = version_of(version, fast=fast, tiled=tiled, plain=plain).multiply
+    for name, array in (("a", a), ("b", b)):
+        if not is_array(array):
+            raise TypeError(f"matmul: {name} must be an array, got {type(array).__name__}")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"matmul takes matrices (n, k) and (k, m), got {a.shape} and {b.shape}")
     if a.dtype != b.dtype:

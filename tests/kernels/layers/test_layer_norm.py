@@ -112,7 +112,7 @@ def test_sums_repeat_bit_by_bit(device: str) -> None:
 
 
 def test_half_precision_is_refused() -> None:
-    with pytest.raises(TypeError, match="kernels take float32 or float64 arrays, got float16"):
+    with pytest.raises(TypeError, match="x must be float32 or float64, got float16; convert it"):
         layer_norm.forward(np.ones((2, 3), np.float16), None, None, eps=EPS)
 
 
