@@ -303,6 +303,56 @@ def ignores_padding(operation: Operation, case: Case) -> None:
             assert_array_equal(x, before(x, 0.0, ends[name]), f"{name} is not zero in its padding")
 
 
+@check()
+def takes_nothing_from_the_unseen(operation: Operation, case: Case) -> None:
+    """NaN and infinity where nobody looks reach nothing: neither an output nor a gradient.
+
+    Rows that see nothing, and keys that nobody sees, have zeros of all kinds.
+    """
+    case = replace(case, grad_state=False, guard_bites=False)
+    problem = case.problem()
+    seen, alive = seen_and_alive(problem)
+    sees = (seen.any(-1) | (alive & (problem.initial_state is not None)))[..., None]
+    is_seen = seen.any(-2)[..., None]
+    rows = {name: sees for name in ("query", "output", "relative_scores")}
+    rows |= {name: is_seen for name in ("key", "value")}
+    poison = (np.nan, np.inf, -np.inf)[case.seed % 3]
+
+    def poisoned(arrays: Arrays) -> Arrays:
+        return {
+            name: np.where(rows[name], x, np.asarray(poison, x.dtype)) if name in rows else x
+            for name, x in arrays.items()
+        }
+
+    clean, other = operation.run(problem), replace(problem, inputs=poisoned(problem.inputs))
+    found = operation.run(replace(other, cotangents=poisoned(problem.cotangents)))
+    assert_array_equal(found.outputs["output"], clean.outputs["output"], "the output changed")
+    assert_all_equal(found.gradients, clean.gradients, "with other unseen rows, the gradient of")
+    for name, x in {**found.gradients, "output": found.outputs["output"]}.items():
+        if name in rows:
+            assert not np.where(rows[name], 0, x).any(), f"{name} is not zero in unseen rows"
+
+
+@check(suits=can_be_causal)
+def shows_no_nan_of_the_future(operation: Operation, case: Case) -> None:
+    """NaN and infinity in keys, values and queries reach no output before them."""
+    case = replace(case, causal=True, guard_bites=False)
+    problem = case.problem()
+    now = case.seed % (case.query_length + 1)
+    frontier = int(np.clip(now + case.query_offset, 0, case.key_length))
+    poison = (np.nan, np.inf, -np.inf)[case.seed % 3]
+    starts = {"query": now, "key": frontier, "value": frontier}
+    future = {
+        name: before(x, poison, starts[name]) if name in starts else x
+        for name, x in problem.inputs.items()
+    }
+    clean, found = operation.run(problem), operation.run(replace(problem, inputs=future))
+    assert_array_equal(found.outputs["output"][:, :, :now], clean.outputs["output"][:, :, :now])
+    if case.query_lengths is not None:  # padding sees nothing, whatever the others see
+        output = found.outputs["output"]
+        assert not before(np.zeros_like(output), output, case.query_lengths).any()
+
+
 def before(x: Array, rest: Array | float, ends: int | tuple[int, ...]) -> Array:
     """`x` up to the end of each sequence of the batch, and `rest` after it."""
     inside = np.arange(x.shape[2])[:, None] < np.reshape(ends, (-1, 1, 1, 1))

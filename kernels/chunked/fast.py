@@ -217,7 +217,9 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
                         for t in range(TILE):
                             for w in range(width):
                                 for r in range(OWN):
-                                    n_own[w, r] += a[t, y * OWN + r] * v[t, w * LANES + x]  # (4)
+                                    row = y * OWN + r
+                                    more = n_own[w, r] + a[t, row] * v[t, w * LANES + x]  # (4)
+                                    n_own[w, r] = more if past + t <= tile + row else n_own[w, r]
 
                 if answers:
                     for r in range(OWN):
@@ -389,9 +391,9 @@ def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> 
                         for t in range(TILE):
                             for w in range(width):
                                 for r in range(OWN):
-                                    y_own[w, r] += (
-                                        w_tile[t, y * OWN + r] * c_tile[t, w * LANES + x]
-                                    )  # (9)
+                                    row = y * OWN + r
+                                    more = w_tile[t, row] * c_tile[t, w * LANES + x] + y_own[w, r]
+                                    y_own[w, r] = more if past + t <= tile + row else y_own[w, r]
 
                 if answers:
                     for r in range(OWN):

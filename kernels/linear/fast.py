@@ -107,7 +107,8 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                     for t in range(rows):
                         for r in range(OWN):
                             a = a_tile[y * OWN + r, s + t]
-                            n_own[m, r] += a * v_tile[t, m * TILE + x]  # (2)
+                            more = n_own[m, r] + a * v_tile[t, m * TILE + x]  # (2)
+                            n_own[m, r] = more if a != real(0) else n_own[m, r]
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -210,7 +211,8 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                     for t in range(rows):
                         for r in range(OWN):
                             w = w_tile[y * OWN + r, s + t]
-                            y_own[m, r] += w * c_tile[t, m * TILE + x]  # (7)
+                            more = y_own[m, r] + w * c_tile[t, m * TILE + x]  # (7)
+                            y_own[m, r] = more if w != real(0) else y_own[m, r]
                 cuda.syncthreads()
 
         for r in range(OWN):

@@ -261,7 +261,8 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                     for t in range(rows):
                         for r in range(OWN):
                             weight = f_tile[y * OWN + r, s + t]
-                            n_own[m, r] += weight * v_tile[t, m * TILE + x]  # (7)
+                            more = n_own[m, r] + weight * v_tile[t, m * TILE + x]  # (7)
+                            n_own[m, r] = more if weight != real(0) else n_own[m, r]
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -285,7 +286,8 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 for m in range(width):
                     c = m * TILE + x
                     if c < M:
-                        far = at_low * before[n, h, begin, c] + at_high * after[n, h, end, c]
+                        far = at_low * before[n, h, begin, c]
+                        far += at_high * after[n, h, end, c] if not causal else real(0)
                         total = numerator[b, h, row + i, c] + n_own[m, r] + far  # (7)
                         output[b, h, row + i, c] = total / guard(d, eps)  # (3)
                 if x == 0:

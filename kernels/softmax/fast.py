@@ -225,7 +225,8 @@ def _forward_kernel(
                     sums[c] = shrink * n_own[t + c]
                 for r in range(step):
                     for c in range(width):
-                        sums[c] += s[r, x] * v[r, m + c]  # (4)
+                        more = sums[c] + s[r, x] * v[r, m + c]  # (4)
+                        sums[c] = more if s[r, x] != real(0) else sums[c]
                 for c in range(width):
                     n_own[t + c] = sums[c]
             cuda.syncthreads()
@@ -362,7 +363,8 @@ def _query_gradient_kernel(
                     if dropping:
                         word = random_word(seed, n, h, i, j)
                         kept = survivor if word >= dropped else real(0)
-                    ds[r + c, x] *= kept * sums[c] - delta_i  # (7), (13)
+                    slope = ds[r + c, x] * (kept * sums[c] - delta_i)  # (7), (13)
+                    ds[r + c, x] = slope if ds[r + c, x] != real(0) else real(0)
                     if biased and i < query.shape[2]:
                         distance = j - i - offset
                         if distance <= -furthest or furthest == 0:
@@ -379,7 +381,8 @@ def _query_gradient_kernel(
                     sums[c] = dq_own[t + c]
                 for r in range(step):
                     for c in range(width):
-                        sums[c] += ds[r, x] * k[r, e + c]  # (9)
+                        more = sums[c] + ds[r, x] * k[r, e + c]  # (9)
+                        sums[c] = more if ds[r, x] != real(0) else sums[c]
                 for c in range(width):
                     dq_own[t + c] = sums[c]
             cuda.syncthreads()
@@ -522,7 +525,8 @@ def _key_gradient_kernel(
                     if dropping:
                         word = random_word(seed, n, h, i, j)
                         kept = survivor if word >= dropped else real(0)
-                    ds[r + c, x] = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
+                    slope = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
+                    ds[r + c, x] = slope if p[r + c, x] != real(0) else real(0)
                     p[r + c, x] *= kept  # (12)
             cuda.syncthreads()
 
@@ -532,7 +536,8 @@ def _key_gradient_kernel(
                     sums[c] = dv_own[t + c]
                 for r in range(step):
                     for c in range(width):
-                        sums[c] += p[r, x] * g[r, m + c]  # (6)
+                        more = sums[c] + p[r, x] * g[r, m + c]  # (6)
+                        sums[c] = more if p[r, x] != real(0) else sums[c]
                 for c in range(width):
                     dv_own[t + c] = sums[c]
             for t in range(0, own_k, width):
@@ -541,7 +546,8 @@ def _key_gradient_kernel(
                     sums[c] = dk_own[t + c]
                 for r in range(step):
                     for c in range(width):
-                        sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                        more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
+                        sums[c] = more if ds[r, x] != real(0) else sums[c]
                 for c in range(width):
                     dk_own[t + c] = sums[c]
             cuda.syncthreads()

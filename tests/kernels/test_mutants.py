@@ -86,7 +86,9 @@ MUTANTS = [
         ragged_tile_not_masked=(
             "score = sums[c] if sees else", "score = sums[c] if sees or not causal else"),
         delta_dropped=(
-            "ds[r + c, x] *= kept * sums[c] - delta_i", "ds[r + c, x] *= kept * sums[c]"),
+            "ds[r + c, x] * (kept * sums[c] - delta_i)", "ds[r + c, x] * (kept * sums[c])"),
+        future_values_times_zero=(
+            "sums[c] = more if s[r, x] != real(0) else sums[c]", "sums[c] = more"),
         scale_forgotten_in_dq=("= scale * dq_own[t]", "= dq_own[t]"),
         key_forgets_the_query_at_its_own_place=(
             "seen_from = j - offset if causal", "seen_from = j - offset + 1 if causal"),
@@ -95,10 +97,10 @@ MUTANTS = [
         another_mask_in_the_gradient_of_the_values=(
             """word = random_word(seed, n, h, i, j)
                         kept = survivor if word >= dropped else real(0)
-                    ds[r + c, x] = p""",
+                    slope = p""",
             """word = random_word(seed, n, h, j, i)
                         kept = survivor if word >= dropped else real(0)
-                    ds[r + c, x] = p"""),
+                    slope = p"""),
         survivors_not_scaled_up=(
             "word = random_word(seed, n, h, i, j)\n                    kept = survivor if",
             "word = random_word(seed, n, h, i, j)\n                    kept = real(1) if"),
@@ -106,7 +108,7 @@ MUTANTS = [
             "                s[r, x] = kept * p  # (12)",
             "                s[r, x] = kept * p\n                d_i += p * (kept - real(1))"),
         dropped_weight_keeps_its_gradient=(
-            "ds[r + c, x] *= kept * sums[c] - delta_i", "ds[r + c, x] *= sums[c] - delta_i"),
+            "ds[r + c, x] * (kept * sums[c] - delta_i)", "ds[r + c, x] * (sums[c] - delta_i)"),
         distance_off_by_one=(
             """near = min(i, query.shape[2] - 1)
                         r_ij = column(j - i - offset,""",
@@ -150,6 +152,8 @@ MUTANTS = [
     ),
     *bugs(naive, "linear/fast.py",
         naive_causal_mask_off_by_one=("if r < hidden:", "if r <= hidden:"),
+        naive_future_values_times_zero=(
+            "n_own[m, r] = more if a != real(0) else n_own[m, r]", "n_own[m, r] = more"),
         gradient_of_the_mask_off_by_one=(
             "if i < last_a and j < last_b and way * (j - i) <= reach:",
             "if i < last_a and j < last_b and way * (j - i) < reach:"),
@@ -176,6 +180,8 @@ MUTANTS = [
         step_answers_before_it_learns=("total += q * s  # (3)", "total += q * S[n, h, e, m]"),
     ),
     *bugs(chunked, "chunked/fast.py",
+        chunk_of_future_values_times_zero=(
+            "n_own[w, r] = more if past + t <= tile + row else n_own[w, r]", "n_own[w, r] = more"),
         chunk_mask_off_by_one=(
             "if past + j > tile + x:\n                                    a_own[r] = real(0)",
             "if past + j >= tile + x:\n                                    a_own[r] = real(0)"),
@@ -364,7 +370,7 @@ MUTANTS = [
         key_forgets_later_residuals=("dk -= of_key", "dk -= 0 * of_key"),
         residual_sees_its_own_write=("query_offset=-1)", "query_offset=0)"),
         rate_with_the_gradient_of_a_write=(
-            'einsum("nhlm,nhlm->nhl", residual, du)', 'einsum("nhlm,nhlm->nhl", u, du)'),
+            "xp.where(du == 0, du, residual), du)", "u, du)"),
         residuals_missing_in_the_state_gradient=("by_output.S - by_residuals.S", "by_output.S"),
     ),
 ]  # fmt: skip

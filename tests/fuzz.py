@@ -1,0 +1,343 @@
+"""Calls at random, of public functions and of host functions: each must be right, or refused.
+
+    python -m tests.fuzz --seed 0 --cases 10000
+
+A case is a call with arguments that fit, which must give what naive attention in float64 gives; or
+one with an argument spoiled, which must end in an error that says what was expected and what came.
+Everything else is a finding: a crash, a wrong result, a spoiled argument that was taken, and an
+error that only says where Python stumbled. A case is made of the seed and its number alone:
+
+    python -m tests.fuzz --seed 0 --first 1234 --cases 1
+
+Cases run in a child process. One that ends it is a finding, and the next one begins another child.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import minitransformer_kernels
+from minitransformer_kernels.cpu import KernelError
+from minitransformer_kernels.feature_maps import FEATURE_MAPS
+from minitransformer_kernels.graph import Edges
+from minitransformer_kernels.visible import Visible
+
+from .cases import Case, Problem
+from .properties import Operation, allowed_errors, assert_within
+
+RIGHT, REFUSED = "right", "refused"
+FINDINGS = "crash", "wrong", "taken", "raw"
+ROOMS = "softmax", "local", "linear", "recurrent", "chunked", "relative", "fourier", "delta"
+NAN, FAR = float("nan"), 2**59
+Spoil = Callable[[np.random.Generator, Any], Any]
+
+
+class Found(NamedTuple):
+    """What came of a case."""
+
+    number: int
+    verdict: str
+    case: str
+    what: str = ""
+
+
+# ---------------------------------------------------------------------------------- what is spoiled
+
+
+def cut(rng: np.random.Generator, x: Any, axes: tuple[int, ...] | None = None) -> Any:
+    """The array without the last rows along one of some axes."""
+    axes = tuple(range(x.ndim)) if axes is None else axes
+    axis = int(rng.choice([axis for axis in axes if x.shape[axis] > 1] or [axes[0]]))
+    return x[(slice(None),) * axis + (slice(0, x.shape[axis] // 2),)]
+
+
+def grown(rng: np.random.Generator, x: Any, axes: tuple[int, ...] | None = None) -> Any:
+    """The array with all rows twice along one of some axes."""
+    axis = int(rng.choice(axes if axes else x.ndim))
+    return np.concatenate([x, x], axis=axis)
+
+
+SHARED = {"query": (0, 1, 3), "key": (0, 1, 2, 3), "value": (0, 1, 2)}  # axes, with other inputs
+ARRAYS: dict[str, Spoil] = {
+    "flat": lambda rng, x: x.reshape(-1),
+    "one more axis": lambda rng, x: x[None],
+    "whole numbers": lambda rng, x: x.astype(np.int64),
+    "half": lambda rng, x: x.astype(np.float16),
+    "objects": lambda rng, x: x.astype(object),
+    "a list": lambda rng, x: x.tolist(),
+    "a string": lambda rng, x: "x",
+}
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "causal": ("False", None, 1, NAN, 0.0),
+    "query_offset": (NAN, None, 1.5, "1", 2**63 - 1, -(2**63), True),
+    "query_lengths": ([-1], [2**40], [0.5], "x", [[1]], NAN),
+    "key_lengths": ([-1], [2**40], [0.5], "x", [[1]], NAN),
+    "cu_seqlens": ([0, 2**40], [0.0, 1.0], [1], [-5, 3], "x"),
+    "scale": (NAN, "a", float("inf"), [1.0]),
+    "eps": (NAN, "a", 0.0, -1.0, float("inf")),
+    "guard": ("x", None, 3),
+    "feature_map": ("x", None, 3),
+    "dropout": (1.0, -0.1, NAN, "a", None),
+    "seed": (-1, 1.5, 2**63, "a", None),
+    "window": (-1, 1.5, "a", None, NAN),
+    "stride": (0, -1, 1.5, "a"),
+    "num_global": (-1, 1.5, "a", None),
+    "global_queries": (-1, 1.5, "a", None),
+    "score_map": ("x", None),
+    "relative_query": ("x", None),
+    "form": ("x", None),
+    "denominator": ("x", None),
+}
+
+
+def judged(number: int, case: str, call: Callable[[], Any], spoiled: bool) -> Found:
+    """Make a call, and say what came of it; a call that is right returns, or asserts."""
+    try:
+        with np.errstate(all="ignore"):
+            call()
+    except AssertionError as error:
+        return Found(number, "wrong", case, str(error)[:200])
+    except (TypeError, ValueError, KernelError) as error:
+        said = str(error)
+        clear = spoiled and any(word in said for word in (" must ", " got ", " needs ", " takes "))
+        return Found(number, REFUSED if clear else "raw", case, f"{type(error).__name__}: {said}")
+    except Exception as error:
+        return Found(number, "raw", case, f"{type(error).__name__}: {error}")
+    return Found(number, "taken" if spoiled else RIGHT, case)
+
+
+# --------------------------------------------------------------------------------------- operations
+
+
+@cache
+def operations() -> tuple[Operation, ...]:
+    """All attentions by their host functions, and by the public ones."""
+    from .kernels.operations import OPERATIONS
+    from .minitransformer.test_attention import OPERATIONS as PUBLIC
+    from .minitransformer.test_delta import OPERATION as DELTA
+
+    public = (replace(x, name=f"public {x}") for x in (*PUBLIC, DELTA))
+    return *OPERATIONS, *public
+
+
+def drawn(rng: np.random.Generator, operation: Operation, every: bool) -> Case:
+    """A case of an operation: of `every` feature map and dtype, or of kernels of other tests."""
+    domain = operation.domain
+    variant = domain.variants[rng.integers(len(domain.variants))]
+    dtype, options = variant.dtype, dict(variant.options)
+    if every:
+        dtype = str(rng.choice(["float32", "float64"]))
+        if "feature_map" in options and options["guard"] == "clamp":
+            options["feature_map"] = str(rng.choice([x for x in FEATURE_MAPS if x != "identity"]))
+    batch = int(rng.integers(0, 4))
+    lengths = [0, 1, 2, 5, *domain.lengths]
+    query_length, key_length = (int(rng.choice(lengths)) for _ in range(2))
+    near = [0, key_length - query_length, int(rng.integers(-9, 9))]
+    offset = int(rng.choice([*near, *near, 2**31, -(2**31), FAR, -FAR]))
+    stateful = domain.stateful and bool(rng.integers(2))
+    padding = (
+        tuple(map(int, rng.integers(0, length + 1, batch))) if rng.integers(2) else None
+        for length in (query_length, key_length)
+    )
+    return Case(
+        dtype, batch, int(rng.integers(1, 3)), query_length, key_length,
+        variant.head_dim, variant.value_dim, bool(rng.choice(domain.causal)),
+        abs(offset) if domain.follows and stateful else offset, *padding, stateful,
+        stateful and bool(rng.integers(2)), options=options, sizes=variant.sizes,
+        seed=int(rng.integers(2**32)), spread=float(rng.choice([1.0, 0.1, 3.0])),
+        layout=str(rng.choice(["contiguous", "sliced", "backwards", "frozen"])),
+        extras=domain.extras, states=domain.states,
+    )  # fmt: skip
+
+
+def right(operation: Operation, problem: Problem) -> None:
+    """Asserts that an operation gives what its reference gives."""
+    truth = operation.reference(problem, np.float64).arrays()
+    assert_within(operation.run(problem).arrays(), truth, allowed_errors(operation, problem))
+
+
+def of_operation(number: int, rng: np.random.Generator, every: bool) -> Found:
+    """A case of an attention: forward and backward."""
+    operation = operations()[rng.integers(len(operations()))]
+    case = drawn(rng, operation, every)
+    told = f"{operation} {case.dtype} {case.options} {case}"
+    if rng.integers(2):
+        return judged(number, told, lambda: right(operation, case.problem()), False)
+    case = replace(case, batch=max(1, case.batch), query_length=5, key_length=6)
+    case = replace(case, query_lengths=None, key_lengths=None, layout="contiguous")
+    problem = case.problem()
+    name, inputs, keywords = "", dict(problem.inputs), dict(problem.keywords)
+    names = [x for x in NUMBERS if x in {*keywords, "query_lengths", "key_lengths", "causal"}]
+    if rng.integers(2):
+        name = str(rng.choice(names))
+        choices = NUMBERS[name]
+        keywords[name] = choices[rng.integers(len(choices))]
+        told = f"{operation} with {name}={keywords[name]!r}"
+    else:
+        name = str(rng.choice(["query", "key", "value"]))
+        tensors = "public" in str(operation)
+        kinds = [x for x in ARRAYS if not tensors or x not in NO_TENSORS]
+        kind = str(rng.choice(["cut", "grown", *kinds]))
+        inputs[name] = (
+            ARRAYS[kind](rng, inputs[name])
+            if kind in ARRAYS
+            else {"cut": cut, "grown": grown}[kind](rng, inputs[name], SHARED[name])
+        )
+        told = f"{operation} with {name} {kind}"
+    spoiled = replace(problem, inputs=inputs, keywords=keywords)
+    return judged(number, told, lambda: operation.apply(spoiled), True)
+
+
+NO_TENSORS = "objects", "a list", "a string", "whole numbers"  # or no gradients: other errors
+
+
+# ----------------------------------------------------------------------------------- host functions
+
+
+@cache
+def hosts() -> tuple[Any, ...]:
+    """All functions that declare the shapes of their arrays."""
+    found = {}
+    for module in iter_modules(minitransformer_kernels.__path__, "minitransformer_kernels."):
+        for name in (module.name, f"{module.name}.layer_norm", f"{module.name}.normalised"):
+            try:
+                members = vars(import_module(name))
+            except ModuleNotFoundError:
+                continue
+            for x in members.values():
+                if hasattr(x, "shapes") and x.__module__ == name:
+                    found[f"{name}.{x.__name__}"] = x
+    return tuple(found.values())
+
+
+def of_host(number: int, rng: np.random.Generator, every: bool) -> Found:
+    """A host function, backward ones too, with one array that does not fit."""
+    host = hosts()[rng.integers(len(hosts()))]
+    sizes = {"2k+1": 7, "k": 3, "R": 7, "D": 12, "edges": 4, "Tq": 4, "Tk": 5, "T": 4}
+    dtype = ["float32", "float64"][rng.integers(2)]
+
+    def array(text: str) -> Any:
+        letters = [x.rstrip("?") for x in text.split() if x not in ("any", "int")]
+        shape = [sizes.setdefault(x, int(rng.integers(2, 6))) for x in letters]
+        return np.ones(shape, np.int64 if text.endswith("int") else dtype)
+
+    arguments: dict[str, Any] = {}
+    for name, letters in host.shapes.items():
+        if isinstance(letters, str):
+            arguments[name] = array(letters)
+    for name, parameter in signature(host).parameters.items():
+        if name in OTHERS and parameter.default is Parameter.empty:
+            arguments.setdefault(name, OTHERS[name])
+        elif parameter.default is Parameter.empty:
+            arguments.setdefault(name, None)
+    if "visible" in signature(host).parameters:
+        arguments["visible"] = Visible(causal="linear" not in host.__module__)
+    names = [name for name, letters in host.shapes.items() if isinstance(letters, str)]
+    name = str(rng.choice(names))
+    kind = str(
+        rng.choice(["flat", "one more axis", "objects", "a list", "a string", "half", "cut"])
+    )
+    alone = kind in ("cut", "half") and (len(names) < 2 or "any" in host.shapes[name])
+    if alone or (kind == "flat" and arguments[name].ndim == 1):
+        kind = "one more axis"
+    if kind == "cut":
+        shared = [
+            axis for axis, x in enumerate(host.shapes[name].split())
+            if sum(x in str(letters).split() for letters in host.shapes.values()) > 1
+        ]  # fmt: skip
+        axis = int(rng.choice(shared)) if shared else 0
+        arguments[name] = np.repeat(arguments[name], 2, axis=axis)
+    else:
+        arguments[name] = ARRAYS[kind](rng, arguments[name])
+    told = f"{host.__module__.partition('.')[2]}.{host.__name__} with {name} {kind}"
+    return judged(number, told, lambda: host(**arguments), True)
+
+
+OTHERS: dict[str, Any] = {
+    "algorithm": "recurrent",
+    "edges": Edges(np.arange(5), np.array([0, 1, 4, 2]), 5),
+    "eps": 1e-5,
+    "guard": "clamp",
+    "window": 2,
+    "count": 3,
+}
+
+KINDS = of_operation, of_operation, of_host
+
+
+# ------------------------------------------------------------------------------- child, and parent
+
+
+def run_case(seed: int, number: int, every: bool) -> Found:
+    """The case of a number."""
+    rng = np.random.default_rng([seed, number])
+    return KINDS[rng.integers(len(KINDS))](number, rng, every)
+
+
+def child(seed: int, first: int, cases: int, every: bool) -> None:
+    """Run cases; say before each that it begins, and after it what came of it."""
+    for number in range(first, first + cases):
+        print(number, flush=True)
+        print(json.dumps(run_case(seed, number, every)), flush=True)
+
+
+def fuzz(seed: int, cases: int, first: int = 0, every: bool = False) -> Iterator[Found]:
+    """What came of so many cases."""
+    end = first + cases
+    while first < end:
+        how = ["--seed", seed, "--first", first, "--cases", end - first, *["--every"] * every]
+        command = [sys.executable, "-m", "tests.fuzz", "--child", *map(str, how)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            begun, done = first - 1, True
+            for line in process.stdout:
+                if line.startswith("["):
+                    yield Found(*json.loads(line))
+                    done = True
+                elif line.strip().isdigit():
+                    begun, done = int(line), False
+        if not done:
+            yield Found(begun, "crash", f"ended with {process.returncode}")
+        elif process.returncode:
+            raise RuntimeError(f"the child ended with {process.returncode} before case {first}")
+        first = begun + 1
+
+
+def table(found: list[Found]) -> str:
+    """How many cases came to what, and the findings."""
+    counts = Counter(x.verdict for x in found)
+    lines = [f"{name:8} {counts[name]:6}" for name in (RIGHT, REFUSED, *FINDINGS)]
+    findings = [x for x in found if x.verdict in FINDINGS]
+    return "\n".join([*lines, *(f"{x.number}: {x.verdict}: {x.case}: {x.what}" for x in findings)])
+
+
+def main() -> None:
+    """Run cases, and print their table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--every", action="store_true", help="every feature map and dtype")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(given.seed, given.first, given.cases, given.every)
+    else:
+        print(table(list(fuzz(given.seed, given.cases, given.first, given.every))))
+
+
+if __name__ == "__main__":
+    main()
