@@ -103,10 +103,10 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
             for s in range(0, TILE, rows):
                 load(v_tile, v, n, h, start + s, last_key, 0)
                 cuda.syncthreads()
-                for m in range(width):
-                    for t in range(rows):
-                        for r in range(OWN):
-                            a = a_tile[y * OWN + r, s + t]
+                for t in range(rows):
+                    for r in range(OWN):
+                        a = a_tile[y * OWN + r, s + t]
+                        for m in range(width):
                             more = n_own[m, r] + a * v_tile[t, m * TILE + x]  # (2)
                             n_own[m, r] = more if a != real(0) else n_own[m, r]
                 cuda.syncthreads()
@@ -211,8 +211,7 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                     for t in range(rows):
                         for r in range(OWN):
                             w = w_tile[y * OWN + r, s + t]
-                            more = y_own[m, r] + w * c_tile[t, m * TILE + x]  # (7)
-                            y_own[m, r] = more if w != real(0) else y_own[m, r]
+                            y_own[m, r] += w * c_tile[t, m * TILE + x]  # (7)
                 cuda.syncthreads()
 
         for r in range(OWN):

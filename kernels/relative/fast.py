@@ -257,10 +257,10 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                         elif oldest <= j < 0 and m < M:
                             v_tile[t, m] = recent[n, h, recent.shape[2] + j, m]
                 cuda.syncthreads()
-                for m in range(width):
-                    for t in range(rows):
-                        for r in range(OWN):
-                            weight = f_tile[y * OWN + r, s + t]
+                for t in range(rows):
+                    for r in range(OWN):
+                        weight = f_tile[y * OWN + r, s + t]
+                        for m in range(width):
                             more = n_own[m, r] + weight * v_tile[t, m * TILE + x]  # (7)
                             n_own[m, r] = more if weight != real(0) else n_own[m, r]
                 cuda.syncthreads()

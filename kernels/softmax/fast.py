@@ -26,7 +26,9 @@ They are not compiled with `fastmath`, which may add up a score in another order
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
 much as the scores are, and for scores near 50,000 that is 0.4 %.
 
-Every sum has one owner and one order: results repeat bit by bit, without atomics.
+A weight of 0 takes nothing of its value, whatever that is: zero times NaN is NaN, and the keys of a
+tile that a row does not see may hold it. Every sum has one owner and one order: results repeat bit
+by bit, without atomics.
 """
 
 from __future__ import annotations
