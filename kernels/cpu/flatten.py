@@ -314,8 +314,14 @@ class _Scope:
             return None
         assert isinstance(call, ast.Call)
         passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local
-        splice = self.flattener.every_call or passes or _is_part_of_its_kernel(function)
-        return function if splice else None
+        must = passes or _is_part_of_its_kernel(function)
+        if function.itself and must:
+            raise self.function.refuse(
+                call, f"{called.id!r} calls itself, and uses CUDA or a local array",
+                "Let it compute with numbers, or write a loop",
+            )  # fmt: skip
+        splice = self.flattener.every_call and not function.itself
+        return function if must or splice else None
 
     def is_effect(self, node: ast.AST) -> bool:
         if not isinstance(node, ast.Call):

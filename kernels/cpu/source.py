@@ -73,6 +73,7 @@ class Source:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # NumPy arrays from outside
     device_functions: dict[str, Source] = field(default_factory=dict)
     cuda_names: set[str] = field(default_factory=set)  # names bound to the CUDA namespace
+    itself: set[str] = field(default_factory=set)  # names by which a device function calls itself
 
     def where(self, node: ast.AST) -> str:
         """`file:line` of a node, for error messages."""
@@ -297,11 +298,15 @@ def _resolve(
     elif hasattr(value, "on_cpu") and _is_launched(source.tree, name):
         raise source.refuse(node, *hints.outside(source.original(name), value))
     elif (function := _device_function(value)) is not None:
-        if function in callers:
+        if function is callers[-1] and len(callers) > 1:
+            source.itself.add(name)
+        elif function in callers:
             raise source.refuse(
-                node, f"{name!r} calls itself, which kernels do not support", "Write a loop"
-            )
-        source.device_functions[name] = read(function, callers)
+                node, f"{name!r} calls itself by way of another, which kernels do not support",
+                "Write a loop",
+            )  # fmt: skip
+        else:
+            source.device_functions[name] = read(function, callers)
     elif isinstance(value, np.ndarray):
         source.arrays[name] = value.copy()  # a constant, as on a GPU: later changes do not count
     elif isinstance(value, types.ModuleType) and value in MODULES:

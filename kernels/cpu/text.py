@@ -86,6 +86,8 @@ def _device_functions(text: Text, source: Source, decorator: str, prefix: str = 
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in outside:
                 node.id = own + node.id
+            elif isinstance(node, ast.Name) and node.id in inner.itself:
+                node.id = alias
         tree.decorator_list, tree.name, tree.returns = [], alias, None
         if ast.get_docstring(tree):
             tree.body = tree.body[1:]

@@ -120,6 +120,24 @@ def items(x, pair, scale, triple):
         x[i] += pair[k]
 
 
+@cuda.jit(device=True)
+def fibonacci(n):
+    """Calls itself, twice."""
+    if n < 2:
+        return n
+    return fibonacci(n - 1) + fibonacci(n - 2)
+
+
+again = fibonacci
+
+
+@cuda.jit
+def recursive(x):
+    """By another name than its own."""
+    i = cuda.grid(1)
+    x[i] = again(i)
+
+
 @cuda.jit
 def records(x):
     """Records of a type from outside."""
@@ -155,6 +173,7 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (defaults, (), X + 3 + 2 * X + 10),
         (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
+        (recursive, (), np.array([0, 1, 1, 2, 3, 5, 8, 13])),
         (records, (), X[::-1] + X),
     ],
     ids=lambda value: getattr(value, "__name__", None),
