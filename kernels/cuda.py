@@ -226,9 +226,10 @@ class Launch:
                 f"kernel {self.kernel.__name__!r} gets its arguments by position; leave out "
                 f"{', '.join(f'`{name}=`' for name in keywords)}"
             )
-        if 0 in self.grid and any(getattr(a, "size", 1) == 0 for a in arguments):
-            return  # nothing to compute
-        _shape3(self.grid, self.kernel.__name__, "blocks")
+        if 0 in self.grid:
+            if any(getattr(a, "size", 1) == 0 for a in arguments):
+                return  # nothing to compute
+            _shape3(self.grid, self.kernel.__name__, "blocks")
         arguments = self.kernel.completed(host.opened(arguments))
         cupy = sys.modules.get("cupy")
         if cupy is None or not any(isinstance(a, cupy.ndarray) for a in arguments):

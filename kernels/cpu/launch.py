@@ -103,7 +103,7 @@ class CpuKernel:
         Raises:
             KernelError: an array that the kernel writes to is read-only.
         """
-        if any(isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments):
+        if any([isinstance(a, np.ndarray) and not a.flags.writeable for a in arguments]):
             arguments = tuple(map(self._writable, range(len(arguments)), arguments))
         return (*arguments, *self.constants)
 

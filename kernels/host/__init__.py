@@ -20,6 +20,8 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from . import arrays, devices, functions
 from .arrays import DeviceArrayBase, In
 
@@ -56,9 +58,15 @@ OURS: dict[str, Any] = {
 } | {"reduce": functions.Reduce} | {name: partial(_refuse, name) for name in BEYOND}  # fmt: skip
 
 
+PLAIN = {np.ndarray, int, float, np.float32, np.float64}  # most arguments, told apart at once
+
+
 def opened(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a launch as kernels take them: what device arrays hold."""
-    return tuple([_opened(a) if getattr(a, "__cuda_ndarray__", False) else a for a in arguments])
+    return tuple([
+        _opened(a) if type(a) not in PLAIN and getattr(a, "__cuda_ndarray__", False) else a
+        for a in arguments
+    ])  # fmt: skip
 
 
 def _opened(argument: Any) -> Any:
