@@ -3,6 +3,7 @@
 from typing import Any
 
 from minitransformer_kernels import delta
+from minitransformer_kernels.checks import flag
 from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.features.normalised import NORMALISERS
@@ -120,7 +121,7 @@ def delta_attention(
     [[[[3.0], [6.0], [7.5]]]]
     """
     name = "delta_attention"
-    if not causal:
+    if not flag(name, "causal", causal):
         raise ValueError(
             f"{name}: the delta rule goes from left to right and needs causal=True; for every "
             f"query to read what all keys wrote, give query_offset={key.shape[2]}, the keys' "
