@@ -54,9 +54,13 @@ class DeviceFunction:
 
     is_device_function = True
 
-    def __init__(self, function: types.FunctionType, options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: types.FunctionType, options: dict[str, Any], signature: Any = None
+    ) -> None:
         self.function = remembered(function)
         self.options = options
+        self.given = () if signature is None else (signature,)
+        self.signature = None if signature is None else signatures.of_device(signature)
         self.__doc__ = function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
@@ -83,7 +87,8 @@ class DeviceFunction:
     @cached_property
     def on_gpu(self) -> Any:
         """Numba's device function."""
-        return _numba_cuda().jit(device=True, **self.options)(_for_numba(self.function))
+        jit = _numba_cuda().jit(*self.given, device=True, **self.options)
+        return jit(_for_numba(self.function))
 
 
 class Kernel:
@@ -103,6 +108,7 @@ class Kernel:
         self.arity = function.__code__.co_argcount
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
+        self.py_func = function
         self.checked = checked
         if checked is None and str(function.__module__).partition(".")[0] in TESTED:
             self.checked = False
@@ -312,7 +318,7 @@ class _Door:
             )
         signature = options.pop("signature", None)
         if device:
-            return DeviceFunction(function, options)
+            return DeviceFunction(function, options, signature)
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 import numba
 from llvmlite import binding, ir
 from numba.core import analysis, types
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import CompilerPass, PassManager, register_pass
@@ -154,12 +154,14 @@ class _Library(JITCodeLibrary):
     cancel, and only then in full. A kernel counts no references, and what it calls is inlined.
     """
 
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
+    if hasattr(CPUCodegen, "_pass_builder"):  # an older Numba does as it always did
 
-    def _optimize_final_module(self) -> None:
-        manager, builder = self._codegen._module_pass_manager()
-        manager.run(self._final_module, builder)
+        def _optimize_functions(self, ll_module: Any) -> None:
+            ll_module.data_layout = self._codegen._data_layout
+
+        def _optimize_final_module(self) -> None:
+            manager, builder = self._codegen._module_pass_manager()
+            manager.run(self._final_module, builder)
 
 
 class _Lowering(BaseNativeLowering):

@@ -34,6 +34,7 @@ VALUES = (
 )
 NAMESPACE = types.SimpleNamespace(is_cuda_namespace=True)  # stands for `cuda`, which comes later
 Statements = list[ast.stmt]
+Signature = tuple[tuple[Any, ...], Any]  # types of arguments, and of the result
 
 
 def plain(
@@ -42,6 +43,7 @@ def plain(
     tuples: Mapping[int, int],
     *,
     is_kernel: bool,
+    signature: Signature | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Say a kernel's idioms plainly, in its tree.
 
@@ -51,6 +53,7 @@ def plain(
         tuples: Which arguments are tuples, by their places, and of how many items each: the items
             become arguments.
         is_kernel: It is launched. Where it is called, `assert` is left out, and `raise` stays.
+        signature: The types of a device function's arguments, and of its result.
 
     Returns:
         Values for the names that the tree takes from outside now besides its own, and what was
@@ -61,8 +64,31 @@ def plain(
     for step in (_Paths(outside), _Aliases(tree, outside), _Shapes(tree, outside)):
         step.visit(tree)
     tree.body = _Plain(tree, outside, is_kernel).body(tree.body) or [ast.Pass()]
+    if signature is not None:
+        _convert(tree, outside, *signature)
     ast.fix_missing_locations(tree)
     return outside.added, written
+
+
+def _convert(tree: ast.FunctionDef, outside: _Outside, kinds: tuple[Any, ...], result: Any) -> None:
+    """Give a device function's numbers the types of its signature."""
+
+    def converted(kind: Any, value: ast.expr) -> ast.expr:
+        if not isinstance(kind, numba.types.Number):
+            return value
+        return ast.Call(outside.named(f"as_{kind}", kind), [value], [])
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and node.value is not None:
+            node.value = converted(result, node.value)
+    for argument, kind in zip(tree.args.args, kinds, strict=False):
+        if isinstance(kind, numba.types.Number):
+            own = ast.Name(argument.arg, ast.Load())
+            target: list[ast.expr] = [ast.Name(argument.arg, ast.Store())]
+            tree.body.insert(0, ast.Assign(target, converted(kind, own)))
+    for node in ast.walk(tree):
+        if not hasattr(node, "lineno"):
+            ast.copy_location(node, tree)
 
 
 def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> dict[str, str]:

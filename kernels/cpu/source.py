@@ -112,11 +112,12 @@ def read(
     function: types.FunctionType,
     callers: tuple[types.FunctionType, ...] = (),
     tuples: Mapping[int, int] = {},
+    signature: idioms.Signature | None = None,
 ) -> Source:
     """Parse a kernel or a device function and resolve the names it takes from outside.
 
     `tuples` are the places of arguments that are tuples, and how many items they have: each item
-    becomes an argument.
+    becomes an argument. `signature` has the types that a device function's numbers get.
 
     Raises:
         KernelError: the source text cannot be found (a function made by `exec`).
@@ -125,7 +126,9 @@ def read(
     filename = inspect.getsourcefile(function) or "<unknown>"
     tree, first_line = _parse(function)
     tree = decided(tree, function)
-    added, written = idioms.plain(tree, function, tuples, is_kernel=not callers)
+    added, written = idioms.plain(
+        tree, function, tuples, is_kernel=not callers, signature=signature
+    )
     if filename not in _files:
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
@@ -306,7 +309,8 @@ def _resolve(
                 "Write a loop",
             )  # fmt: skip
         else:
-            source.device_functions[name] = read(function, callers)
+            signature = getattr(value, "signature", None)
+            source.device_functions[name] = read(function, callers, signature=signature)
     elif isinstance(value, np.ndarray):
         source.arrays[name] = value.copy()  # a constant, as on a GPU: later changes do not count
     elif isinstance(value, types.ModuleType) and value in MODULES:

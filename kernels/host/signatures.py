@@ -21,6 +21,28 @@ def is_signature(value: Any) -> bool:
     return isinstance(value, list) or sigutils.is_signature(value)
 
 
+def of_device(given: Any) -> tuple[Kinds, types.Type | None]:
+    """The types of a device function's arguments, and of its result; of several signatures, none.
+
+    Raises:
+        KernelError: Numba does not understand it.
+    """
+    if isinstance(given, list) and len(given) != 1:
+        return (), None
+    return _normalized(given[0] if isinstance(given, list) else given)
+
+
+def _normalized(signature: Any) -> tuple[Kinds, types.Type | None]:
+    try:
+        kinds, result = sigutils.normalize_signature(signature)
+    except (NumbaError, TypeError, NameError, SyntaxError, AttributeError) as error:
+        raise KernelError(
+            f"@cuda.jit got the signature {signature!r}, which makes no sense ({error}); write "
+            '"void(float32[:], int32)", or leave it out'
+        ) from None
+    return tuple(kinds), result
+
+
 def parsed(given: Any) -> list[Kinds]:
     """The types of the arguments, by each signature.
 
@@ -29,19 +51,13 @@ def parsed(given: Any) -> list[Kinds]:
     """
     found = []
     for signature in given if isinstance(given, list) else [given]:
-        try:
-            kinds, result = sigutils.normalize_signature(signature)
-        except (NumbaError, TypeError, NameError, SyntaxError, AttributeError) as error:
-            raise KernelError(
-                f"@cuda.jit got the signature {signature!r}, which makes no sense ({error}); write "
-                '"void(float32[:], int32)", or leave it out'
-            ) from None
+        kinds, result = _normalized(signature)
         if result not in (None, types.none):
             raise KernelError(
                 f"@cuda.jit got the signature {signature!r}, but a kernel returns nothing; write "
                 "void, and let it write to an array"
             )
-        found.append(tuple(kinds))
+        found.append(kinds)
     return found
 
 
@@ -77,11 +93,13 @@ def _as(kind: types.Type, argument: Any) -> Any:
     if not isinstance(kind, types.Number | types.Boolean):
         return argument
     dtype = _dtype(kind)
-    real = not isinstance(kind, types.Complex) and isinstance(
-        argument, complex | np.complexfloating
-    )
     try:
-        return dtype.type(int(argument) if dtype.kind in "iu" and not real else argument)
+        if dtype.kind not in "iu":
+            return dtype.type(argument)
+        limits = np.iinfo(dtype)
+        if not limits.min <= int(argument) <= limits.max:
+            raise OverflowError
+        return dtype.type(int(argument))
     except (OverflowError, ValueError, TypeError):
         raise KernelError(
             f"the number {argument!r} has no place in {kind}, which the kernel's signature gives it"

@@ -234,12 +234,18 @@ def test_signatures_that_make_no_sense(signature: str, message: str) -> None:
             x[0] = 1
 
 
-def test_a_device_function_may_have_a_signature() -> None:
-    @cuda.jit("float32(float32)", device=True)
-    def twice(v):
-        return 2 * v
+def test_a_device_functions_signature_converts_its_numbers() -> None:
+    @cuda.jit("int32(int32, float32)", device=True)
+    def whole(v, factor):
+        """Whole on its way in, and on its way out."""
+        return v * factor
 
-    assert twice(3) == 6
+    @cuda.jit
+    def kernel(x):
+        x[cuda.grid(1)] += whole(3.7, 1.5)
+
+    np.testing.assert_array_equal(run(kernel), X + 4)
+    assert whole(2, 1.5) == 3
 
 
 def test_the_text_that_exec_gets_is_found() -> None:
