@@ -377,7 +377,7 @@ class Program:
             kinds += [self.warp_assign, self.warp_assign]
         elif not self.simulated:
             kinds.append(self.count_lanes)
-        if self.statements < 18 and self.depth < 6:
+        if self.statements < 14 and self.depth < 6:
             kinds += [self.if_varying, self.if_uniform, self.for_uniform, self.for_uniform,
                       self.for_varying, self.trips, self.while_loop]  # fmt: skip
             if self.mask:

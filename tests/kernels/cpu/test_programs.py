@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from minitransformer_kernels import checked
 
@@ -18,6 +18,8 @@ from .programs import GRID, Random, arguments, kernel_of, programs
 ROOT = Path(__file__).parents[3]
 # Each step of shrinking compiles a kernel: a failing one is reduced by hand.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+# A program takes many choices; those that run out of them are drawn again.
+HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def expected_of(program: Random, folder: Path) -> tuple[Any, ...]:
@@ -33,7 +35,9 @@ def assert_equal(found: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@settings(max_examples=settings().max_examples * 3 // 2, phases=PHASES)
+@settings(
+    max_examples=settings().max_examples * 3 // 2, phases=PHASES, suppress_health_check=HEALTH
+)
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -43,7 +47,9 @@ def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     assert_equal(found, wanted)
 
 
-@settings(max_examples=max(1, settings().max_examples // 4), phases=PHASES)
+@settings(
+    max_examples=max(1, settings().max_examples // 4), phases=PHASES, suppress_health_check=HEALTH
+)
 @given(programs())
 def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Random) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -57,7 +63,12 @@ def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Ra
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
     drawn: list[Random] = []
 
-    @settings(max_examples=settings().max_examples, phases=PHASES, database=None)
+    @settings(
+        max_examples=settings().max_examples,
+        phases=PHASES,
+        database=None,
+        suppress_health_check=HEALTH,
+    )
     @given(programs(simulated=True))
     def draw(program: Random) -> None:
         drawn.append(program)
