@@ -169,7 +169,7 @@ def backward(
         **options,
     )  # (8), (9)  # fmt: skip
     du, dr = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
-    before = visible._replace(query_lengths=visible.key_lengths, query_offset=-1)
+    before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
     of_query, of_key, _, by_residuals = algorithms.gradients(
         dr, _zeros(key), None, key, key, u, before, **options
     )
