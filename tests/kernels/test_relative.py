@@ -42,7 +42,7 @@ def drawn(length: int, k: int, seed: int = 0) -> Arrays:
 def passes(inputs: Arrays, **options: Any) -> tuple[Array, Arrays]:
     """The output, and the gradient of each input for a random cotangent."""
     output, denominator, weights, _ = relative.forward(**inputs, **options)
-    grad = np.random.default_rng(1).normal(size=output.shape)
+    grad = np.random.default_rng(1).normal(size=output.shape).astype(output.dtype)
     *gradients, _ = relative.backward(
         grad, None, *inputs.values(), output, denominator, weights, **options
     )

@@ -155,7 +155,7 @@ def test_one_distance_changes_nothing() -> None:
     [
         ({"dropout": 1.0}, "dropout must be a probability with 0 <= dropout < 1, got 1.0"),
         ({"dropout": -0.1}, "dropout must be a probability with 0 <= dropout < 1, got -0.1"),
-        ({"dropout": float("nan")}, "dropout must be a probability with 0 <= dropout < 1, got nan"),
+        ({"dropout": float("nan")}, "dropout must be a finite number, got nan"),
         ({"dropout": 0.5, "seed": -1}, r"seed must be a whole number from 0 to 2\^63 - 1, got -1"),
         ({"dropout": 0.5, "seed": 2**63}, "seed must be a whole number from 0 to"),
     ],
