@@ -364,7 +364,7 @@ MISTAKES = {
     "bias_of_one_row": ("by_rows.sum(axis=0)", "by_rows[0]"),
     "out_weights_of_another_sequence": ("_side_by_side(saved.output))",
                                         "_side_by_side(saved.output[::-1]))"),
-    "keys_without_lengths": ("query_lengths, key_lengths).settled(", "query_lengths, None).settled("),
+    "keys_without_lengths": ("query_lengths, key_lengths).sett", "query_lengths, None).sett"),
     "shared_gradient_of_one": (
         "product(joint, _stacked(saved.weights.of_inputs[part]))  # (10)",
         "product(joint, _stacked(saved.weights.of_inputs[part])) / (part.stop - part.start)"),
@@ -412,7 +412,7 @@ REFUSALS: dict[str, tuple[Callable[[], Problem], type[Exception], str]] = {
                 "key_lengths must lie between 0 and 7"),
     "offset": (lambda: changed(query_offset=0.5), TypeError, "query_offset must be a whole number"),
     "dropout": (lambda: changed(dropout=1.0), ValueError, "0 <= dropout < 1, got 1.0"),
-    "seed": (lambda: changed(dropout=0.5, seed=0.5), TypeError, "seed must be a whole number, got 0.5"),
+    "seed": (lambda: changed(dropout=0.5, seed=0.5), TypeError, "seed must be a whole number"),
 }  # fmt: skip
 
 
