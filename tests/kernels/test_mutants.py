@@ -209,8 +209,6 @@ MUTANTS = [
             "start[i] = (start[i - 1] if i > 1 else 0) + end[i - 1]"),
     ),
     *bugs(recurrent, "guards.py",
-        blind_queries_are_divided_by_the_guard=(
-            "-visible.query_offset if visible.causal and only_keys else 0", "0"),
         gradient_through_a_closed_guard=(
             "return real(1) if d > eps else real(0)  # (1)", "return real(1)"),
     ),
