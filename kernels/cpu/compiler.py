@@ -229,8 +229,8 @@ def in_haste() -> Iterator[None]:
     Compiling makes a million objects that live until its end, and the more of them there are, the
     longer every look takes.
     """
-    collects, numbas_own = gc.isenabled(), analysis.compute_live_map
     with global_compiler_lock:
+        collects, numbas_own = gc.isenabled(), analysis.compute_live_map
         gc.disable()
         analysis.compute_live_map = live_map
         try:

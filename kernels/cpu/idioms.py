@@ -478,6 +478,10 @@ class _Hoist(ast.NodeTransformer):
         node.values[0] = self.visit(node.values[0])
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        node.left, node.comparators[0] = self.visit(node.left), self.visit(node.comparators[0])
+        return node
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         node.test = self.visit(node.test)
         return node
