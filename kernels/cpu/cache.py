@@ -48,6 +48,8 @@ def _checked(chosen: str | None, base: str | None) -> Path:
         else:
             wanted = Path(base or Path.home() / ".cache") / "minitransformer" / "kernels"
         wanted.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not chosen and not _is_of_another(wanted.stat()):  # ours alone, so it may be closed
+            wanted.chmod(stat.S_IMODE(wanted.stat().st_mode) & ~OTHERS_MAY_WRITE)
         refusal = _refusal(wanted)
     except (OSError, RuntimeError) as error:  # no home, or no place in it
         wanted, refusal = Path(chosen or "~/.cache"), str(error)
@@ -60,12 +62,12 @@ def _checked(chosen: str | None, base: str | None) -> Path:
 
 
 def _refusal(path: Path) -> str | None:
-    """Why a folder will not do; what others may write to is closed to them if it is the user's."""
+    """Why a folder will not do."""
     found = path.stat()
     if _is_of_another(found):
         return "it belongs to another user"
     if found.st_mode & OTHERS_MAY_WRITE and hasattr(os, "getuid"):
-        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS_MAY_WRITE)
+        return "others may write to it"
     return None if os.access(path, os.W_OK) else "it is read-only"
 
 

@@ -125,14 +125,20 @@ def test_a_full_disk_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_is_closed_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = folder / "wide"
-    wide.mkdir()
-    wide.chmod(0o777)
-    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(wide))
+    """The user's cache is; a folder that somebody chose is left as it is, and not used."""
+    ours = folder / "minitransformer" / "kernels"
+    ours.mkdir(parents=True)
+    ours.chmod(0o777)
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(ours))
+    with pytest.warns(cache.CacheWarning, match=r"\(others may write to it\); they go to"):
+        assert cache.folder() != ours
+    assert ours.stat().st_mode & 0o777 == 0o777
+    monkeypatch.delenv("MINITRANSFORMER_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cache.folder() == wide
-    assert not wide.stat().st_mode & 0o022
+        assert cache.folder() == ours
+    assert not ours.stat().st_mode & 0o022
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner here")
