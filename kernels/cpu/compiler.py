@@ -194,8 +194,8 @@ TYPING = (
 BEFORE_LOWERING = (PreLowerStripPhis, NoPythonSupportedFeatureValidation, IRLegalization)
 
 
-class _TypesOnly(CompilerBase):
-    """Numba's pipeline up to type inference."""
+class _Passes(CompilerBase):
+    """A pipeline of Numba's passes; as it stands here, those up to type inference."""
 
     passes: tuple[type[CompilerPass], ...] = TYPING
 
@@ -210,13 +210,13 @@ class _TypesOnly(CompilerBase):
         return [manager]
 
 
-class DeviceCompiler(_TypesOnly):
+class DeviceCompiler(_Passes):
     """Compiles a device function, with the zeros."""
 
     passes = (*TYPING, *BEFORE_LOWERING, _DeviceLowering, NoPythonBackend)
 
 
-class KernelCompiler(_TypesOnly):
+class KernelCompiler(_Passes):
     """Compiles a kernel: the same, and the notes on lane loops."""
 
     passes = (*TYPING, *BEFORE_LOWERING, _KernelLowering, NoPythonBackend)
@@ -252,7 +252,7 @@ def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) ->
     target.refresh()
     flags = numba.core.compiler.Flags()
     flags.error_model = "numpy"
-    compiler = _TypesOnly(typing, target, None, arguments, None, flags, {})
+    compiler = _Passes(typing, target, None, arguments, None, flags, {})
     compiler.compile_extra(function)
     return compiler.state
 

@@ -77,7 +77,7 @@ class DivergentBarrier(Mistake):
 
 
 class OutOfBounds(Mistake):
-    """An index that is negative, or not below the array's size."""
+    """An index not below the array's size, or one that was computed and came out below zero."""
 
 
 class UninitializedRead(Mistake):
