@@ -1,12 +1,17 @@
 """Which folders are packages; setup.cfg says the rest.
 
-The folder `kernels` installs as `minitransformer_kernels`: the import name `kernels` belongs to
-another distribution. setup.cfg can find packages only under the names that their folders have.
+The folder `kernels` installs as `minitransformer_kernels`, since the import name `kernels` belongs
+to another distribution, and `tutorials` as `minitransformer_lessons`. setup.cfg can find packages
+only under the names that their folders have.
 """
 
 from setuptools import find_packages, setup
 
-FOLDERS = {"minitransformer": "minitransformer", "minitransformer_kernels": "kernels"}
+FOLDERS = {
+    "minitransformer": "minitransformer",
+    "minitransformer_kernels": "kernels",
+    "minitransformer_lessons": "tutorials",
+}
 
 setup(
     package_dir=FOLDERS,

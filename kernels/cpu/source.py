@@ -43,6 +43,7 @@ MODULES = {
     np: "numpy",
     numba: "numba",
 }  # and their names in emitted code
+CITATION = re.compile(r"#[^#]*\(\w{1,2}\)[^#\n]*")
 FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`
 _files: list[str] = []
 
@@ -104,6 +105,7 @@ class Source:
         """Everything that decides what will be emitted, for the name of the cache file."""
         parts = [ast.dump(self.tree), repr(sorted(self.constants.items())), str(self.first_line)]
         parts += sorted(self.arrays)
+        parts += [citation(n) for n in ast.walk(self.tree) if isinstance(n, ast.stmt)]
         parts += [f"{name}: {inner.text()}" for name, inner in self.device_functions.items()]
         return "\n".join(parts)
 
@@ -145,6 +147,19 @@ def place(node: ast.AST) -> tuple[str, int]:
     """The file and the line that a node of a kernel's tree comes from."""
     number, line = divmod(getattr(node, "lineno", 1), FILE_LINES)
     return _files[number], line
+
+
+def citation(statement: ast.stmt) -> str:
+    """The comment that a statement's line has in the kernel, if it cites an equation, as (3)."""
+    if not hasattr(statement, "end_lineno"):
+        return ""
+    filename, line = place(statement)
+    body = getattr(statement, "body", None)
+    count = (body[0].lineno if body else statement.end_lineno + 1) - statement.lineno
+    for number in range(line, line + max(count, 1)):
+        if found := CITATION.search(linecache.getline(filename, number)):
+            return f"  {found[0].rstrip()}"
+    return ""
 
 
 def remembered(function: types.FunctionType) -> types.FunctionType:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from .canonical import AXES, Canonical
-from .source import Source
+from .source import Source, citation
 
 INDENT = "    "
 
@@ -35,10 +35,32 @@ class Text:
     def statements(self, body: Iterable[ast.stmt]) -> None:
         """Append statements."""
         for statement in body:
-            self.line(ast.unparse(ast.fix_missing_locations(statement)))
+            self.lines += [INDENT * self.depth + line for line in written(statement)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines) + "\n"
+
+
+def written(statement: ast.stmt) -> list[str]:
+    """The lines of a statement, each with the equations that its line in the kernel cites."""
+    ast.fix_missing_locations(statement)
+    if not isinstance(statement, ast.If | ast.For | ast.While):
+        *lines, last = ast.unparse(statement).split("\n")
+        return [*lines, last + citation(statement)]
+    head = copy.copy(statement)
+    head.body, head.orelse = [], []
+    lines = [ast.unparse(head) + citation(statement), *_indented(statement.body)]
+    match statement.orelse:
+        case [ast.If() as other]:
+            first, *rest = written(other)
+            lines += ["el" + first, *rest]
+        case [_, *_]:
+            lines += ["else:", *_indented(statement.orelse)]
+    return lines
+
+
+def _indented(body: Iterable[ast.stmt]) -> list[str]:
+    return [INDENT + line for statement in body for line in written(statement)]
 
 
 def function_name(source: Source) -> str:
@@ -88,9 +110,10 @@ def _device_functions(text: Text, source: Source, decorator: str, prefix: str = 
                 node.id = own + node.id
             elif isinstance(node, ast.Name) and node.id in inner.itself:
                 node.id = alias
-        tree.decorator_list, tree.name, tree.returns = [], alias, None
         if ast.get_docstring(tree):
             tree.body = tree.body[1:]
         for argument in tree.args.args:
             argument.annotation = None
-        text.line(f"\n\n{decorator}\n{ast.unparse(tree)}")
+        text.line(f"\n\n{decorator}")
+        text.line(f"def {alias}({ast.unparse(tree.args)}):")
+        text.lines += _indented(tree.body)

@@ -1,0 +1,216 @@
+"""What an exercise asks for: cases drawn from a seed, the truth, and how an answer is tried.
+
+A lesson's check and the judge do the same with it: for each case in turn, the answer gets the
+inputs, and what it returns is held against the truth. The first case that fails is told in words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer_kernels.cuda import Kernel
+
+from ..errors import UserError
+
+Arrays = dict[str, Any]
+
+
+class NotYet(AssertionError):
+    """An answer is missing or wrong; the message says in which case, where, and gives a hint."""
+
+
+class Case(NamedTuple):
+    """Inputs of one trial.
+
+    Attributes:
+        name: Says what is special about it, as "one token".
+        inputs: The arguments of the answer by name, in order: arrays and numbers.
+        hint: What to think of when it fails.
+    """
+
+    name: str
+    inputs: Arrays
+    hint: str
+
+
+class Wrong(NamedTuple):
+    """A solution with a planted mistake, which must be caught.
+
+    Attributes:
+        name: Of the mistake, as "no guard".
+        edits: Texts of the solution, each of which stands there once, and what takes its place.
+        case: The name of the case that catches it.
+    """
+
+    name: str
+    edits: dict[str, str]
+    case: str
+
+
+def in_words(error: BaseException) -> str:
+    """Return what an error says, headed by its kind."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return re.sub(r"^[\w.]+\.(?=\w+: )", "", text)
+
+
+def returned(answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Return what a function makes of the inputs: how most answers are tried."""
+    return answer(*inputs)
+
+
+def launched(
+    kernel: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...], dtype: Any = np.float32
+) -> Any:
+    """Launch a kernel whose last argument is written to; return that.
+
+    Args:
+        kernel: The answer.
+        grid: Its blocks.
+        block: The threads of each.
+        inputs: All arguments but the last.
+        out: The shape of the last, which begins as NaN: what nobody writes is seen.
+        dtype: Its dtype.
+
+    Raises:
+        NotYet: The answer is no kernel.
+    """
+    if not isinstance(kernel, Kernel):
+        raise NotYet("this is no kernel: it needs @cuda.jit")
+    output = np.full(out, np.nan, dtype)
+    kernel[grid, block](*inputs, output)
+    return output
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a lesson.
+
+    Attributes:
+        name: As the lesson's cells have it, `exercise="name"`.
+        symbol: What the answer defines.
+        points: What it counts.
+        cases: Draws the cases; the hidden ones of the judge come from a seed that nobody knows.
+        truth: Of the inputs: what should come out, an array or a tuple of them. It never calls the
+            lesson's solution, and the process that runs an answer never calls it.
+        outputs: The names of what comes out.
+        tolerance: How far off an element may be, relative to the largest of its array.
+        run: Tries an answer on the inputs; `launched` does so with a kernel.
+        wrong: Mistakes that must be caught.
+    """
+
+    name: str
+    symbol: str
+    points: int
+    cases: Callable[[np.random.Generator], Iterable[Case]]
+    truth: Callable[..., Any]
+    outputs: tuple[str, ...] = ("the result",)
+    tolerance: float = 1e-5
+    run: Callable[..., Any] = returned
+    wrong: tuple[Wrong, ...] = field(default=())
+
+    def drawn(self, seed: int) -> list[Case]:
+        """Return the cases of a seed."""
+        return list(self.cases(np.random.default_rng(seed)))
+
+    def expected(self, case: Case) -> tuple[Any, ...]:
+        """Return the truth of a case: an array for each output."""
+        return self._outputs(self.truth(*case.inputs.values()))
+
+    def tried(self, answer: Any, case: Case) -> tuple[Any, ...]:
+        """Return what an answer makes of a case: an array for each output.
+
+        The answer gets copies: what it does to its inputs does not change the truth.
+
+        Raises:
+            NotYet: It returns nothing, or another number of results.
+        """
+        inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
+        got = self._outputs(self.run(answer, *inputs))
+        if all(x is None for x in got):
+            raise NotYet("nothing is returned yet: it is your turn")
+        if len(got) != len(self.outputs):
+            wanted = ", ".join(self.outputs)
+            raise NotYet(f"{len(got)} results are returned, expected {len(self.outputs)}: {wanted}")
+        return tuple(map(np.asarray, got))
+
+    def compare(self, case: Case, got: Iterable[Any]) -> None:
+        """Hold what came out against the truth.
+
+        Raises:
+            NotYet: An output has another shape, was not written, or is off; it says where.
+        """
+        for name, array, truth in zip(self.outputs, got, self.expected(case), strict=True):
+            problem = _difference(name, array, np.asarray(truth), self.tolerance)
+            if problem:
+                raise NotYet(f"{problem}. Hint: {case.hint}")
+
+    def _outputs(self, result: Any) -> tuple[Any, ...]:
+        several = len(self.outputs) > 1 and isinstance(result, (tuple, list))
+        return tuple(result) if several else (result,)
+
+    def where(self, case: Case) -> str:
+        """Return the case in words: its name, and the sizes of its inputs."""
+        inputs = ", ".join(f"{name} {_size(x)}" for name, x in case.inputs.items())
+        return (
+            f"{self.symbol}, case {case.name!r} ({inputs})"
+            if inputs
+            else (f"{self.symbol}, case {case.name!r}")
+        )
+
+
+def _size(value: Any) -> str:
+    shape = np.shape(value)
+    if shape or isinstance(value, np.ndarray):
+        return str(shape)
+    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
+    """Say how an output differs from the truth; nothing where it does not."""
+    if got.shape != truth.shape:
+        return f"{name} should have the shape {truth.shape}, got {got.shape}"
+    if not truth.size:
+        return ""
+    if got.dtype.kind not in "fiub" or (truth.dtype.kind in "b" and got.dtype.kind != "b"):
+        return f"{name} should hold numbers like {truth.dtype}, got {got.dtype}"
+    got, truth = got.astype(np.float64), truth.astype(np.float64)
+    if np.isnan(got).all() and not np.isnan(truth).any():
+        return f"{name} is nan everywhere: nothing was written to it, or 0 was divided by 0"
+    scale = max(float(abs(truth).max()), 1e-30)
+    with np.errstate(invalid="ignore"):
+        right = (abs(got - truth) <= tolerance * scale) | (got == truth)
+    if right.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~right)[0])
+    index = f"[{', '.join(map(str, at))}]" if at else ""
+    off = int((~right).sum())
+    count = f" ({off} of {right.size} numbers are off)" if right.size > 1 else ""
+    return f"{name}{index} is {got[at]:.6g}, should be {truth[at]:.6g}{count}"
+
+
+def exercises() -> Iterator[Exercise]:
+    """Return all exercises of the course, lesson by lesson."""
+    from . import exercises as folder
+
+    for module in pkgutil.iter_modules(folder.__path__):
+        yield from importlib.import_module(f"{folder.__name__}.{module.name}").EXERCISES
+
+
+def find(name: str) -> Exercise:
+    """Return the exercise of that name.
+
+    Raises:
+        UserError: There is none.
+    """
+    known = {exercise.name: exercise for exercise in exercises()}
+    if name not in known:
+        raise UserError(f"there is no exercise {name!r}; there are {', '.join(sorted(known))}")
+    return known[name]

@@ -1,0 +1,127 @@
+"""Transformers are RNNs: a state that is handed over, and one that fades."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
+
+from ..exercise import Case, Exercise, Wrong, launched
+
+Array = Any
+Random = np.random.Generator
+
+WIDTH, COLUMNS = 16, 32  # of the kernel's state, and of a block
+
+
+def _splits(random: Random) -> Iterator[Case]:
+    for name, length, split, hint in (
+        ("most of it by the prompt", 6, 5, "one token is left: does the loop start at `split`?"),
+        ("one token of prompt", 5, 1, "is the new state kept for the next token?"),
+        ("anywhere", 9, int(random.integers(2, 8)), "compare each token with the call for all"),
+    ):
+        inputs = (random.standard_normal((1, 2, length, 4)) for _ in range(3))
+        yield Case(name, dict(zip(("query", "key", "value"), inputs)) | {"split": split}, hint)
+
+
+def _continued(answer: Any, query: Array, key: Array, value: Array, split: int) -> Array:
+    from minitransformer import Tensor
+
+    got = answer(*map(Tensor, (query, key, value)), split=split)
+    return got.numpy() if isinstance(got, Tensor) else got
+
+
+def _whole(query: Array, key: Array, value: Array, split: int) -> Array:
+    return reference.linear_attention(query, key, value, Visible(causal=True))
+
+
+def _fading_weights(length: int, gamma: float) -> Array:
+    distance = np.arange(length)[:, None] - np.arange(length)
+    return np.where(distance >= 0, gamma ** np.maximum(distance, 0.0), 0)
+
+
+def _fading(query: Array, key: Array, value: Array, gamma: float) -> Array:
+    """Every weight at once: what no state is needed for."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    weights = _fading_weights(query.shape[-2], float(gamma))
+    return (weights * (query @ key.swapaxes(-1, -2))) @ value
+
+
+def _fading_gradients(g: Array, q: Array, k: Array, v: Array, gamma: float) -> tuple[Array, ...]:
+    weights = _fading_weights(len(q), gamma)
+    scores, slopes = weights * (q @ k.T), weights * (g @ v.T)
+    return slopes @ k, slopes.T @ q, scores.T @ g
+
+
+def _fading_cases(random: Random) -> Iterator[Case]:
+    for name, length, hint in (
+        ("one token", 1, "there is no scan yet: look at the formulas themselves"),
+        ("two tokens", 2, "how much of R_2 does R_1 get?"),
+        (
+            "more tokens",
+            int(random.integers(5, 9)),
+            "does the reverse scan begin at the last token?",
+        ),
+    ):
+        inputs = {
+            "g": random.standard_normal((length, 3)), "q": random.standard_normal((length, 4)),
+            "k": random.standard_normal((length, 4)), "v": random.standard_normal((length, 3)),
+            "gamma": float(random.uniform(0.3, 0.9)),
+        }  # fmt: skip
+        yield Case(name, inputs, hint)
+
+
+def _kernel_cases(random: Random) -> Iterator[Case]:
+    for name, heads, length, columns, hint in (
+        ("one column", 1, 3, 1, "only thread 0 has a column: what do the other 31 do?"),
+        ("two heads", 2, 4, 32, "is the head in every index?"),
+        ("50 columns", 2, int(random.integers(9, 30)), 50, "there are two blocks: which is yours?"),
+    ):
+        widths = WIDTH, WIDTH, columns
+        arrays = (random.standard_normal((heads, length, width), np.float32) for width in widths)
+        inputs = dict(zip(("query", "key", "value"), arrays, strict=True))
+        yield Case(name, inputs | {"gamma": np.float32(random.uniform(0.5, 0.95))}, hint)
+
+
+def _launch(answer: Any, query: Array, key: Array, value: Array, gamma: Any) -> Array:
+    heads, _, columns = value.shape
+    grid = (columns + COLUMNS - 1) // COLUMNS, heads
+    return launched(answer, grid, COLUMNS, query, key, value, gamma, out=value.shape)
+
+
+EXERCISES = (
+    Exercise(
+        "continue-from", "continue_from", 2, _splits, _whole, run=_continued,
+        wrong=(
+            Wrong("the state is forgotten", {"value[:, :, i], state)": "value[:, :, i], None)"},
+                  "most of it by the prompt"),
+            Wrong("one token twice", {"range(split, ": "range(split - 1, "},
+                  "most of it by the prompt"),
+            Wrong("the state stands still", {"token, state = linear": "token, _ = linear"},
+                  "one token of prompt"),
+        ),
+    ),
+    Exercise(
+        "fading-backward", "fading_backward", 3, _fading_cases, _fading_gradients,
+        outputs=("dq", "dk", "dv"), tolerance=1e-9,
+        wrong=(
+            Wrong("R does not fade", {"R = gamma * R +": "R = R +"}, "two tokens"),
+            Wrong("no forward scan", {"S = gamma * S + np.outer(k[i], v[i])": "pass"}, "one token"),
+            Wrong("dk fades twice", {"dk[i] = R @ v[i]": "dk[i] = gamma * R @ v[i]"}, "one token"),
+        ),
+    ),
+    Exercise(
+        "fading-kernel", "fading_kernel", 5, _kernel_cases, _fading, ("out",), 1e-5, _launch,
+        wrong=(
+            Wrong("no guard", {"if m < value.shape[2]:": "if True:"}, "one column"),
+            Wrong("head forgotten", {"h = cuda.blockIdx.y": "h = 0"}, "two heads"),
+            Wrong("block forgotten", {"cuda.blockIdx.x * COLUMNS + cuda": "cuda"}, "50 columns"),
+            Wrong("nothing fades", {"S[e] = gamma * S[e]": "S[e] = S[e]"}, "one column"),
+            Wrong("the state begins anywhere", {"S[e] = float32(0)": "pass"}, "one column"),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""Clocks and counts of a lesson, and how numbers are written."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+FAST = os.environ.get("LESSON_FAST", "") not in ("", "0")
+"""Whether small sizes are asked for (`LESSON_FAST=1`): quick, but timings say little."""
+
+SPENT = 0.03 if FAST else 0.3  # seconds to spend on each function
+ROUNDS = 5  # at least
+
+
+class Seconds(NamedTuple):
+    """How long a function takes: the quartiles of its runs."""
+
+    lower: float
+    median: float
+    upper: float
+
+    def __str__(self) -> str:
+        lower, median, upper = (quantity(value, "s") for value in self)
+        return f"{median} ({lower} to {upper})"
+
+
+def seconds(*functions: Callable[[], object]) -> list[Seconds]:
+    """Time functions beside each other: in turns, so that what disturbs one disturbs all.
+
+    Libraries of linear algebra get one thread meanwhile: two threads on a busy machine measure who
+    else is working.
+
+    Args:
+        functions: What to time, without arguments. Each runs once before, to warm up.
+
+    Returns:
+        For each the quartiles of its runs.
+    """
+    times: list[list[float]] = [[] for _ in functions]
+    with threadpool_limits(1):
+        for function in functions:
+            function()
+        while len(times[0]) < ROUNDS or (
+            sum(map(sum, times)) < SPENT * len(functions) and len(times[0]) < 1000
+        ):
+            for function, taken in zip(functions, times, strict=True):
+                start = time.perf_counter()
+                function()
+                taken.append(time.perf_counter() - start)
+    return [Seconds(*statistics.quantiles(taken)) for taken in times]
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """Return how much memory a run takes at most, beside what was there before.
+
+    NumPy tells `tracemalloc` of every array, so this is a count, not a guess.
+
+    Args:
+        function: What to look at. It runs once more before: compiling takes memory too.
+    """
+    function()
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the exponent p of the power law, values ~ sizes^p, that fits best.
+
+    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    logs: list[list[float]] = [np.log(np.asarray(x, np.float64)).tolist() for x in (sizes, values)]
+    return statistics.linear_regression(*logs).slope
+
+
+def quantity(number: float, unit: str) -> str:
+    """Write a number with three digits and the prefix that its unit wants.
+
+    >>> quantity(0.00123, "s")
+    '1.23 ms'
+    """
+    for exponent, prefix in ((9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m")):
+        if abs(number) >= 10**exponent:
+            return f"{number / 10**exponent:.3g} {prefix}{unit}"
+    return f"{number * 1e6:.3g} µ{unit}"
+
+
+def error(got: Any, truth: Any) -> float:
+    """Return the largest difference, relative to the truth's largest number."""
+    got, truth = np.asarray(got, np.float64), np.asarray(truth, np.float64)
+    return float(abs(got - truth).max() / abs(truth).max())
