@@ -25,7 +25,9 @@ def _splits(random: Random) -> Iterator[Case]:
         ("anywhere", 9, int(random.integers(2, 8)), "compare each token with the call for all"),
     ):
         inputs = (random.standard_normal((1, 2, length, 4)) for _ in range(3))
-        yield Case(name, dict(zip(("query", "key", "value"), inputs)) | {"split": split}, hint)
+        yield Case(
+            name, dict(zip(("query", "key", "value"), inputs, strict=True)) | {"split": split}, hint
+        )
 
 
 def _continued(answer: Any, query: Array, key: Array, value: Array, split: int) -> Array:
