@@ -1,0 +1,43 @@
+"""Answers tried in this process: a lesson's own solution, its blank, and planted mistakes."""
+
+from minitransformer.course.answers import File
+from minitransformer.course.exercise import NotYet, in_words
+from minitransformer.course.lesson import blanked, lessons
+from minitransformer_kernels import checked
+
+LESSONS = {lesson.name: lesson for lesson in lessons()}
+SEED = 7
+
+
+def first_failure(text, exercise, folder):
+    """The name of the first case that the answer in a text fails, and the message; else None."""
+    written = folder / "lesson.py"
+    written.write_text(text)
+    answer = folder / "answer.py"  # kernels are compiled from their file
+    answer.write_text(File(written).needed(exercise.symbol))
+    names = {"__name__": "answer"}
+    exec(compile(answer.read_text(), answer, "exec"), names)
+    for case in exercise.drawn(SEED):
+        try:
+            with checked():
+                exercise.compare(case, exercise.tried(names[exercise.symbol], case))
+        except NotYet as problem:
+            return case.name, str(problem)
+        except Exception as error:
+            return case.name, in_words(error)
+    return None
+
+
+def blank(lesson, exercise):
+    """The lesson with a blank in the place of one solution."""
+    cell = lesson.solution(exercise.name).source
+    return lesson.text.replace(cell, blanked(cell))
+
+
+def edited(lesson, exercise, edits):
+    """The lesson with a planted mistake in one solution."""
+    cell = mistaken = lesson.solution(exercise.name).source
+    for right, wrong in edits.items():
+        assert mistaken.count(right) == 1, f"{right!r} stands {mistaken.count(right)} times"
+        mistaken = mistaken.replace(right, wrong)
+    return lesson.text.replace(cell, mistaken)

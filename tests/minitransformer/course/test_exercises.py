@@ -1,0 +1,109 @@
+"""Every exercise of every lesson: the solution passes, the blank and each planted mistake fail."""
+
+import numpy as np
+import pytest
+
+from minitransformer.course import NotYet, check
+from minitransformer.course.exercise import Case, Exercise, exercises, find
+from minitransformer.errors import UserError
+
+from .attempts import LESSONS, blank, edited, first_failure
+
+FOUND = {
+    exercise.name: (lesson, exercise)
+    for exercise in exercises()
+    for lesson in LESSONS.values()
+    if exercise.name in lesson.exercises
+}
+TASKS = [
+    pytest.param(lesson, exercise, id=f"{lesson.name}-{name}")
+    for name, (lesson, exercise) in FOUND.items()
+]
+MISTAKES = [
+    pytest.param(lesson, exercise, wrong, id=f"{lesson.name}-{name}-{wrong.name}")
+    for name, (lesson, exercise) in FOUND.items()
+    for wrong in exercise.wrong
+]
+
+
+def test_lessons_and_exercises_know_each_other():
+    in_lessons = [name for lesson in LESSONS.values() for name in lesson.exercises]
+    assert sorted(in_lessons) == sorted(exercise.name for exercise in exercises())
+    assert len(set(in_lessons)) == len(in_lessons)
+
+
+@pytest.mark.parametrize(("lesson", "exercise"), TASKS)
+def test_the_solution_passes(lesson, exercise, tmp_path):
+    assert first_failure(lesson.text, exercise, tmp_path) is None
+
+
+@pytest.mark.parametrize(("lesson", "exercise"), TASKS)
+def test_the_blank_fails(lesson, exercise, tmp_path):
+    case, message = first_failure(blank(lesson, exercise), exercise, tmp_path)
+    assert case == exercise.drawn(7)[0].name
+    assert message
+
+
+@pytest.mark.parametrize(("lesson", "exercise", "wrong"), MISTAKES)
+def test_the_mistake_is_caught(lesson, exercise, wrong, tmp_path):
+    failure = first_failure(edited(lesson, exercise, wrong.edits), exercise, tmp_path)
+    assert failure is not None, "nobody noticed"
+    assert failure[0] == wrong.case, failure
+
+
+@pytest.mark.parametrize(("lesson", "exercise"), TASKS)
+def test_cases_come_from_a_seed_alone(lesson, exercise):
+    for first, again in zip(exercise.drawn(3), exercise.drawn(3), strict=True):
+        assert first.name == again.name and first.hint == again.hint
+        for x, y in zip(first.inputs.values(), again.inputs.values(), strict=True):
+            np.testing.assert_array_equal(x, y)
+    names = [case.name for case in exercise.drawn(3)]
+    assert len(set(names)) == len(names)
+    assert {wrong.case for wrong in exercise.wrong} <= set(names)
+
+
+DOUBLED = Exercise(
+    "doubled", "double", 1,
+    lambda random: [Case("two", {"x": np.arange(4.0).reshape(2, 2)}, "add")],
+    lambda x: 2 * x, ("y",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x: None, "nothing is returned yet: it is your turn"),
+        (lambda x: x, r"y\[0, 1\] is 1, should be 2 \(3 of 4 numbers are off\). Hint: add"),
+        (lambda x: 2 * x[0], r"y should have the shape \(2, 2\), got \(2,\)"),
+        (lambda x: x * np.nan, "y is nan everywhere"),
+        (lambda x: np.where(x == 3, np.nan, 2 * x), r"y\[1, 1\] is nan, should be 6"),
+        (lambda x: (2 * x).astype(str), "y should hold numbers"),
+        (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_differences_are_told(monkeypatch, answer, message):
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+    with pytest.raises(NotYet, match=rf"^double, case 'two' \(x \(2, 2\)\): {message}"):
+        check("doubled", answer)
+
+
+def test_right_answers_are_told(monkeypatch, capsys):
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+    check("doubled", lambda x: x + x)
+    assert capsys.readouterr().out == "doubled: right, in 1 cases\n"
+
+
+def test_answers_cannot_change_the_inputs_of_the_truth(monkeypatch):
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+
+    def spoil(x):
+        x *= 0
+        return x
+
+    with pytest.raises(NotYet, match="should be 2"):
+        check("doubled", spoil)
+
+
+def test_an_exercise_that_is_none_is_refused():
+    with pytest.raises(UserError, match="there is no exercise 'x'"):
+        find("x")
