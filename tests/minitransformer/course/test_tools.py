@@ -46,7 +46,6 @@ def test_quotations_keep_what_encloses_a_citation():
     assert quote(halved, "(1)").splitlines() == [
         "@cuda.jit", "def halved(x, out):", "    ...", "    if i < x.size:", "        ...",
         "        for _ in range(3):", "            y = y / 2  # (1)", "            ...",
-        "        ...",
     ]  # fmt: skip
     assert "else:\n            y = 0  # (3): nothing\n            ..." in quote(halved, "(3)")
     assert "y = x[i]" in quote(halved, also=["= x["])
