@@ -9,7 +9,7 @@ A lesson imports from here what it needs to predict, draw, quote, time and check
 
 from .exercise import NotYet
 from .looking import Launched, watch
-from .measuring import peak_bytes, quantity, seconds, slope
+from .measuring import error, finite_differences, peak_bytes, quantity, seconds, slope
 from .quoting import quote, quote_loop
 from .showing import show, table
 from .six import SixTokens, six_tokens
@@ -20,6 +20,8 @@ __all__ = [
     "NotYet",
     "SixTokens",
     "check",
+    "error",
+    "finite_differences",
     "guess",
     "peak_bytes",
     "quantity",

@@ -100,3 +100,29 @@ def error(got: Any, truth: Any) -> float:
     """Return the largest difference, relative to the truth's largest number."""
     got, truth = np.asarray(got, np.float64), np.asarray(truth, np.float64)
     return float(abs(got - truth).max() / abs(truth).max())
+
+
+def finite_differences(loss: Callable[[], Any], array: Any, step: float = 1e-5) -> Any:
+    """Return the gradient of a loss by an array: each number is nudged up and down.
+
+    Args:
+        loss: A number, made of the array anew at each call.
+        array: float64; it is as before in the end.
+        step: How far a number is nudged.
+
+    Returns:
+        `(loss(x + step) - loss(x - step)) / (2 step)` for each number x, of the array's shape.
+
+    >>> x = np.array([1.0, 2.0])
+    >>> finite_differences(lambda: (x**2).sum(), x).round(6)
+    array([2., 4.])
+    """
+    slopes = np.empty_like(array)
+    for index in np.ndindex(array.shape):
+        kept = array[index]
+        array[index] = kept + step
+        ahead = loss()
+        array[index] = kept - step
+        slopes[index] = (ahead - loss()) / (2 * step)
+        array[index] = kept
+    return slopes
