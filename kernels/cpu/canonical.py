@@ -25,6 +25,7 @@ Where one warp operation follows another and does not send what came of it, they
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +38,7 @@ from numba.core import types
 
 from . import hints
 from .flatten import cuda_path, flatten
-from .paths import joined
+from .paths import indices_of, is_part, joined
 from .source import Names, Source, dtype_text
 
 AXES = "xyz"
@@ -197,10 +198,11 @@ def canonical(
     body = [new for statement in draft.source.tree.body for new in rewriter.statements(statement)]
     parameters, copies = _with_own_arguments(draft, body)
     body = _without_tuples(draft, [*copies, *body])
+    body = _without_rows(draft, body)
     body = [_Sizes(draft.arrays).visit(statement) for statement in body]
     _give_definitions_their_own_name(draft.names, body)
     body = _with_shared_meetings(draft.sent, body)
-    body = joined(body, {array.name: len(array.shape) for array in draft.arrays.values()})
+    body = joined(body, draft.ndims)
     body = [ast.fix_missing_locations(statement) for statement in body]
     _check_arrays(draft, body)
     return Canonical(
@@ -219,6 +221,11 @@ class _Draft:
         self.names = Names(used | set(source.parameters))
         self.arrays: dict[str, Array] = {}
         self.sent: set[str] = set()
+
+    @property
+    def ndims(self) -> dict[str, int]:
+        """How many indices lead to an element of each declared array."""
+        return {array.name: len(array.shape) for array in self.arrays.values()}
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> NoReturn:
         """Raise the error for a construct that cannot be compiled."""
@@ -309,16 +316,25 @@ def _is_of_other_names(value: ast.expr, names: set[str]) -> bool:
 
 
 class _Sizes(ast.NodeTransformer):
-    """The sizes of declared arrays are constants."""
+    """The sizes of declared arrays, and of their rows, are constants."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = {n: a for n, a in arrays.items() if not a.is_dynamic}
 
+    def shape(self, node: ast.AST) -> tuple[int, ...]:
+        """The shape of an array or a row of one; () of all else."""
+        match node:
+            case ast.Name(id=name) if name in self.arrays:
+                return self.arrays[name].shape
+            case ast.Subscript(value=ast.Name()) if not is_part(node):
+                return self.shape(node.value)[len(indices_of(node)) :]
+        return ()
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        array = self.arrays.get(node.value.id) if isinstance(node.value, ast.Name) else None
-        if array is None or node.attr not in ("shape", "size", "ndim"):
+        shape = self.shape(node.value)
+        if not shape or node.attr not in ("shape", "size", "ndim"):
             return self.generic_visit(node)
-        sizes = {"shape": array.shape, "size": prod(array.shape), "ndim": len(array.shape)}
+        sizes = {"shape": shape, "size": prod(shape), "ndim": len(shape)}
         return ast.copy_location(parse(repr(sizes[node.attr])), node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -333,8 +349,8 @@ class _Sizes(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
-            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]) if name in self.arrays:
-                return ast.copy_location(ast.Constant(self.arrays[name].shape[0]), node)
+            case ast.Call(func=ast.Name(id="len"), args=[array]) if shape := self.shape(array):
+                return ast.copy_location(ast.Constant(shape[0]), node)
         return self.generic_visit(node)
 
 
@@ -355,6 +371,14 @@ def _without_tuples(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
     if not items:
         return body
     return [new for statement in body for new in _Items(draft.names, items).statements(statement)]
+
+
+def _without_rows(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
+    """A name for a local array, or for a row of one, is the array, with indices that are kept."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    rows = _Rows(draft, {name for name in stored if stored.count(name) == 1})
+    return [new for statement in body for new in rows.statements(statement)]
 
 
 class _Transformer(ast.NodeTransformer):
@@ -404,6 +428,38 @@ class _Items(_Transformer):
         if node.id not in self.items:
             return node
         return ast.Tuple([name(item) for item in self.items[node.id]], ast.Load())
+
+
+class _Rows(_Transformer):
+    """Names for rows of local arrays."""
+
+    def __init__(self, draft: _Draft, once: set[str]) -> None:
+        self.draft = draft
+        self.once = once  # names that are assigned to once
+        self.rows: dict[str, ast.expr] = {}
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        match joined([node], self.draft.ndims)[0]:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Name(id=array)):
+                indices: list[ast.expr] = []
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Subscript(ast.Name(id=array))):
+                indices = indices_of(node.value)
+            case _:
+                return node
+        whole = self.draft.arrays.get(array, _NONE)
+        is_row = len(indices) < len(whole.shape) and not is_part(node.value)
+        if whole.space != "local" or target not in self.once or not is_row:
+            return node
+        kept = [self.draft.names.fresh(f"{target}_row") for _ in indices]
+        self.rows[target] = node.value
+        if kept:
+            node.value.slice = ast.Tuple([name(k) for k in kept], ast.Load())
+        return [ast.Assign([ast.Name(k, ast.Store())], i) for k, i in zip(kept, indices, strict=True)]
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        row = self.rows.get(node.id)
+        return node if row is None else copy.deepcopy(row)
 
 
 def at_once(

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from .paths import indices_of
 from .source import Names, Source
 
 # Operations of CUDA that involve other threads and have a value.
@@ -61,15 +62,24 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
     return replace(flat, device_functions=functions)
 
 
-def _declared(function: Source, space: str) -> set[str]:
-    """The names of a function's shared or local arrays."""
-    return {
-        node.targets[0].id
-        for node in ast.walk(function.tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Call)
-        and cuda_path(node.value.func, function.cuda_names) == [space, "array"]
-    }  # fmt: skip
+def _declared(function: Source, space: str) -> dict[str, int]:
+    """A function's shared or local arrays, and how many dimensions they have."""
+    found: dict[str, int] = {}
+    for node in ast.walk(function.tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
+                cuda_path(call.func, function.cuda_names) == [space, "array"]
+            ):
+                shapes = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "shape")]
+                found[name] = max((_length(function, shape) for shape in shapes), default=1)
+    return found
+
+
+def _length(function: Source, shape: ast.expr) -> int:
+    """How many numbers a shape has."""
+    known = function.values.get(shape.id) if isinstance(shape, ast.Name) else None
+    sizes = shape.elts if isinstance(shape, ast.Tuple) else known
+    return len(sizes) if isinstance(sizes, list | tuple) else 1
 
 
 def _is_part_of_its_kernel(function: Source) -> bool:
@@ -85,7 +95,7 @@ class _Flattener:
         self.fresh = names.fresh
         self.every_call = every_call
         self.shared: dict[tuple[int, str], str] = {}  # a function's shared arrays exist once
-        self.local = _declared(flat, "local")
+        self.local = _declared(flat, "local")  # and rows of them, with their dimensions
 
     # Statements
 
@@ -111,12 +121,13 @@ class _Flattener:
         renamed: dict[str, ast.expr] = {}
         before: list[ast.stmt] = []
         for parameter, argument in given.items():
-            alone = isinstance(argument, ast.Name | ast.Constant)
+            alone = isinstance(argument, ast.Name | ast.Constant) or self.is_outside(argument)
             sums = parameter in indices and _is_short_sum(argument, result)
             if parameter not in stored and (alone or sums):
                 renamed[parameter] = argument
             else:
                 own = self.fresh(f"{parameter}_in_{callee.name}")
+                self.remember(own, argument)
                 before.append(ast.Assign([ast.Name(own, ast.Store())], argument))
                 renamed[parameter] = ast.Name(own, ast.Load())
         locals_ = self.rename(callee, stored - set(given))
@@ -132,6 +143,15 @@ class _Flattener:
         body = self.without_returns(self.body(body, inner), result)
         return [*before, *body]
 
+    def is_outside(self, node: ast.AST) -> bool:
+        """Whether it is a device function, or what has a dot: `cuda.atomic.add`, `math.sin`."""
+        match node:
+            case ast.Name(id=name):
+                return name in self.flat.device_functions
+            case ast.Attribute(value=ast.Name(id=module)) if module in self.flat.constants:
+                return True
+        return bool(cuda_path(node, self.flat.cuda_names))
+
     def rename(self, callee: Source, stored: Iterable[str]) -> dict[str, str]:
         """Names of this call's own for a device function's variables; shared arrays keep theirs."""
         renamed = {}
@@ -142,8 +162,17 @@ class _Flattener:
             if variable in shared:
                 self.shared[key] = renamed[variable]
             if variable in local:
-                self.local.add(renamed[variable])
+                self.local[renamed[variable]] = local[variable]
         return renamed
+
+    def remember(self, name: str, value: ast.expr) -> None:
+        """A name for a row of a local array counts as one."""
+        indices = 0
+        if isinstance(value, ast.Subscript):
+            indices, value = len(indices_of(value)), value.value
+        left = self.local.get(value.id, 0) - indices if isinstance(value, ast.Name) else 0
+        if left > 0:
+            self.local[name] = left
 
     def take_over(self, callee: Source) -> dict[str, str]:
         """Give the kernel what a device function takes from outside; return old -> new names."""
@@ -195,8 +224,10 @@ class _Scope:
                 call
             ):
                 return self.call(call, target)
-            case ast.Assign(targets=[_]):
+            case ast.Assign(targets=[target], value=value):
                 self.operands(statement, ["value", "targets"])
+                if isinstance(target, ast.Name):
+                    self.flattener.remember(target.id, value)
             case ast.Assign(targets=targets, value=value):
                 kept = self.keep(self.expression(value))
                 return [ast.Assign([target], kept) for target in targets]
@@ -313,11 +344,12 @@ class _Scope:
         if function is None:
             return None
         assert isinstance(call, ast.Call)
-        passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local
-        must = passes or _is_part_of_its_kernel(function)
+        passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local.keys()
+        gets = any(map(self.flattener.is_outside, call.args))
+        must = bool(passes) or gets or _is_part_of_its_kernel(function)
         if function.itself and must:
             raise self.function.refuse(
-                call, f"{called.id!r} calls itself, and uses CUDA or a local array",
+                call, f"{called.id!r} calls itself, and uses CUDA, a function or a local array",
                 "Let it compute with numbers, or write a loop",
             )  # fmt: skip
         splice = self.flattener.every_call and not function.itself
@@ -392,9 +424,8 @@ class _Scope:
         """Whether an effect may change the value of an expression, or it has one of its own."""
         for inner in ast.walk(node):
             path = cuda_path(getattr(inner, "func", inner), self.function.cuda_names)
-            if isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and (
-                not path or path[0] == "atomic"
-            ):
+            atomic = isinstance(inner, ast.Call) and path[:1] == ["atomic"]
+            if isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and (atomic or not path):
                 return True
         return False
 
