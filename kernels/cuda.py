@@ -20,6 +20,7 @@ from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
 from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
+from .cpu.launch import PACKED, unpacked
 from .cpu.source import remembered
 from .gpu import codegen, limits
 from .gpu.launch import CudaKernel
@@ -112,7 +113,7 @@ class Kernel:
         self.checked = checked
         if checked is None and str(function.__module__).partition(".")[0] in TESTED:
             self.checked = False
-        self._launches: dict[tuple[tuple[int, int], ...], Launches] = {}
+        self._launches: dict[tuple[tuple[int, str], ...], Launches] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
@@ -123,20 +124,19 @@ class Kernel:
         return self.launches(())[0].kernel
 
     def launches(self, arguments: tuple[Any, ...]) -> tuple[Launches, tuple[Any, ...]]:
-        """Who launches the kernel on NumPy arrays, and the arguments with tuples unpacked."""
-        tuples: tuple[tuple[int, int], ...] = ()
-        if any([isinstance(a, tuple) for a in arguments]):
-            tuples = tuple((i, len(a)) for i, a in enumerate(arguments) if isinstance(a, tuple))
-        if tuples not in self._launches:
+        """Who launches the kernel on NumPy arrays, and the arguments with the packed ones opened."""
+        packed: tuple[tuple[int, str], ...] = ()
+        if any([isinstance(a, PACKED) for a in arguments]):
+            opened = [unpacked(a) for a in arguments]
+            packed = tuple((i, how) for i, (how, _) in enumerate(opened) if how != "{}")
+            arguments = tuple(part for _, parts in opened for part in parts)
+        if packed not in self._launches:
             fast = bool(self.options.get("fastmath", False))
             made = CpuKernel(
-                self.function, fastmath=fast, limit=limits.check_shared, tuples=dict(tuples)
+                self.function, fastmath=fast, limit=limits.check_shared, packed=dict(packed)
             )
-            self._launches[tuples] = Launches(made, self.checked)
-        if tuples:
-            parts = ((a if isinstance(a, tuple) else (a,)) for a in arguments)
-            arguments = tuple(item for part in parts for item in part)
-        return self._launches[tuples], arguments
+            self._launches[packed] = Launches(made, self.checked)
+        return self._launches[packed], arguments
 
     @cached_property
     def on_gpu(self) -> Any:

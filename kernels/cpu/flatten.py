@@ -121,7 +121,8 @@ class _Flattener:
         renamed: dict[str, ast.expr] = {}
         before: list[ast.stmt] = []
         for parameter, argument in given.items():
-            alone = isinstance(argument, ast.Name | ast.Constant) or self.is_outside(argument)
+            alone = isinstance(argument, ast.Name) or self.is_outside(argument)
+            alone = alone or _is_constant(argument)
             sums = parameter in indices and _is_short_sum(argument, result)
             if parameter not in stored and (alone or sums):
                 renamed[parameter] = argument
@@ -610,6 +611,11 @@ def _bind(caller: Source, callee: Source, call: ast.Call) -> dict[str, ast.expr]
             "Give each argument once",
         )
     return dict(zip(callee.parameters, (bound[name] for name in names), strict=True))
+
+
+def _is_constant(node: ast.expr) -> bool:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return all(isinstance(part, ast.Constant) for part in parts)
 
 
 def _in_indices(body: list[ast.stmt]) -> set[str]:

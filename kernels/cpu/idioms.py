@@ -40,7 +40,7 @@ Signature = tuple[tuple[Any, ...], Any]  # types of arguments, and of the result
 def plain(
     tree: ast.FunctionDef,
     function: types.FunctionType,
-    tuples: Mapping[int, int],
+    packed: Mapping[int, str],
     *,
     is_kernel: bool,
     signature: Signature | None = None,
@@ -50,8 +50,8 @@ def plain(
     Args:
         tree: Changed.
         function: The kernel.
-        tuples: Which arguments are tuples, by their places, and of how many items each: the items
-            become arguments.
+        packed: Which arguments come in parts, by their places, and the expression that makes each
+            of its parts: the parts become arguments.
         is_kernel: It is launched. Where it is called, `assert` is left out, and `raise` stays.
         signature: The types of a device function's arguments, and of its result.
 
@@ -60,7 +60,7 @@ def plain(
         written where arguments have new names.
     """
     outside = _Outside(tree, function)
-    written = _unpack(tree, outside, tuples)
+    written = _unpack(tree, outside, packed)
     for step in (_Paths(outside), _Aliases(tree, outside), _Shapes(tree, outside)):
         step.visit(tree)
     tree.body = _Plain(tree, outside, is_kernel).body(tree.body) or [ast.Pass()]
@@ -91,17 +91,17 @@ def _convert(tree: ast.FunctionDef, outside: _Outside, kinds: tuple[Any, ...], r
             ast.copy_location(node, tree)
 
 
-def _unpack(tree: ast.FunctionDef, outside: _Outside, tuples: Mapping[int, int]) -> dict[str, str]:
-    """Take the items of tuples as arguments, and make the tuples of them; return new -> written."""
+def _unpack(tree: ast.FunctionDef, outside: _Outside, packed: Mapping[int, str]) -> dict[str, str]:
+    """Take the parts as arguments, and make what they are parts of; return new -> written."""
     arguments = tree.args.args
     written: dict[str, str] = {}
-    for place in sorted(tuples, reverse=True):
-        whole = arguments[place].arg
-        items = [outside.fresh(f"{whole}_{i}") for i in range(tuples[place])]
-        arguments[place : place + 1] = [ast.arg(item.id) for item in items]
-        written |= {item.id: f"{whole}[{i}]" for i, item in enumerate(items)}
-        target: list[ast.expr] = [ast.Name(whole, ast.Store())]
-        tree.body.insert(0, ast.Assign(target, ast.Tuple([*items], ast.Load())))
+    for place in sorted(packed, reverse=True):
+        whole, how = arguments[place].arg, packed[place]
+        parts = [outside.fresh(f"{whole}_{i}").id for i in range(how.count("{}"))]
+        arguments[place : place + 1] = map(ast.arg, parts)
+        alone = len(parts) == 1 and not how.startswith("(")
+        written |= {part: whole if alone else f"{whole}[{i}]" for i, part in enumerate(parts)}
+        tree.body.insert(0, ast.parse(f"{whole} = {how.format(*parts)}").body[0])
         for node in ast.walk(tree.body[0]):
             ast.copy_location(node, tree)
     return written

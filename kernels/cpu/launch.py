@@ -40,8 +40,8 @@ SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides noth
 class CpuKernel:
     """A `@cuda.jit` kernel that runs on NumPy arrays.
 
-    `limit(name, declared, dynamic)` refuses bytes of shared memory that a GPU has not. `tuples` are
-    the places of arguments that are tuples, and how many items they have; it takes them unpacked.
+    `limit(name, declared, dynamic)` refuses bytes of shared memory that a GPU has not. `packed` are
+    the places of arguments that it takes `unpacked`, and how they are made of their parts.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class CpuKernel:
         *,
         fastmath: bool = False,
         limit: Callable[[str, int, int], None] | None = None,
-        tuples: Mapping[int, int] = {},
+        packed: Mapping[int, str] = {},
     ) -> None:
         self.function = function
-        self.tuples = tuples
+        self.packed = packed
         self.fastmath = fastmath
         self.limit = limit
         self._source: Source | None = None
@@ -64,7 +64,7 @@ class CpuKernel:
     def source(self) -> Source:
         """The kernel's parsed source, read on first use."""
         if self._source is None:
-            self._source = read(self.function, tuples=self.tuples)
+            self._source = read(self.function, packed=self.packed)
         return self._source
 
     def launch(
@@ -236,6 +236,24 @@ class CpuKernel:
             )
 
 
+PACKED = tuple, np.void  # arguments that are taken apart
+
+
+def unpacked(argument: Any) -> tuple[str, list[Any]]:
+    """How an argument is made of parts that kernels take, as an expression with `{}` for each.
+
+    A tuple is made of its items, a record is the one row of an array in the record's own memory.
+    """
+    if isinstance(argument, np.void) and argument.dtype.names:
+        row = np.asarray(_Memory(argument)).view(argument.dtype).reshape(1)
+        return "{}[0]", [row]
+    if not isinstance(argument, tuple):
+        return "{}", [argument]
+    items = [unpacked(item) for item in argument]
+    text = "".join(f"{how}, " for how, _ in items)
+    return f"({text})", [part for _, parts in items for part in parts]
+
+
 def place_of(number: int, shape: Shape3) -> Shape3:
     """The indices (x, y, z) of a thread in its block, or of a block in its grid."""
     x, y, _ = shape
@@ -269,9 +287,9 @@ def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -
 
 
 class _Memory:
-    """An array's memory, for `numpy.asarray`."""
+    """The memory of an array or a record, for `numpy.asarray`."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: Any) -> None:
         self.array = array
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}

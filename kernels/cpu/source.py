@@ -113,13 +113,13 @@ class Source:
 def read(
     function: types.FunctionType,
     callers: tuple[types.FunctionType, ...] = (),
-    tuples: Mapping[int, int] = {},
+    packed: Mapping[int, str] = {},
     signature: idioms.Signature | None = None,
 ) -> Source:
     """Parse a kernel or a device function and resolve the names it takes from outside.
 
-    `tuples` are the places of arguments that are tuples, and how many items they have: each item
-    becomes an argument. `signature` has the types that a device function's numbers get.
+    `packed` are the places of arguments that come in parts, and the expressions that make them of
+    these, with `{}` for each. `signature` has the types that a device function's numbers get.
 
     Raises:
         KernelError: the source text cannot be found (a function made by `exec`).
@@ -129,7 +129,7 @@ def read(
     tree, first_line = _parse(function)
     tree = decided(tree, function)
     added, written = idioms.plain(
-        tree, function, tuples, is_kernel=not callers, signature=signature
+        tree, function, packed, is_kernel=not callers, signature=signature
     )
     if filename not in _files:
         _files.append(filename)

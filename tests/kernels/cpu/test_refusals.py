@@ -239,7 +239,7 @@ lines(
     misspelt_dtype=('tile = cuda.shared.array(4, "flaot32")\ntile[0] = x[0]',
         "`'flaot32'` is not the dtype of an array. Write float32, after `from numba import float3"),
     local_array_as_a_whole=(
-        "own = cuda.local.array(3, float32)\nother = own  # here\nx[0] = other[0]",
+        "own = cuda.local.array(3, float32)\nother = own if x[0] > 0 else x  # here\nx[0] = other[0]",
         "local array 'own' is used as a whole. Pass its elements, or the array itself to a device"),
     local_array_replaced=(
         "own = cuda.local.array(3, float32)\nown[0] = x[0]\nown = x[1]  # here\nx[0] = own",
@@ -251,7 +251,7 @@ lines(
     slice_of_a_local_array=(
         "own = cuda.local.array(4, float32)\npart = own[1:3]  # here\nx[0] = part[0]",
         "`own[1:3]` is a slice of a local array. Write a loop over its elements"),
-    row_of_a_local_array=("own = cuda.local.array((3, 4), float32)\nx[0] = len(own[0])  # here",
+    row_of_a_local_array=("own = cuda.local.array((3, 4), float32)\nx[0] = min(own[0], 1)  # here",
         "local array 'own' has 2 dimensions, `own[0]` gives 1. Give one index for each"),
     atomic_on_a_local_array=(
         "own = cuda.local.array(3, float32)\ncuda.atomic.add(own, 0, x[0])  # here",
