@@ -124,7 +124,7 @@ class Kernel:
         return self.launches(())[0].kernel
 
     def launches(self, arguments: tuple[Any, ...]) -> tuple[Launches, tuple[Any, ...]]:
-        """Who launches the kernel on NumPy arrays, and the arguments with the packed ones opened."""
+        """Who launches the kernel on NumPy arrays, and the arguments in the parts that it takes."""
         packed: tuple[tuple[int, str], ...] = ()
         if any([isinstance(a, PACKED) for a in arguments]):
             opened = [unpacked(a) for a in arguments]

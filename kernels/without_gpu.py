@@ -11,11 +11,14 @@ as it is. `host/README.md` says what is there, and what differs from a GPU.
 
 from __future__ import annotations
 
+import builtins
+import linecache
 import os
 import sys
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +29,7 @@ from .cuda import _numba_cuda, cuda
 from .host import arrays, devices, functions
 
 SUCCESSOR = "numba_cuda_mlir"
+FUTURES = 0x1FF0000  # the flags of `from __future__ import ...` in a code object
 
 
 class Cover(ModuleType):
@@ -70,8 +74,27 @@ def install() -> None:
         parent, _, leaf = f"numba.cuda{name}".rpartition(".")
         setattr(sys.modules[parent], leaf, cover)
     sys.modules[SUCCESSOR] = Cover(numba, None, SUCCESSOR)
+    builtins.exec = _keeping_text(builtins.exec)
     for name in ("vectorize", "guvectorize"):
         setattr(numba, name, _by_target(getattr(functions, name), getattr(numba, name)))
+
+
+def _keeping_text(run: Callable[..., None]) -> Callable[..., None]:
+    """`exec` that leaves a text where `inspect` finds it: there may be a kernel in it."""
+    texts = count()
+
+    @wraps(run)
+    def keeping(source: Any, /, globals: Any = None, locals: Any = None, **others: Any) -> None:
+        around = sys._getframe(1)
+        if globals is None:
+            globals, locals = around.f_globals, around.f_locals if locals is None else locals
+        if isinstance(source, str) and "def " in source:
+            name = f"<text {next(texts)}>"
+            linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+            source = compile(source, name, "exec", around.f_code.co_flags & FUTURES, True)
+        run(source, globals, locals, **others)
+
+    return keeping
 
 
 def _by_target(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,8 @@
     cuda.syncwarp()           syncwarp()
     a[i][j]                   a[i, j], where a is declared in the kernel (others: see `typed`)
     x, y = a, b               x = a; y = b
+    v = cuda.float4(...); v.x v_0 = float32(...); ...; v_0
+    row = local[i]; row[j]    local[i, j], with an i that is kept
     x = 1; ...; x = 2         x = 1; ...; x_2 = 2, where the two have nothing to do with each other
 
 Arrays declared with `cuda.shared.array` and `cuda.local.array` are collected, not emitted in place.
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -147,6 +149,10 @@ def whole(identifier: str) -> Whole:
 def parse(text: str) -> ast.expr:
     """A small expression from its text."""
     return ast.parse(text, mode="eval").body
+
+
+def _tuple(items: Iterable[ast.expr]) -> ast.Tuple:
+    return ast.Tuple(list(items), ast.Load())
 
 
 def is_barrier(node: ast.AST) -> bool:
@@ -370,7 +376,17 @@ def _without_tuples(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
             items[variable] = [draft.names.fresh(f"{variable}_{i}") for i in range(counts.pop())]
     if not items:
         return body
-    return [new for statement in body for new in _Items(draft.names, items).statements(statement)]
+    vectors = {variable for variable in items if all(map(_is_vector, assigned[variable]))}
+    parts = _Items(draft.names, items, vectors)
+    return [new for statement in body for new in parts.statements(statement)]
+
+
+def _is_vector(value: ast.AST | None) -> bool:
+    """Whether a tuple is what `cuda.float4(...)` and the like have become."""
+    match value:
+        case ast.Tuple([ast.Call(ast.Attribute(ast.Name("numba"))), *_]):
+            return True
+    return False
 
 
 def _without_rows(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -401,9 +417,10 @@ class _Transformer(ast.NodeTransformer):
 class _Items(_Transformer):
     """Variables that hold tuples, item by item."""
 
-    def __init__(self, names: Names, items: dict[str, list[str]]) -> None:
+    def __init__(self, names: Names, items: dict[str, list[str]], vectors: set[str]) -> None:
         self.names = names
         self.items = items
+        self.vectors = vectors  # those of them that have `.x`
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         match node:
@@ -424,10 +441,19 @@ class _Items(_Transformer):
                 return name(self.items[variable][i])
         return self.generic_visit(node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        """A part of a vector: `v.x`."""
+        match node:
+            case ast.Attribute(ast.Name(id=vector), "x" | "y" | "z" | "w" as part) if (
+                vector in self.vectors and "xyzw".index(part) < len(self.items[vector])
+            ):
+                return name(self.items[vector]["xyzw".index(part)])
+        return self.generic_visit(node)
+
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id not in self.items:
             return node
-        return ast.Tuple([name(item) for item in self.items[node.id]], ast.Load())
+        return _tuple(map(name, self.items[node.id]))
 
 
 class _Rows(_Transformer):
@@ -441,21 +467,22 @@ class _Rows(_Transformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.generic_visit(node)
         match joined([node], self.draft.ndims)[0]:
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Name(id=array)):
+            case ast.Assign([ast.Name(id=row)], ast.Name(id=array) as whole):
                 indices: list[ast.expr] = []
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Subscript(ast.Name(id=array))):
-                indices = indices_of(node.value)
+            case ast.Assign([ast.Name(id=row)], ast.Subscript(ast.Name(id=array)) as whole):
+                indices = indices_of(whole)
             case _:
                 return node
-        whole = self.draft.arrays.get(array, _NONE)
-        is_row = len(indices) < len(whole.shape) and not is_part(node.value)
-        if whole.space != "local" or target not in self.once or not is_row:
+        declared = self.draft.arrays.get(array, _NONE)
+        is_row = len(indices) < len(declared.shape) and not is_part(whole)
+        if declared.space != "local" or row not in self.once or not is_row:
             return node
-        kept = [self.draft.names.fresh(f"{target}_row") for _ in indices]
-        self.rows[target] = node.value
-        if kept:
-            node.value.slice = ast.Tuple([name(k) for k in kept], ast.Load())
-        return [ast.Assign([ast.Name(k, ast.Store())], i) for k, i in zip(kept, indices, strict=True)]
+        kept = [self.draft.names.fresh(f"{row}_row") for _ in indices]
+        if isinstance(whole, ast.Subscript):
+            whole.slice = _tuple(map(name, kept))
+        self.rows[row] = whole
+        targets = (ast.Name(k, ast.Store()) for k in kept)
+        return [ast.Assign([t], index) for t, index in zip(targets, indices, strict=True)]
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         row = self.rows.get(node.id)
@@ -713,6 +740,9 @@ class _Rewriter(_Transformer):
                 return ast.Call(name("warp_lanes_below"), [self.lane()], [])
             case ["const", "array_like"] if len(node.args) == 1:
                 return self.visit(node.args[0])
+            case [called] if (vector := hints.vector(called)) and len(node.args) == vector[1]:
+                kind = parse(f"numba.{vector[0]}")
+                return _tuple(ast.Call(kind, [self.visit(n)], []) for n in node.args)
             case ["shared" | "local" as space, "array"]:
                 unnamed = self.draft.names.fresh(f"{space}_array")
                 self.declare(unnamed, space, node)
@@ -735,7 +765,7 @@ class _Rewriter(_Transformer):
                 f"Write cuda.{what}(1), (2) or (3)",
             )  # fmt: skip
         places = [self.grid(what, axis) for axis in AXES[:count]]
-        return places[0] if count == 1 else ast.Tuple(places, ast.Load())
+        return places[0] if count == 1 else _tuple(places)
 
     def atomic(self, function: str, node: ast.Call) -> ast.expr:
         array = node.args[0] if node.args else None

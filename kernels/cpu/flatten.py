@@ -67,9 +67,9 @@ def _declared(function: Source, space: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in ast.walk(function.tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
-                cuda_path(call.func, function.cuda_names) == [space, "array"]
-            ):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if cuda_path(
+                call.func, function.cuda_names
+            ) == [space, "array"]:
                 shapes = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "shape")]
                 found[name] = max((_length(function, shape) for shape in shapes), default=1)
     return found
@@ -345,7 +345,9 @@ class _Scope:
         if function is None:
             return None
         assert isinstance(call, ast.Call)
-        passes = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & self.flattener.local.keys()
+        passes = {
+            n.id for n in ast.walk(call) if isinstance(n, ast.Name)
+        } & self.flattener.local.keys()
         gets = any(map(self.flattener.is_outside, call.args))
         must = bool(passes) or gets or _is_part_of_its_kernel(function)
         if function.itself and must:

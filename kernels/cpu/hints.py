@@ -154,10 +154,23 @@ OUT_OF_SCOPE = {
     "random": "Draw random numbers before the launch, and pass them as an array",
 }  # fmt: skip
 
-# Types of vectors, as `float4` and `float32x4`.
-_VECTOR = re.compile(
-    r"(?:make_)?(?:u?(?:char|short|long|longlong)|double|(?:u?int|float)(?:\d+x)?)([1-4])"
-)
+# Types of vectors: `float32x4`, and `float4` as in C.
+_VECTOR = re.compile(r"((?:u?int|float)\d+)x([1-4])|(u?)([a-z]+)([1-4])")
+_OF_C = {
+    "char": "int8", "short": "int16", "int": "int32", "long": "int64", "longlong": "int64",
+    "float": "float32", "double": "float64",
+}  # fmt: skip
+
+
+def vector(name: str) -> tuple[str, int] | None:
+    """The dtype of a type of vectors, and how many numbers it has; None for another name."""
+    found = _VECTOR.fullmatch(name)
+    if found is None:
+        return None
+    dtype, count, unsigned, of_c, count_of_c = found.groups()
+    dtype = dtype or unsigned + _OF_C.get(of_c, "")
+    return (dtype, int(count or count_of_c)) if hasattr(np, dtype) else None
+
 
 # What of `cuda` belongs to the program that launches kernels.
 HOST = {
@@ -225,7 +238,7 @@ def outside(name: str, value: Any) -> tuple[str, str]:
 
 def is_of_cuda(name: str) -> bool:
     """Whether `cuda.` and a name is something that kernels, or the program around them, know."""
-    return name in CUDA or name in HOST or name == "atomic"
+    return name in CUDA or name in HOST or name == "atomic" or vector(name) is not None
 
 
 def cuda(path: list[str]) -> tuple[str, str]:
@@ -239,9 +252,10 @@ def cuda(path: list[str]) -> tuple[str, str]:
         return f"`{whole}` is not how it is written", f"Write {CUDA[first]}"
     if first in HOST:
         return f"{whole} belongs to the program around a kernel", "Call it outside the kernel"
-    if vector := _VECTOR.fullmatch(first):
-        what = f"{whole} is a vector type, which kernels do not have on the CPU"
-        return what, f"Use {vector[1]} variables, or an array with a last axis of {vector[1]}"
+    if made := vector(first.removeprefix("make_")):
+        numbers = ", ".join("abcd"[: made[1]])
+        what = f"`{whole}` is not how a vector is made of {made[1]} numbers"
+        return what, f"Write v = cuda.{made[0]}x{made[1]}({numbers}), and then v.x"
     for beginning, way_out in OUT_OF_SCOPE.items():
         if first.startswith(beginning):
             return f"{whole} is not supported on the CPU", way_out

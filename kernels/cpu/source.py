@@ -135,7 +135,7 @@ def read(
         _files.append(filename)
     ast.increment_lineno(tree, _files.index(filename) * FILE_LINES + first_line - 1)
     role = "device function" if callers else "kernel"
-    source = Source(function.__name__, filename, first_line, tree, role)
+    source = Source(tree.name, filename, first_line, tree, role)
     _refuse_constructs(source)
     source.originals.update(written | _rename_reserved(tree))
     for name, value, node in _outside_names(function, source, added):
@@ -201,11 +201,28 @@ def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
             f"kernel {function.__name__!r}: its source text cannot be found ({error}); define it "
             "in a file or a notebook cell, or keep the text that exec() gets in a variable"
         ) from None
+    if function.__name__ == "<lambda>":
+        whole = text or "".join(linecache.getlines(function.__code__.co_filename))
+        return _as_def(ast.parse(whole), function), 1
     statement = ast.parse("if True:\n" + "".join(lines)) if lines[0][:1].isspace() else None
     tree = statement.body[0].body[0] if statement else ast.parse("".join(lines)).body[0]  # type: ignore[attr-defined]
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{function.__name__!r} is not a plain `def`; a kernel must be one")
     return tree, first_line - 1 if statement else first_line
+
+
+def _as_def(tree: ast.AST, function: types.FunctionType) -> ast.FunctionDef:
+    """A `lambda` in a file's tree as a `def`; what it evaluates stands in one place only."""
+    places = {*function.__code__.co_positions()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            value = node.body
+            ends = value.lineno, value.end_lineno, value.col_offset, value.end_col_offset
+            if ends in places:
+                body: list[ast.stmt] = [ast.copy_location(ast.Return(value), value)]
+                made = ast.FunctionDef("a_lambda", node.args, body, [])
+                return ast.copy_location(made, node)
+    raise KernelError("the text of a lambda cannot be found; write a `def`")
 
 
 def _identifiers(tree: ast.AST) -> set[str]:

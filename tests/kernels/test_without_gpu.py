@@ -56,6 +56,11 @@ assert on_device(np.arange(3.0)).tolist() == [1, 2, 5]
 assert isinstance(on_device(out), numba.cuda.cudadrv.devicearray.DeviceNDArray)
 assert type(on_host).__module__.startswith("numba.") and on_host(np.arange(2)).tolist() == [1, 2]
 assert numba.njit(lambda x: x + 1)(1) == 2
+made = {}
+exec("def later(x):\\n    x[0] = 7", {}, made)  # and nothing keeps the text
+cuda.jit(made["later"])[1, 1](numbers)
+exec("here = numbers[0]", None)
+assert here == 7
 print("all", *sys.argv[1:])
 """
 

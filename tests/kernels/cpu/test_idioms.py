@@ -149,6 +149,89 @@ def records(x):
     x[t] = held[7 - t].x + held[t].n
 
 
+@cuda.jit(device=True)
+def filled(row, first):
+    """Writes to an array, or to a row of one."""
+    for i in range(row.shape[0]):
+        row[i] = first + i
+
+
+@cuda.jit(device=True)
+def filled_by_rows(rows, first):
+    """Rows of a row."""
+    for i in range(len(rows)):
+        filled(rows[i], first + 10 * i)
+
+
+@cuda.jit
+def rows(x):
+    """A row of a local array under another name, and as an argument; the index may change."""
+    t = cuda.threadIdx.x
+    own = cuda.local.array((2, 3, 4), float32)
+    filled_by_rows(own[0], x[t])
+    filled_by_rows(own[t % 2], x[t])
+    which = t % 2
+    block = own[which]
+    which = 7
+    row = block[2]
+    cuda.syncthreads()
+    x[t] = row[3] + row.size + block.ndim + own[which - 7, 1][-1]
+
+
+twice = cuda.jit(lambda v, n=2: v * n, device=True)
+more, most = (cuda.jit(f, device=True) for f in (lambda v: v + Config.STEP, lambda v: v + 100))
+
+
+@cuda.jit(device=True)
+def applied(function, v):
+    """Calls what it is given."""
+    return function(function(v))
+
+
+@cuda.jit(device=True)
+def counted(x, shape, kind, change, cast):
+    """Changes shared memory by an atomic that it is given."""
+    t = cuda.threadIdx.x
+    tile = cuda.shared.array(shape, kind)
+    tile[t // 4, t % 4] = 0
+    cuda.syncthreads()
+    change(tile, (0, cast(x[t]) % 4), 1)
+    cuda.syncthreads()
+    x[t] = tile[t // 4, t % 4] + applied(more, applied(twice, x[t]))
+
+
+@cuda.jit
+def given_functions(x):
+    """CUDA's own functions, device functions, dtypes and shapes are arguments."""
+    counted(x, (2, 4), np.int32, cuda.atomic.add, numba.int32)
+
+
+@cuda.jit
+def vectors(x):
+    """Vectors are their numbers; some are kept across a barrier."""
+    t = cuda.threadIdx.x
+    v = cuda.float32x4(x[t], 1.5, 2, t)
+    small = cuda.uchar2(300, t)
+    cuda.syncthreads()
+    if t > 3:
+        v = cuda.float4(v.y, v.x, v.w, small.y)
+    cuda.syncthreads()
+    x[t] = v.x + 10 * v.y + 100 * v.w + small.x
+
+
+@cuda.jit
+def one_record(x, point, both):
+    """A record is an argument, alone or in tuples of tuples."""
+    i = cuda.grid(1)
+    (scale, other), shift = both
+    x[i] = x[i] * scale + point.x + shift + other["n"]
+    if i == 0:
+        point.n = 5
+
+
+RECORDS = np.rec.fromarrays([np.float32([0, 0.5]), np.int64([4, 0])], dtype=POINT.dtype)
+
+
 def run(kernel: Any, *arguments: Any) -> np.ndarray:
     """What a kernel makes of `X`, the same when it is checked."""
     found = []
@@ -175,6 +258,10 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
         (recursive, (), np.array([0, 1, 1, 2, 3, 5, 8, 13])),
         (records, (), X[::-1] + X),
+        (rows, (), X + 23 + 4 + 2 + X + 13),
+        (given_functions, (), 4 * X + 6 + 2 * (X < 4)),
+        (vectors, (), 44 + np.where(X > 3, 1.5 + 110 * X, 101 * X + 15)),
+        (one_record, (RECORDS[1], ((3, RECORDS[0]), 2.5)), 3 * X + 0.5 + 2.5 + 4),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -246,6 +333,12 @@ def test_a_device_functions_signature_converts_its_numbers() -> None:
 
     np.testing.assert_array_equal(run(kernel), X + 4)
     assert whole(2, 1.5) == 3
+
+
+def test_a_record_is_written_to_where_it_lies() -> None:
+    records = RECORDS.copy()
+    one_record[1, 8](X.copy(), records[1], ((3, RECORDS[0]), 2.5))
+    assert records.n.tolist() == [4, 5]
 
 
 def test_the_text_that_exec_gets_is_found() -> None:

@@ -187,10 +187,10 @@ lines(
         "cuda.cg.this_grid is not supported on the CPU. Blocks cannot wait for each other inside"),
     tensor_cores=("cuda.wmma.load_matrix(x)",
         "cuda.wmma.load_matrix is not supported on the CPU. Tensor cores are out of reach: add up"),
-    vector_type=("v = cuda.float32x4(1, 2, 3, 4)\nx[0] = v.x",
-        "cuda.float32x4 is a vector type, which kernels do not have on the CPU. Use 4 variables,"),
+    vector_of_a_vector=("v = cuda.float32x2(1, 2)\nw = cuda.float32x4(v, v)  # here\nx[0] = w.x",
+        "`cuda.float32x4` is not how a vector is made of 4 numbers. Write v = cuda.float32x"),
     vector_made_as_in_c=("v = cuda.make_float4(1, 2, 3, 4)\nx[0] = v.x",
-        "cuda.make_float4 is a vector type, which kernels do not have on the CPU. Use 4 variables"),
+        "`cuda.make_float4` is not how a vector is made of 4 numbers. Write v = cuda.float32x"),
     atomic_without_arguments=("cuda.atomic.add",
         "`cuda.atomic.add` is not how it is written. Write cuda.atomic.add(array, index, value)"),
     texture=("x[0] = cuda.tex2D(x, 0, 0)",
@@ -239,7 +239,7 @@ lines(
     misspelt_dtype=('tile = cuda.shared.array(4, "flaot32")\ntile[0] = x[0]',
         "`'flaot32'` is not the dtype of an array. Write float32, after `from numba import float3"),
     local_array_as_a_whole=(
-        "own = cuda.local.array(3, float32)\nother = own if x[0] > 0 else x  # here\nx[0] = other[0]",
+        "own = cuda.local.array(3, float32)\nother = own if x[0] else x  # here\nx[0] = other[0]",
         "local array 'own' is used as a whole. Pass its elements, or the array itself to a device"),
     local_array_replaced=(
         "own = cuda.local.array(3, float32)\nown[0] = x[0]\nown = x[1]  # here\nx[0] = own",
@@ -336,6 +336,14 @@ def test_kernel_without_a_source_file_is_refused() -> None:
 
 
 def test_kernel_that_is_no_def_is_refused() -> None:
-    anonymous = cuda.jit(lambda x: None)
+    async def waits(x):
+        x[0] = 1
+
     with pytest.raises(KernelError, match="is not a plain `def`"):
-        anonymous[1, 1](np.zeros(1))
+        cuda.jit(waits)[1, 1](np.zeros(1))
+
+
+def test_lambda_whose_text_is_gone_is_refused() -> None:
+    anonymous = eval("lambda x: None")
+    with pytest.raises(KernelError, match=r"'<lambda>': its source text cannot be found"):
+        cuda.jit(anonymous)[1, 1](np.zeros(1))
