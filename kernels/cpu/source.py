@@ -151,11 +151,12 @@ def place(node: ast.AST) -> tuple[str, int]:
 
 def citation(statement: ast.stmt) -> str:
     """The comment that a statement's line has in the kernel, if it cites an equation, as (3)."""
-    if not hasattr(statement, "end_lineno"):
+    end = getattr(statement, "end_lineno", None)
+    if end is None:
         return ""
     filename, line = place(statement)
     body = getattr(statement, "body", None)
-    count = (body[0].lineno if body else statement.end_lineno + 1) - statement.lineno
+    count = (body[0].lineno if body else end + 1) - statement.lineno
     for number in range(line, line + max(count, 1)):
         if found := CITATION.search(linecache.getline(filename, number)):
             return f"  {found[0].rstrip()}"

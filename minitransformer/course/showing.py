@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,27 @@ def show(what: Any, name: str = "", *, alt: str = "") -> None:
     Raises:
         ValueError: A figure without name or alt.
     """
-    ipython = sys.modules.get("IPython")
-    notebook = ipython is not None and ipython.get_ipython() is not None
+    display = _display()
     if not isinstance(what, Figure):
-        ipython.display.display(what) if notebook else print(what)
+        (display or print)(what)
         return
     if not name or not alt:
         raise ValueError("show: a figure needs name= and alt=")
-    if notebook:
-        ipython.display.display(_Picture(what, name, alt))
+    if display:
+        display(_Picture(what, name, alt))
         return
     path = _folder() / f"{name}.png"
     what.savefig(path, dpi=DPI)
     print(f"[figure: {path}]")
+
+
+def _display() -> Callable[[Any], object] | None:
+    """What shows something on the page, in a notebook."""
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        return None
+    show_there: Callable[[Any], object] = ipython.display.display
+    return show_there
 
 
 class _Picture:
