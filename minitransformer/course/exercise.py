@@ -67,8 +67,9 @@ def returned(answer: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def launched(
-    kernel: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...], dtype: Any = np.float32
-) -> Any:
+    kernel: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...],
+    dtype: Any = np.float32, begin: float = np.nan,
+) -> Any:  # fmt: skip
     """Launch a kernel whose last argument is written to; return that.
 
     Args:
@@ -76,15 +77,16 @@ def launched(
         grid: Its blocks.
         block: The threads of each.
         inputs: All arguments but the last.
-        out: The shape of the last, which begins as NaN: what nobody writes is seen.
+        out: The shape of the last.
         dtype: Its dtype.
+        begin: What it is full of before: NaN shows what nobody writes.
 
     Raises:
         NotYet: The answer is no kernel.
     """
     if not isinstance(kernel, Kernel):
         raise NotYet("this is no kernel: it needs @cuda.jit")
-    output = np.full(out, np.nan, dtype)
+    output = np.full(out, begin, dtype)
     kernel[grid, block](*inputs, output)
     return output
 

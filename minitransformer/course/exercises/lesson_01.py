@@ -1,0 +1,207 @@
+"""Your first kernel: what one thread owns, what a block shares, and who has to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels.arrays import ceil_div
+
+from ..exercise import Case, Exercise, Wrong, launched
+
+Array = Any
+Random = np.random.Generator
+
+THREADS = 32
+ACROSS, DOWN = 8, 4  # threads of a block with two axes
+
+
+def _row(random: Random, size: int) -> Array:
+    return random.uniform(1, 2, size).astype(np.float32)  # nothing cancels, no number is 0
+
+
+def _enough(size: int) -> int:
+    """Blocks for so many numbers; one for none, so that a guard has something to keep out."""
+    return max(1, ceil_div(size, THREADS))
+
+
+def _scale_cases(random: Random) -> Iterator[Case]:
+    for name, size, hint in (
+        ("six numbers", 6, "26 of 32 threads have no number: which question keeps them out?"),
+        ("two blocks", int(random.integers(40, 60)), "thread 0 of the second block has number 32"),
+        ("no numbers", 0, "nobody has anything to do"),
+    ):
+        factor = np.float32(random.uniform(0.2, 0.8))
+        yield Case(name, {"x": _row(random, size), "factor": factor}, hint)
+
+
+def _scale(answer: Any, x: Array, factor: Any) -> Array:
+    return launched(answer, _enough(x.size), THREADS, x, factor, out=x.shape)
+
+
+def _sums_cases(random: Random) -> Iterator[Case]:
+    for name, rows, columns, hint in (
+        ("three rows", 3, 5, "row r is thread r's; where do its numbers stand?"),
+        ("one column", int(random.integers(33, 60)), 1, "is the row's number that of (1)?"),
+        ("rows of nothing", 4, 0, "the sum of no numbers is 0, and it has to be written"),
+    ):
+        x = _row(random, rows * columns).reshape(rows, columns)
+        yield Case(name, {"x": x}, hint)
+
+
+def _sums(answer: Any, x: Array) -> Array:
+    return launched(answer, _enough(len(x)), THREADS, x, out=x.shape[:1])
+
+
+def _transpose_cases(random: Random) -> Iterator[Case]:
+    for name, rows, columns, hint in (
+        ("2 x 3", 2, 3, "x runs along a row: it is the column of `x`, and the row of `out`"),
+        ("a column", int(random.integers(9, 20)), 1, "seven threads of eight are right of it"),
+        ("wide", 5, int(random.integers(17, 30)), "the last blocks stick out on both sides"),
+    ):
+        x = _row(random, rows * columns).reshape(rows, columns)
+        yield Case(name, {"x": x}, hint)
+
+
+def _transpose(answer: Any, x: Array) -> Array:
+    rows, columns = x.shape
+    grid = ceil_div(columns, ACROSS), ceil_div(rows, DOWN)
+    return launched(answer, grid, (ACROSS, DOWN), x, out=(columns, rows))
+
+
+def _difference_cases(random: Random) -> Iterator[Case]:
+    for name, size, hint in (
+        ("one number", 1, "left of the first number there is a 0: who puts it into the tile?"),
+        ("half a block", int(random.integers(9, 25)), "does every thread come to the barrier?"),
+        ("three blocks", int(random.integers(70, 90)), "the left neighbour of number 32 lies in "
+         "another block, whose tile you cannot see"),
+        ("no numbers", 0, "is there an x[i] to fetch?"),
+    ):  # fmt: skip
+        yield Case(name, {"x": _row(random, size)}, hint)
+
+
+def _on_row(answer: Any, x: Array) -> Array:
+    return launched(answer, _enough(x.size), THREADS, x, out=x.shape)
+
+
+def _left_to_right(x: Array) -> Array:
+    return np.diff(np.asarray(x, np.float64), prepend=0.0)
+
+
+def _total_cases(random: Random) -> Iterator[Case]:
+    for name, size, hint in (
+        ("one block", 32, "after the first turn the first 16 hold what is left to add"),
+        ("six numbers", 6, "26 threads have no number, but they take part in the halving"),
+        ("many blocks", int(random.integers(100, 200)), "do all blocks add to out[0] as one step?"),
+        ("no numbers", 0, "the sum of no numbers is 0"),
+    ):
+        yield Case(name, {"x": _row(random, size)}, hint)
+
+
+def _total(answer: Any, x: Array) -> Array:
+    return launched(answer, _enough(x.size), THREADS, x, out=(1,), begin=0)
+
+
+def _smooth_cases(random: Random) -> Iterator[Case]:
+    for name, blocks, rounds, hint in (
+        ("one round", 2, 1, "the average of yourself and your right neighbour"),
+        ("two rounds", 1, 2, "who may still read what the next round overwrites?"),
+        ("many rounds", 3, int(random.integers(4, 9)), "as two rounds, and again"),
+        ("no rounds", 2, 0, "nothing happens to the numbers"),
+    ):
+        yield Case(name, {"x": _row(random, blocks * THREADS), "rounds": rounds}, hint)
+
+
+def _smooth(answer: Any, x: Array, rounds: int) -> Array:
+    return launched(answer, len(x) // THREADS, THREADS, x, rounds, out=x.shape)
+
+
+def _binomials(x: Array, rounds: int) -> Array:
+    """After n rounds neighbour k counts (n over k) / 2^n."""
+    ring = np.asarray(x, np.float64).reshape(-1, THREADS)
+    shares = (comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1))
+    return sum(shares).reshape(-1)  # type: ignore[union-attr]
+
+
+_SECOND = "        cuda.syncthreads()\n"  # a barrier in a loop
+
+EXERCISES = (
+    Exercise(
+        "scale", "scale", 1, _scale_cases, lambda x, factor: np.float64(factor) * x,
+        ("out",), 1e-6, _scale,
+        wrong=(
+            Wrong("no guard", {"if i < x.size:": "if True:"}, "six numbers"),
+            Wrong("one too many", {"i < x.size": "i <= x.size"}, "six numbers"),
+            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("guarded by the block", {"i < x.size": "cuda.threadIdx.x < x.size"},
+                  "two blocks"),
+        ),
+    ),
+    Exercise(
+        "row-sums", "row_sums", 1, _sums_cases, lambda x: np.asarray(x, np.float64).sum(axis=1),
+        ("out",), 1e-6, _sums,
+        wrong=(
+            Wrong("guarded by columns", {"r < x.shape[0]": "r < x.shape[1]"}, "three rows"),
+            Wrong("first number forgotten", {"range(x.shape[1])": "range(1, x.shape[1])"},
+                  "three rows"),
+            Wrong("added to nothing", {"out[r] = total": "out[r] += total"}, "three rows"),
+            Wrong("begins with the first number", {"float32(0)": "x[r, 0]",
+                  "range(x.shape[1])": "range(1, x.shape[1])"}, "rows of nothing"),
+            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "one column"),
+        ),
+    ),
+    Exercise(
+        "transpose", "transpose", 2, _transpose_cases, lambda x: np.asarray(x, np.float64).T,
+        ("out",), 1e-6, _transpose,
+        wrong=(
+            Wrong("no guard for columns", {" and c < x.shape[1]": ""}, "2 x 3"),
+            Wrong("no guard for rows", {"r < x.shape[0] and ": ""}, "2 x 3"),
+            Wrong("not transposed", {"out[c, r]": "out[r, c]"}, "2 x 3"),
+            Wrong("x runs down", {"c, r = ": "r, c = "}, "a column"),
+        ),
+    ),
+    Exercise(
+        "difference", "difference", 3, _difference_cases, _left_to_right, ("out",), 1e-6, _on_row,
+        wrong=(
+            Wrong("no barrier", {"    cuda.syncthreads()\n": ""}, "half a block"),
+            Wrong("barrier under the guard", {"    cuda.syncthreads()\n    if i < x.size:\n":
+                  "    if i < x.size:\n        cuda.syncthreads()\n"}, "one number"),
+            Wrong("no guard", {"    if i < x.size:\n        out": "    if True:\n        out"},
+                  "one number"),
+            Wrong("the block's first has no neighbour", {"x[i - 1] if i > 0 else ": ""},
+                  "three blocks"),
+            Wrong("the first has the last for a neighbour", {" if i > 0 else float32(0)": ""},
+                  "one number"),
+        ),
+    ),
+    Exercise(
+        "total", "total", 3, _total_cases,
+        lambda x: np.asarray(x, np.float64).sum(keepdims=True), ("out",), 1e-6, _total,
+        wrong=(
+            Wrong("no barrier after filling", {"float32(0)\n    cuda.syncthreads()": "float32(0)"},
+                  "one block"),
+            Wrong("no barrier in the loop", {_SECOND + "        half": "        half"},
+                  "one block"),
+            Wrong("no guard", {"x[i] if i < x.size else float32(0)": "x[i]"}, "six numbers"),
+            Wrong("the idle fill nothing", {
+                  "tile[t] = x[i] if i < x.size else float32(0)":
+                  "if i < x.size:\n        tile[t] = x[i]"}, "six numbers"),
+            Wrong("no atomic", {"cuda.atomic.add(out, 0, tile[0])": "out[0] += tile[0]"},
+                  "many blocks"),
+            Wrong("a half is left out", {"THREADS // 2": "THREADS // 4"}, "one block"),
+        ),
+    ),
+    Exercise(
+        "smooth", "smooth", 2, _smooth_cases, _binomials, ("out",), 1e-6, _smooth,
+        wrong=(
+            Wrong("no second barrier", {"float32(2)\n" + _SECOND: "float32(2)\n"}, "two rounds"),
+            Wrong("no first barrier", {"= value\n" + _SECOND: "= value\n"}, "one round"),
+            Wrong("second barrier after the loop", {"float32(2)\n" + _SECOND:
+                  "float32(2)\n    cuda.syncthreads()\n"}, "two rounds"),
+            Wrong("left for right", {"t + 1": "t - 1"}, "one round"),
+        ),
+    ),
+)  # fmt: skip
