@@ -18,25 +18,39 @@ time is the median of its rounds, between its quartiles. *Ours over this* below 
 """
 _OURSELVES = "minitransformer", "our "  # how the names of contestants begin that are our own
 _LENGTH = re.compile(r", L=[\d,]+")
+HEADLINES = (  # two wins and two losses, of what readers ask first
+    ("causal linear attention, forward and backward, L=4096", "PyTorch eager, chunkwise"),
+    (
+        "softmax attention, forward and backward, L=1024",
+        "PyTorch scaled_dot_product_attention",
+    ),
+    ("predict zero, 3x4x4: an epoch of 100 batches of 8", "torch.nn.MultiheadAttention"),
+    ("sum of 10,000,000 numbers by warp shuffles, one element a thread", "numpy.sum"),
+)
 _HEADLINE = re.compile(r"(?<=<!-- headline -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def write(folder: Path) -> None:
     """Write README.md for all the `.jsonl` files of a folder."""
-    sections = (_of_module(path) for path in sorted(folder.glob("*.jsonl")))
-    (folder / "README.md").write_text("\n".join([_HEADER, *sections]))
+    paths = sorted(folder.glob("*.jsonl"))
+    sections = [_HEADER, summary(paths), *map(_of_module, paths)]
+    (folder / "README.md").write_text("\n".join(sections))
 
 
-def headline(page: str, folder: Path) -> str:
-    """Return a page with a folder's comparisons with others between its two headline marks.
-
-    Of cases that differ in their length alone, the last one stands for all.
-    """
-    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)[1:]]
+def summary(paths: Iterable[Path]) -> str:
+    """All comparisons with others. Of cases that differ in length alone the last stands for all."""
+    rows = [row for path in paths for row in read(path)[1:]]
     last = {_LENGTH.sub("", row["case"]): row["case"] for row in rows if "case" in row}
     compared = comparisons(row for row in rows if row.get("case") in last.values())
     others = [row for row in compared if not row["beside"].startswith(_OURSELVES)]
-    lines = "".join(f"{line}\n" for line in table(others))
+    return "\n".join(["## All races with others", "", *table(others), ""])
+
+
+def headline(page: str, folder: Path) -> str:
+    """Return a page with a few of a folder's comparisons between its two headline marks."""
+    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)[1:]]
+    compared = {(row[""], row["beside"]): row for row in comparisons(rows)}
+    lines = "".join(f"{line}\n" for line in table([compared[race] for race in HEADLINES]))
     return _HEADLINE.sub(lambda _: lines, page)
 
 

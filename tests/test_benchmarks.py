@@ -41,7 +41,7 @@ def test_readme_shows_what_was_recorded():
     assert report.headline(readme, harness.RESULTS) == readme
 
 
-def test_headline_compares_with_others_at_the_last_length(tmp_path):
+def test_the_summary_compares_with_others_at_the_last_length(tmp_path):
     def race(case, *peers):
         for contestant in ("minitransformer", *peers):
             yield {"case": case, "contestant": contestant, "median_ms": 2.0, "ours_over_this": 1.0}
@@ -53,7 +53,7 @@ def test_headline_compares_with_others_at_the_last_length(tmp_path):
     )
     rows = [{"machine": {}}, *(row for rows in races for row in rows)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    page = report.headline("<!-- headline -->\n<!-- end -->", tmp_path)
+    page = report.summary([tmp_path / "a.jsonl"])
     assert [line for line in page.splitlines() if line.startswith("| a")] == [
         "| a, L=1,024 | PyTorch | 2 | 2 | 1 |"
     ]
