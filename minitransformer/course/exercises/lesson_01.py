@@ -123,7 +123,7 @@ def _binomials(x: Array, rounds: int) -> Array:
     """After n rounds neighbour k counts (n over k) / 2^n."""
     ring = np.asarray(x, np.float64).reshape(-1, THREADS)
     shares = (comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1))
-    return sum(shares).reshape(-1)  # type: ignore[union-attr]
+    return np.sum(list(shares), axis=0).reshape(-1)
 
 
 _SECOND = "        cuda.syncthreads()\n"  # a barrier in a loop
