@@ -63,14 +63,24 @@ def add_to(commands: Any) -> None:
 
     build = actions.add_parser(
         "build",
-        help="make notebooks, pages and a site that needs no network",
+        help="make notebooks and a site that needs no network",
         description="Run the lessons, and make of them notebooks with what they print, notebooks "
-        "for students,\none Markdown page each, and a site that opens without a network.",
+        "to fill in,\nand a site that opens without a network.",
     )
     build.add_argument("lessons", nargs="*", help="numbers or names; all by default")
     build.add_argument("--out", type=Path, default=SITE, help="where to (default: %(default)s)")
     build.add_argument("--fast", action="store_true", help="small sizes: timings say little")
     build.set_defaults(command=_build, parser=build)
+
+    pages = actions.add_parser(
+        "pages",
+        help="renew the lessons' Markdown pages, which a code host shows",
+        description="Run the lessons, and write them as Markdown with their figures into the "
+        "pages/\nbeside them; renew the table in the README there.",
+    )
+    pages.add_argument("lessons", nargs="*", help="numbers or names; all by default")
+    pages.add_argument("--fast", action="store_true", help="small sizes: timings say little")
+    pages.set_defaults(command=_pages, parser=pages)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -160,9 +170,17 @@ def _progress(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from ..course.build import build
+    from ..course.publish import build
 
     for path in build(options.lessons, options.out, fast=options.fast):
+        print(path)
+    return 0
+
+
+def _pages(options: argparse.Namespace) -> int:
+    from ..course.publish import pages
+
+    for path in pages(options.lessons, fast=options.fast):
         print(path)
     return 0
 

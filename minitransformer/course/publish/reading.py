@@ -1,0 +1,66 @@
+"""A lesson as it is read: blanks to fill, with a solution that unfolds below each."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nbformat.v4 import new_code_cell
+
+from ..lesson import Lesson, blanked
+
+SOLUTION, FOLDED = "solution", "hide-input"  # tags of cells
+FOLDED_SOLUTION, FOLDED_CODE = "A solution", "Code that sets up"
+_CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(
+    r"(?<!!)\[(?P<words>(?:`[^`\n]*`|[^]`[])+)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<part>#[^)\s]*)?\)"
+    f"|{_CODE.pattern}",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def as_read(notebook: Any, lesson: Lesson) -> Any:
+    """Return an executed notebook with the blank of each exercise before its solution.
+
+    Args:
+        notebook: What `executed` returned for the lesson; it is left alone.
+        lesson: The lesson.
+    """
+    made = copy.deepcopy(notebook)
+    made.cells = []
+    for number, cell in enumerate(notebook.cells):
+        cell = copy.deepcopy(cell)
+        if cell.cell_type == "code" and cell.metadata.get("exercise"):
+            text = blanked(lesson.cells[number].source)
+            made.cells.append(new_code_cell(text, id=f"blank-{number}"))
+            cell.metadata["tags"] = [SOLUTION, FOLDED]
+        made.cells.append(cell)
+    return made
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Return Markdown with all changed but what is code in it."""
+    parts = _CODE.split(text)
+    parts[::2] = map(change, parts[::2])
+    return "".join(parts)
+
+
+def pointing(text: str, to: Callable[[str], str | None]) -> str:
+    """Return Markdown with its links to other files made to fit where it will lie.
+
+    Args:
+        text: Its links are relative to the folder of the lessons.
+        to: Of a path there, the path that takes its place; None: the words stay, without a link.
+    """
+
+    def pointed(found: re.Match[str]) -> str:
+        if not found["path"]:
+            return found[0]
+        path = to(found["path"])
+        return (
+            found["words"] if path is None else f"[{found['words']}]({path}{found['part'] or ''})"
+        )
+
+    return _LINK.sub(pointed, text)
