@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UserError
-from . import answer, course, doctor, inspect, plan, run, train
+from . import answer, course, doctor, experiment, inspect, plan, run, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, answer, inspect, run, plan, course, doctor):
+    for command in (train, answer, inspect, run, plan, course, experiment, doctor):
         command.add_to(commands)
     return parser
 

@@ -1,7 +1,5 @@
 """How well a Fourier position can weigh distances.
 
-`python -m minitransformer.experiments.expressivity` measures it.
-
 With one-dimensional positions, the weight that Fourier attention gives to a distance t = p_i - r_j
 is
 
@@ -20,21 +18,12 @@ sum of q_e k_e, times the key's value. A head draws a target function, by three 
                 denominator of attention from vanishing
 
 The error is the root of the mean square difference on the interval; targets lie between 0 and 1.
-
-What it finds (`results/expressivity.json`): the claim holds for the form "cos". Smooth functions
-are met to 1e-10 by 16 or 32 harmonics, and the error of functions that jump falls with the root of
-E. Gradient descent finds jumps as well as algebra does, but stops near 1e-3 on smooth functions.
-The positive form cannot draw any function: a sum of terms that are as high somewhere as they are
-low elsewhere has no sharp peak. Its errors stop at 0.20, 0.11, 0.06 and 0.18, however many
-harmonics; the least errors that non-negative least squares finds for this form, with thousands of
-frequencies and phases to choose from, are 0.20, 0.11, 0.05 and 0.18.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +35,7 @@ from ..function import no_grad
 from ..optim import Adam, cosine
 from ..plots import LINES, picture
 from ..tensor import Tensor
-from ..training.checkpoint import write_atomically
+from .experiment import Case, Experiment, Report, Row, table
 
 Array = NDArray[Any]
 
@@ -143,60 +132,83 @@ def _harmonics(
     return Harmonics(*(Tensor(array, requires_grad) for array in arrays))
 
 
-class Fit(NamedTuple):
-    """A target, drawn by some means with some harmonics."""
-
-    target: str
-    means: str
-    harmonics: int
-    error: float
-    curve: Array  # (L,)
+def cases(scale: str) -> list[Case]:
+    """Return the numbers of harmonics, and how many steps gradient descent may take."""
+    widths, steps = ((4, 8), 20) if scale == "smoke" else (WIDTHS, STEPS)
+    return [{"harmonics": width, "steps": steps} for width in widths]
 
 
-def fits(widths: Sequence[int] = WIDTHS, steps: int = STEPS) -> Iterator[Fit]:
-    """Fit every target by all means, with every number of harmonics."""
+def run(case: Case) -> Iterator[Row]:
+    """Yield how well each target is drawn by each means, and what was drawn."""
     wanted = targets()
-    for width in widths:
-        for means, form in FORMS.items():
-            found = (
-                series(wanted, width) if means == "series" else learn(wanted, width, form, steps)
-            )
-            with no_grad():
-                curves = draw(found, form).numpy()
-            errors = np.sqrt(np.mean((curves - wanted) ** 2, axis=1))
-            for target, error, curve in zip(TARGETS, errors, curves, strict=True):
-                yield Fit(target, means, width, float(error), curve)
+    for means, form in FORMS.items():
+        found = (
+            series(wanted, case["harmonics"])
+            if means == "series"
+            else learn(wanted, case["harmonics"], form, case["steps"])
+        )
+        with no_grad():
+            curves = draw(found, form).numpy()
+        errors = np.sqrt(np.mean((curves - wanted) ** 2, axis=1))
+        for target, error, curve in zip(TARGETS, errors, curves, strict=True):
+            yield {
+                "target": target,
+                "means": means,
+                "error": float(error),
+                "curve": curve.round(4).tolist(),
+            }
 
 
-def table(found: Sequence[Fit]) -> list[str]:
-    """Return the errors as lines of text, a column for each number of harmonics."""
-    widths = sorted({fit.harmonics for fit in found})
-    lines = ["  target     means     " + "".join(f"{f'E={width}':>10}" for width in widths)]
-    errors = {(fit.target, fit.means, fit.harmonics): fit.error for fit in found}
-    for target, means in dict.fromkeys((fit.target, fit.means) for fit in found):
-        row = "".join(f"{errors[target, means, width]:10.1e}" for width in widths)
-        lines.append(f"  {target:9}  {means:9} {row}")
-    return lines
+def report(rows: list[Row]) -> Report:
+    """Return the errors as a table, a column for each number of harmonics, and the figure."""
+    widths = sorted({row["harmonics"] for row in rows})
+    errors = {(row["target"], row["means"], row["harmonics"]): row["error"] for row in rows}
+    found = table(
+        ["target", "means", *(f"E = {width}" for width in widths)],
+        [
+            [target, means, *(f"{errors[target, means, width]:.1e}" for width in widths)]
+            for target in TARGETS
+            for means in FORMS
+        ],
+    )
+
+    def least(means: str, *names: str) -> list[str]:
+        return [f"{min(errors[name, means, width] for width in widths):.1e}" for name in names]
+
+    smooth, jumps = ("decay", "bump"), ("step", "sawtooth")
+    text = f"""
+The source's claim: a wide enough embedding weighs distances by any function.
+
+{found}
+
+*Supported* for the form "cos": smooth functions are met to
+{" and ".join(least("series", *smooth))}, functions that jump to
+{" and ".join(least("series", *jumps))}, with an error that falls as the root of E. Gradient descent comes to {" and ".join(least("learned", *smooth))} on the smooth
+ones, and to {" and ".join(least("learned", *jumps))} where they jump. *Not supported* for the
+positive form, which keeps the denominator of attention from vanishing: its errors stop at
+{", ".join(least("positive", *TARGETS))}, since a sum of terms that are as high somewhere as they
+are low elsewhere has no sharp peak.
+
+![what harmonics make of four functions, and how far off they are](fits.png)
+"""
+    return Report(text, {"fits.png": partial(plot_fits, rows=rows)})
 
 
-def plot_fits(
-    path: Path, distances: np.ndarray, targets: Mapping[str, np.ndarray], fits: Sequence[Fit]
-) -> None:
+def plot_fits(path: Path, rows: Sequence[Row]) -> None:
     """Draw functions of the distance, what harmonics make of them, and how far off they are."""
-    widths = sorted({fit.harmonics for fit in fits})
+    widths = sorted({row["harmonics"] for row in rows})
     shown = widths[len(widths) // 2]
-    with picture(path, (2.4 * len(targets), 4.8)) as figure:
-        upper, lower = figure.subplots(2, len(targets), sharex="row", sharey="row", squeeze=False)
-        for over, under, (name, wanted) in zip(upper, lower, targets.items(), strict=True):
-            of_target = [fit for fit in fits if fit.target == name]
+    with picture(path, (2.4 * len(TARGETS), 4.8)) as figure:
+        upper, lower = figure.subplots(2, len(TARGETS), sharex="row", sharey="row", squeeze=False)
+        for over, under, name, wanted in zip(upper, lower, TARGETS, targets(), strict=True):
             over.set_title(name, loc="left", fontsize=10)
-            over.plot(distances, wanted, color="#bbbbbb", linewidth=3.5, label="target")
+            over.plot(distances(), wanted, color="#bbbbbb", linewidth=3.5, label="target")
             for means, line in _LINES.items():
-                found = [fit for fit in of_target if fit.means == means]
-                under.plot(widths, [fit.error for fit in found], **line, markersize=3.5)
-                (fit,) = (fit for fit in found if fit.harmonics == shown)
+                found = [r for r in rows if r["target"] == name and r["means"] == means]
+                under.plot(widths, [row["error"] for row in found], **line, markersize=3.5)
+                (curve,) = (row["curve"] for row in found if row["harmonics"] == shown)
                 label = f"{means}, E = {shown}"
-                over.plot(distances, fit.curve, **{**line, "marker": None}, label=label)
+                over.plot(distances(), curve, **{**line, "marker": None}, label=label)
             under.set_xscale("log", base=2)
             under.set_yscale("log")
             under.set_xticks(widths, map(str, widths))
@@ -210,23 +222,11 @@ def plot_fits(
         figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit, print the errors, and write `expressivity.png` and `expressivity.json`."""
-    parser = argparse.ArgumentParser(prog="python -m minitransformer.experiments.expressivity")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="the folder to write to")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of gradient descent")
-    options = parser.parse_args(arguments)
-    found = list(fits(WIDTHS, options.steps))
-    print("\n".join(table(found)))
-    rows: list[dict[str, Any]] = [
-        {"target": f.target, "means": f.means, "harmonics": f.harmonics, "error": f.error}
-        for f in found
-    ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out / "expressivity.json", json.dumps(rows, indent=1).encode())
-    wanted = dict(zip(TARGETS, targets(), strict=True))
-    plot_fits(options.out / "expressivity.png", distances(), wanted, found)
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    "expressivity",
+    "How well a Fourier position can weigh distances",
+    "S2: for scalar positions each feature is one harmonic of a Fourier series.",
+    cases,
+    run,
+    report,
+)

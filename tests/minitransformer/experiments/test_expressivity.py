@@ -1,6 +1,5 @@
 """Attention draws functions of the distance: the fits are what they are said to be."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,9 @@ import pytest
 
 from minitransformer.experiments import expressivity
 from minitransformer.experiments.expressivity import (
+    FORMS,
     SAMPLES,
     TARGETS,
-    Fit,
     distances,
     draw,
     learn,
@@ -53,25 +52,15 @@ def test_positive_weights_stay_positive() -> None:
     assert (draw(learned, "one_plus_cos").numpy() >= 0).all()
 
 
-def test_everything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(expressivity, "WIDTHS", (2, 4))
-    expressivity.main(["--out", str(tmp_path / "new"), "--steps", "2"])
-    rows = json.loads((tmp_path / "new" / "expressivity.json").read_text())
-    assert len(rows) == len(TARGETS) * 3 * 2
-    assert capsys.readouterr().out.count("\n") == 1 + len(TARGETS) * 3
-    assert (tmp_path / "new" / "expressivity.png").stat().st_size > 10_000
-
-
 def test_the_picture_shows_the_curves(tmp_path: Path) -> None:
-    nothing = np.full(SAMPLES, np.nan)
-
     def picture(curve: np.ndarray) -> int:
         path = tmp_path / "fits.png"
-        curves = {"series": curve, "learned": nothing, "positive": nothing}
-        fits = [Fit("step", means, 4, 0.1, drawn) for means, drawn in curves.items()]
-        plot_fits(path, distances(), {"step": WANTED[0]}, fits)
+        rows = [
+            {"harmonics": 4, "target": target, "means": means, "error": 0.1,
+             "curve": curve if means == "series" else np.full(SAMPLES, np.nan)}
+            for target in TARGETS for means in FORMS
+        ]  # fmt: skip
+        plot_fits(path, rows)
         return count(path, BLUE)
 
-    assert picture(WANTED[0]) > picture(nothing) + 300
+    assert picture(WANTED[0]) > picture(np.full(SAMPLES, np.nan)) + 300

@@ -1,0 +1,217 @@
+"""An experiment: cases that are run and recorded one by one, and a report made of the record alone.
+
+A record is a JSONL file. Its first line says which experiment, which scale, which machine; each
+other line is a case with the rows that came of it. A case is written whole, or not at all, so that
+a run that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..machine import machine
+from ..training.checkpoint import write_atomically
+
+Case = dict[str, Any]
+Row = dict[str, Any]
+Drawing = Callable[[Path], None]
+
+RESULTS = Path("results")
+_RECORD, _PAGE = "record.jsonl", "README.md"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is made of a record.
+
+    Attributes:
+        text: Tables and sentences, in Markdown: each claim of the source, and what was found.
+        figures: What draws each picture, by the name of its file.
+    """
+
+    text: str
+    figures: dict[str, Drawing]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure of a source, measured again.
+
+    Attributes:
+        name: Its module's, and its folder's in `results/`.
+        title: What it is about, in one line.
+        source: What it replicates.
+        cases: The settings of each case at a scale: what JSON can hold.
+        run: What comes of a case: rows of numbers and texts.
+        report: What the rows of all cases say.
+    """
+
+    name: str
+    title: str
+    source: str
+    cases: Callable[[str], list[Case]]
+    run: Callable[[Case], Iterable[Row]]
+    report: Callable[[list[Row]], Report]
+
+
+def names() -> list[str]:
+    """Return the names of all experiments."""
+    folder = importlib.import_module(__package__ or "")
+    return [
+        found.name for found in pkgutil.iter_modules(folder.__path__) if found.name != "experiment"
+    ]
+
+
+def find(name: str) -> Experiment:
+    """Return the experiment of that name.
+
+    Raises:
+        UserError: There is none.
+    """
+    if name not in names():
+        raise UserError(f"there is no experiment {name!r}; there are {', '.join(names())}")
+    found: Experiment = importlib.import_module(f"{__package__}.{name}").EXPERIMENT
+    return found
+
+
+class Record:
+    """What was measured, in a folder.
+
+    Args:
+        folder: Where it is, or will be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / _RECORD
+
+    def read(self) -> tuple[Row, list[tuple[Case, list[Row]]]]:
+        """Return what the record is of, and its cases with their rows; a torn last line is none.
+
+        Raises:
+            UserError: There is no record, or it is damaged.
+        """
+        try:
+            first, *lines = self.path.read_bytes().split(b"\n")[:-1]
+            found = [json.loads(line) for line in lines]
+            return json.loads(first), [(line["case"], line["rows"]) for line in found]
+        except OSError as error:
+            raise UserError(f"{self.path}: there is no record here ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.path}: damaged ({error})") from error
+
+    def rows(self) -> list[Row]:
+        """Return all rows, each with the settings of its case.
+
+        Raises:
+            UserError: As in `read`.
+        """
+        return [{**case, **row} for case, rows in self.read()[1] for row in rows]
+
+    def begin(self, experiment: Experiment, scale: str) -> list[Case]:
+        """Begin the record, or go on with it; return the cases that are still to be run.
+
+        Raises:
+            UserError: It is that of another experiment or scale, or damaged.
+        """
+        about = {"experiment": experiment.name, "scale": scale}
+        if not self.path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, _line({**about, "machine": machine()}))
+        head, found = self.read()
+        was = {key: head.get(key) for key in about}
+        if was != about:
+            raise UserError(
+                f"{self.path}: holds {was['experiment']} at scale {was['scale']}, not "
+                f"{experiment.name} at scale {scale}; choose another folder by --out"
+            )
+        write_atomically(  # without a line that a kill has torn
+            self.path, _line(head) + b"".join(_line({"case": c, "rows": r}) for c, r in found)
+        )
+        done = [case for case, _ in found]
+        return [case for case in experiment.cases(scale) if case not in done]
+
+    def add(self, case: Case, rows: list[Row]) -> None:
+        """Write a case, and wait until it is on the disk."""
+        with self.path.open("ab") as file:
+            file.write(_line({"case": case, "rows": rows}))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def run(experiment: Experiment, scale: str, folder: Path) -> Iterator[tuple[Case, int]]:
+    """Run the cases that a record lacks; yield each before it runs, and how many are left with it.
+
+    Raises:
+        UserError: The record in that folder is another's, or damaged.
+    """
+    record = Record(folder)
+    todo = record.begin(experiment, scale)
+    for left, case in zip(range(len(todo), 0, -1), todo, strict=True):
+        yield case, left
+        record.add(case, list(experiment.run(case)))
+
+
+def render(experiment: Experiment, folder: Path) -> str:
+    """Return the page of a record.
+
+    Raises:
+        UserError: There is no record in that folder, or it is damaged.
+    """
+    record = Record(folder)
+    head, _ = record.read()
+    report = experiment.report(record.rows())
+    described = ", ".join(f"{key} {value}" for key, value in head["machine"].items())
+    scale = "" if head["scale"] == "default" else f" --scale {head['scale']}"
+    return (
+        f"# {experiment.title}\n\n{experiment.source}\n\n{report.text.strip()}\n\n"
+        f"`minitransformer experiment {experiment.name}{scale}`, on {described}. This page and its "
+        f"figures are made of [{_RECORD}]({_RECORD}) by `minitransformer report "
+        f"{experiment.name}`.\n"
+    )
+
+
+def write(experiment: Experiment, folder: Path) -> list[Path]:
+    """Write the page of a record and its figures; return their paths.
+
+    Raises:
+        UserError: As in `render`.
+    """
+    page = folder / _PAGE
+    write_atomically(page, render(experiment, folder).encode())
+    figures = experiment.report(Record(folder).rows()).figures
+    for name, draw in figures.items():
+        draw(folder / name)
+    return [page, *(folder / name for name in figures)]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table.
+
+    >>> print(table(["L", "ms"], [[8, 0.12345]]))
+    | L | ms |
+    |---|---|
+    | 8 | 0.123 |
+    """
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([_cell(x) for x in row] for row in rows)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return text.replace("| --- |", "|---|").replace(" --- |", "---|")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def _line(row: Row) -> bytes:
+    return f"{json.dumps(row)}\n".encode()

@@ -1,0 +1,98 @@
+"""Experiments are recorded case by case, go on after a kill, and are reported from the record."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from minitransformer.commands import main
+from minitransformer.errors import UserError
+from minitransformer.experiments import experiment
+from minitransformer.experiments.experiment import Experiment, Record, Report, table
+
+ROOT = Path(__file__).parents[3]
+RECORDED = sorted(path.parent for path in (ROOT / "results").glob("*/record.jsonl"))
+
+
+def counting(ran: list[int], fails_at: int = -1) -> Experiment:
+    def run(case):
+        if case["x"] == fails_at:
+            raise KeyboardInterrupt
+        ran.append(case["x"])
+        yield {"square": case["x"] ** 2}
+
+    def report(rows):
+        return Report(
+            table(["x", "square"], [[row["x"], row["square"]] for row in rows]),
+            {"a.txt": lambda path: path.write_text("drawn")},
+        )
+
+    cases = lambda scale: [{"x": x} for x in range(2 if scale == "smoke" else 4)]  # noqa: E731
+    return Experiment("counting", "Squares", "Euclid", cases, run, report)
+
+
+def test_what_was_killed_goes_on_where_it_stopped(tmp_path):
+    ran = []
+    with pytest.raises(KeyboardInterrupt):
+        list(experiment.run(counting(ran, fails_at=2), "default", tmp_path))
+    with (tmp_path / "record.jsonl").open("ab") as file:
+        file.write(b'{"case": {"x"')  # a kill while a line was written
+    left = [left for _, left in experiment.run(counting(ran), "default", tmp_path)]
+    assert (ran, left) == ([0, 1, 2, 3], [2, 1])
+    assert Record(tmp_path).rows() == [{"x": x, "square": x * x} for x in range(4)]
+
+
+def test_a_report_is_made_of_the_record_alone(tmp_path):
+    for _ in experiment.run(counting([]), "smoke", tmp_path):
+        pass
+    made = experiment.write(counting([], fails_at=0), tmp_path)
+    assert [path.name for path in made] == ["README.md", "a.txt"]
+    page = made[0].read_text()
+    assert page.startswith("# Squares\n\nEuclid\n\n| x | square |\n|---|---|\n| 0 | 0 |\n")
+    assert "`minitransformer experiment counting --scale smoke`, on processor " in page
+
+
+def test_a_record_is_that_of_one_experiment_and_scale(tmp_path):
+    list(experiment.run(counting([]), "smoke", tmp_path))
+    with pytest.raises(UserError, match="holds counting at scale smoke, not counting at scale"):
+        list(experiment.run(counting([]), "default", tmp_path))
+
+
+def test_damage_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="there is no record here"):
+        Record(tmp_path).read()
+    for text in ("", "{}", "nonsense\n", '{"experiment": "a"}\n{"case": 3}\n', "[1]\n[2]\n"):
+        (tmp_path / "record.jsonl").write_text(text)
+        with pytest.raises(UserError, match="damaged"):
+            Record(tmp_path).read()
+
+
+@pytest.mark.parametrize("name", experiment.names())
+def test_each_runs_at_the_smallest_scale(name, tmp_path, capsys):
+    assert main(["experiment", name, "--scale", "smoke", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert f"{tmp_path / 'README.md'}\n" in printed.out
+    assert " to go: " in printed.err
+    page = (tmp_path / "README.md").read_text()
+    for figure in tmp_path.glob("*.png"):
+        assert f"({figure.name})" in page
+        assert figure.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_recorded_results_are_rendered_as_they_stand(folder):
+    """At the default scale or larger, whole."""
+    chosen = experiment.find(folder.name)
+    head, found = Record(folder).read()
+    assert head["scale"] != "smoke"
+    assert [case for case, _ in found] == json.loads(json.dumps(chosen.cases(head["scale"])))
+    assert (folder / "README.md").read_text() == experiment.render(chosen, folder)
+
+
+def test_experiments_are_listed_and_found(capsys):
+    assert main(["experiment", "list"]) == 0
+    listed = capsys.readouterr().out
+    for name in experiment.names():
+        assert f"{name:16} {experiment.find(name).title}\n" in listed
+    assert main(["experiment", "nothing"]) == 1
+    assert "there is no experiment 'nothing'; there are " in capsys.readouterr().err
