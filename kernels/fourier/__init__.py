@@ -8,8 +8,8 @@ How much feature e of key j weighs for query i depends on the distance, by one h
 
 with a frequency a_e, a phase b_e and an amplitude c_e, all learned; w_ij is 1 where query i sees
 key j, else 0. For P = 1 the weight is a Fourier series of the time difference: with enough
-harmonics it comes close to any function of it (`python -m
-minitransformer experiment expressivity` draws how close).
+harmonics it comes close to any function of it (`minitransformer experiment expressivity` draws how
+close).
 
 The array dP, of size Lq x Lk x E, is never built. The angle of a pair is one of the query less one
 of the key, and the cosine of a difference splits:

@@ -172,8 +172,9 @@ def report(rows: list[Row]) -> Report:
         ],
     )
 
-    def least(means: str, *names: str) -> list[str]:
-        return [f"{min(errors[name, means, width] for width in widths):.1e}" for name in names]
+    def least(means: str, *names: str) -> str:
+        found = [min(errors[name, means, width] for width in widths) for name in names]
+        return ", ".join(f"{error:.1e}" for error in found[:-1]) + f" and {found[-1]:.1e}"
 
     smooth, jumps = ("decay", "bump"), ("step", "sawtooth")
     text = f"""
@@ -181,13 +182,14 @@ The source's claim: a wide enough embedding weighs distances by any function.
 
 {found}
 
-*Supported* for the form "cos": smooth functions are met to
-{" and ".join(least("series", *smooth))}, functions that jump to
-{" and ".join(least("series", *jumps))}, with an error that falls as the root of E. Gradient descent comes to {" and ".join(least("learned", *smooth))} on the smooth
-ones, and to {" and ".join(least("learned", *jumps))} where they jump. *Not supported* for the
-positive form, which keeps the denominator of attention from vanishing: its errors stop at
-{", ".join(least("positive", *TARGETS))}, since a sum of terms that are as high somewhere as they
-are low elsewhere has no sharp peak.
+*Supported* for the form "cos": smooth functions are met to {least("series", *smooth)}, functions
+that jump to {least("series", *jumps)}, with an error that falls as the root of E. Gradient descent
+comes to {least("learned", *smooth)} on the smooth ones, and to {least("learned", *jumps)} where
+they jump.
+
+*Not supported* for the positive form, which keeps the denominator of attention from vanishing: its
+errors stop at {least("positive", *TARGETS)}, since a sum of terms that are as high somewhere as
+they are low elsewhere has no sharp peak.
 
 ![what harmonics make of four functions, and how far off they are](fits.png)
 """
