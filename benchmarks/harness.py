@@ -5,17 +5,16 @@ float64 before any clock starts.
 """
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from minitransformer.machine import machine
 
 from . import report
 
@@ -25,6 +24,7 @@ Contestants = Mapping[str, Callable[[], Any]]
 ROOT = Path(__file__).parent.parent
 README, RESULTS = ROOT / "README.md", ROOT / "results" / "cpu"
 OURS = "minitransformer"
+PACKAGES = "numpy", "numba", "llvmlite", "torch"
 ROUNDS = 9
 # Idle threads of a library may spin for a while after its turn; the next one's starts after that.
 _PAUSE = 0.02
@@ -93,7 +93,7 @@ def record(name: str, rows: Iterable[Row]) -> None:
         name: The module in this folder that made them.
         rows: The rows.
     """
-    lines: list[Row] = [{"command": f"python -m benchmarks.{name}", "machine": machine()}]
+    lines: list[Row] = [{"command": f"python -m benchmarks.{name}", "machine": machine(PACKAGES)}]
     for row in rows:
         print(json.dumps(row, default=float), flush=True)
         lines.append(row)
@@ -102,29 +102,6 @@ def record(name: str, rows: Iterable[Row]) -> None:
     (RESULTS / f"{name}.jsonl").write_text(text)
     report.write(RESULTS)
     README.write_text(report.headline(README.read_text(), RESULTS))
-
-
-def machine() -> Row:
-    """Return what the numbers depend on, and nothing that names the machine or its user."""
-    packages = ("numpy", "numba", "llvmlite", "torch")
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": int(os.environ["MINITRANSFORMER_NUM_THREADS"]),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in packages},
-    }
-
-
-def _processor() -> str:
-    """Return the processor's model; Linux and macOS tell it in different places."""
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def main(name: str, rows: Callable[[], Iterable[Row]]) -> None:

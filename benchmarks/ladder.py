@@ -327,7 +327,7 @@ def page(lines: list[harness.Row]) -> str:
 def main() -> None:
     """Measure, print, and write `results/ladder`."""
     lines: list[harness.Row] = [
-        {"command": "python -m benchmarks.ladder", "machine": harness.machine()}
+        {"command": "python -m benchmarks.ladder", "machine": harness.machine(harness.PACKAGES)}
     ]
     for row in rows(sys.argv[1:] or ROOMS):
         print(json.dumps(row), flush=True)

@@ -11,13 +11,13 @@ import importlib
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from ..machine import processor
 
 Result = TypeVar("Result")
 
@@ -140,7 +140,7 @@ def examine() -> Iterator[Finding]:
 def machine() -> Iterator[Finding]:
     """Yield what the processor and the interpreter are."""
     yield Finding(OK, "system", platform.platform())
-    yield Finding(OK, "processor", f"{processor_name()}, {os.cpu_count()} cores")
+    yield Finding(OK, "processor", f"{processor()}, {os.cpu_count()} cores")
     yield Finding(OK, "python", f"{platform.python_version()} ({sys.executable})")
 
 
@@ -271,11 +271,6 @@ def find_driver() -> Driver | None:
     return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
 
 
-def processor_name() -> str:
-    """Return the processor's model, as far as the system tells."""
-    return _quietly(_name_on_linux) or _quietly(_name_on_macos) or platform.processor() or "unknown"
-
-
 def render(finding: Finding) -> str:
     """Return a finding as it is printed: one line, and a second one for the remedy.
 
@@ -309,16 +304,6 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
         library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         capability.append(number.value)
     return Gpu(name.value.decode(errors="replace"), (capability[0], capability[1]), memory.value)
-
-
-def _name_on_linux() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-
-
-def _name_on_macos() -> str:
-    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _quietly(look: Callable[[], Result]) -> Result | None:

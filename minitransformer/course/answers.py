@@ -11,6 +11,7 @@ import ast
 import itertools
 import json
 import re
+import symtable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -154,9 +155,20 @@ def _binds(statement: ast.stmt) -> set[str]:
 
 
 def _reads(statement: ast.stmt) -> set[str]:
-    """The names that a statement may need from outside."""
-    return {
-        node.id
+    """The names that a statement may need from outside: not those that are a function's own."""
+    added_to = {
+        node.target.id
         for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
     }
+    outermost = symtable.symtable(ast.unparse(statement), "answer", "exec")
+    tables, names = [outermost], added_to & set(_binds(statement))
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        names |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is outermost or symbol.is_global())
+        }
+    return names

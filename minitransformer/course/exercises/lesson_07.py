@@ -33,7 +33,7 @@ def _splits(random: Random) -> Iterator[Case]:
 def _continued(answer: Any, query: Array, key: Array, value: Array, split: int) -> Array:
     from minitransformer import Tensor
 
-    got = answer(*map(Tensor, (query, key, value)), split=split)
+    got = answer(*map(Tensor, (query, key, value)), split)
     return got.numpy() if isinstance(got, Tensor) else got
 
 
@@ -99,7 +99,7 @@ EXERCISES = (
     Exercise(
         "continue-from", "continue_from", 2, _splits, _whole, run=_continued,
         wrong=(
-            Wrong("the state is forgotten", {"value[:, :, i], state)": "value[:, :, i], None)"},
+            Wrong("the state is forgotten", {"*now, state)": "*now, None)"},
                   "most of it by the prompt"),
             Wrong("one token twice", {"range(split, ": "range(split - 1, "},
                   "most of it by the prompt"),
@@ -113,6 +113,8 @@ EXERCISES = (
         wrong=(
             Wrong("R does not fade", {"R = gamma * R +": "R = R +"}, "two tokens"),
             Wrong("no forward scan", {"S = gamma * S + np.outer(k[i], v[i])": "pass"}, "one token"),
+            Wrong("both scans go forward", {"reversed(range(len(q)))": "range(len(q))"},
+                  "two tokens"),
             Wrong("dk fades twice", {"dk[i] = R @ v[i]": "dk[i] = gamma * R @ v[i]"}, "one token"),
         ),
     ),

@@ -79,7 +79,7 @@ def numbers(axis: Axes, array: Any, title: str, largest: float, digits: int = 1)
     for i, row in enumerate(array):
         for j, value in enumerate(row):
             if value == value:
-                axis.text(j, i, f"{value:.{digits}f}", ha="center", va="center", fontsize=8)
+                axis.text(j, i, f"{value:z.{digits}f}", ha="center", va="center", fontsize=8)
     axis.set(title=title, xticks=[], yticks=[])
 
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,12 +209,6 @@ def test_all_that_a_healthy_machine_with_a_gpu_is_told(
     ):
         assert line in printed.splitlines()
     assert "what to do" not in printed
-
-
-def test_the_processor_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.processor_name()
-    monkeypatch.setattr(Path, "read_text", lambda path: "nothing\n")
-    assert doctor.processor_name()
 
 
 def test_it_is_the_reference_that_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:

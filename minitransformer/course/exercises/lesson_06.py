@@ -1,0 +1,168 @@
+"""Move the sum: features, both orders of a product, the backward, and the first kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels import reference
+
+from ..exercise import Case, Exercise, NotYet, Wrong, launched
+from ..measuring import peak_bytes
+
+Array = Any
+Random = np.random.Generator
+
+THREADS = 32  # of a block of the sums
+
+
+def _numbers(random: Random) -> Iterator[Case]:
+    for name, x, hint in (
+        (
+            "around zero",
+            random.uniform(-3, 3, 20),
+            "there are two branches: which side gets which?",
+        ),
+        (
+            "far below zero",
+            random.uniform(-30, -17, (3, 4)),
+            "1 swallows the digits: do not add it",
+        ),
+        ("large", random.uniform(80, 1000, 7), "np.where computes both branches everywhere"),
+    ):
+        yield Case(name, {"x": x.astype(np.float32)}, hint)
+
+
+def _quietly(answer: Any, x: Array) -> Array:
+    with np.errstate(over="raise", invalid="raise"):
+        return answer(x)
+
+
+def _features(x: Array) -> Array:
+    x = np.asarray(x, np.float64)
+    return np.maximum(x, 0) + np.exp(np.minimum(x, 0))
+
+
+def _head(random: Random, *sizes: int) -> dict[str, Array]:
+    """Features of queries and keys, and values: (N, H, Lq, E), (N, H, Lk, E), (N, H, Lk, M)."""
+    N, H, Lq, Lk, E, M = sizes
+    q, k = (random.uniform(0.1, 2, (N, H, length, E)) for length in (Lq, Lk))
+    return {"q": q, "k": k, "v": random.standard_normal((N, H, Lk, M))}
+
+
+def _texts(random: Random) -> Iterator[Case]:
+    width = int(random.integers(2, 5))
+    for name, sizes, hint in (
+        ("six tokens", (1, 1, 6, 6, 4, 3), "S is (E, M), Z is (E): what is summed over?"),
+        (
+            "more keys than queries",
+            (2, 3, 5, 9, 4, width),
+            "a head and a text have sums of their own",
+        ),
+        ("a long text", (1, 1, 700, 700, 4, 3), "multiply keys and values first"),
+    ):
+        yield Case(name, _head(random, *sizes), hint)
+
+
+def _small(answer: Any, q: Array, k: Array, v: Array) -> Array:
+    """Refuse what makes an array as large as the scores."""
+    got = answer(q, k, v)
+    scores = 8 * q.shape[-2] * k.shape[-2]
+    if scores > 1 << 21 and (most := peak_bytes(lambda: answer(q, k, v))) >= scores:
+        raise NotYet(
+            f"{most:,} bytes are in use at the peak; the scores alone would be {scores:,}. "
+            "Hint: multiply keys and values first"
+        )
+    return got
+
+
+def _attention(q: Array, k: Array, v: Array) -> Array:
+    return reference.linear_attention(q, k, v, feature_map="identity")
+
+
+def _cotangents(random: Random) -> Iterator[Case]:
+    for name, Lq, Lk, hint in (
+        ("two tokens", 2, 2, "compare with (11), gradient by gradient"),
+        ("more keys than queries", 3, int(random.integers(5, 9)), "R and U sum over queries"),
+    ):
+        head = {name: x[0, 0] for name, x in _head(random, 1, 1, Lq, Lk, 4, 3).items()}
+        yield Case(name, {"g": random.standard_normal((Lq, 3))} | head, hint)
+
+
+def _gradients(g: Array, q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    """By the scores."""
+    inputs = (x[None, None] for x in (g, q, k, v))
+    found = reference.linear_attention_backward(*inputs, feature_map="identity")
+    return tuple(x[0, 0] for x in found[:3])
+
+
+def _sums(random: Random) -> Iterator[Case]:
+    for name, H, L, E, M, hint in (
+        ("one number", 1, 3, 1, 1, "only thread 0 has a number: what do the other 31 do?"),
+        ("two heads", 2, 4, 4, 8, "is the head in every index?"),
+        (
+            "more than a block",
+            2,
+            int(random.integers(5, 9)),
+            9,
+            7,
+            "a number counts on over blocks",
+        ),
+    ):
+        k, v = (random.standard_normal((H, L, width), np.float32) for width in (E, M))
+        yield Case(name, {"k": k, "v": v}, hint)
+
+
+def _launch(answer: Any, k: Array, v: Array) -> Array:
+    H, E, M = len(k), k.shape[2], v.shape[2]
+    return launched(answer, (-(-E * M // THREADS), H), THREADS, k, v, out=(H, E, M))
+
+
+def _all_sums(k: Array, v: Array) -> Array:
+    return np.einsum("hle,hlm->hem", k.astype(np.float64), v)
+
+
+EXERCISES = (
+    Exercise(
+        "phi", "phi", 1, _numbers, _features, ("the features",), run=_quietly,
+        wrong=(
+            Wrong("the 1 is added after all", {"np.exp(": "np.float32(1) + np.expm1("},
+                  "far below zero"),
+            Wrong("relu", {"np.exp(np.minimum(x, 0))": "0 * x"}, "around zero"),
+            Wrong("branches swapped", {"x > 0": "x < 0"}, "around zero"),
+            Wrong("exp overflows where nobody looks", {"np.minimum(x, 0)": "x"}, "large"),
+        ),
+    ),
+    Exercise(
+        "values-first", "values_first", 2, _texts, _attention, ("the output",), 1e-9, _small,
+        wrong=(
+            Wrong("scores first", {"q @ S": "(q @ k.swapaxes(-1, -2)) @ v"}, "a long text"),
+            Wrong("no normaliser", {" / (q @ Z)": ""}, "six tokens"),
+            Wrong("Z of queries", {"Z = k.sum": "Z = q.sum"}, "six tokens"),
+            Wrong("heads share Z", {"k.sum(axis=-2)": "k.sum(axis=(1, 2))[:, None]"},
+                  "more keys than queries"),
+        ),
+    ),
+    Exercise(
+        "both-backward", "both_backward", 3, _cotangents, _gradients, ("dq", "dk", "dv"), 1e-9,
+        wrong=(
+            Wrong("U forgotten", {"v @ R.T + U": "v @ R.T"}, "two tokens"),
+            Wrong("Z forgotten", {"gn @ S.T + np.outer(gd, Z)": "gn @ S.T"}, "two tokens"),
+            Wrong("the quotient's sign", {", -(g *": ", (g *"}, "two tokens"),
+            Wrong("R from g", {"q.T @ gn": "q.T @ g"}, "two tokens"),
+        ),
+    ),
+    Exercise(
+        "sums-kernel", "sums_kernel", 3, _sums, _all_sums, ("S",), 1e-5, _launch,
+        wrong=(
+            Wrong("no guard", {"if e < k.shape[2]:": "if True:"}, "one number"),
+            Wrong("head forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
+            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
+            Wrong("a row has E numbers", {"t // v.shape[2], t % v": "t // k.shape[2], t % k"},
+                  "two heads"),
+            Wrong("a token forgotten", {"range(k.shape[1])": "range(1, k.shape[1])"}, "one number"),
+        ),
+    ),
+)  # fmt: skip

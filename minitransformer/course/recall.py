@@ -1,0 +1,113 @@
+"""The course's measure of a memory: pairs are written to it, then each of them is asked for.
+
+A sequence names 32 of 64 keys, in any order, and gives each a value, one of 16. Then it asks for
+every key once, in another order. What answers is one layer with one head: as its tokens are names,
+its projections are tables of queries, keys and values, which are learned, as is the map from an
+output to the 16 values. A guess is right once in 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import functions as F
+from .. import nn, no_grad, optim, random
+from ..tensor import Tensor
+from .showing import table
+
+KEYS, VALUES, PAIRS = 64, 16, 32
+BATCH, STEPS = 16, 300
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Asked(NamedTuple):
+    """Sequences: `keys` and their `values`, `(N, 32)`; what is `asked`, and the `answers`."""
+
+    keys: Any
+    values: Any
+    asked: Any
+    answers: Any
+
+
+class Row(NamedTuple):
+    """A row of the scoreboard.
+
+    Attributes:
+        attention: Its name.
+        kept: How many numbers it keeps of 32 pairs.
+        work: Multiplications for the next token.
+        recalled: The share of 32 pairs that it recalls.
+    """
+
+    attention: str
+    kept: int
+    work: int
+    recalled: float
+
+
+class Memory(nn.Module):
+    """One head that reads pairs and answers questions.
+
+    Args:
+        attention: Of queries `(N, 1, 32, E)` that come after all keys `(N, 1, 32, E)` and values
+            `(N, 1, 32, E)`.
+        width: E.
+    """
+
+    def __init__(self, attention: Attention, width: int) -> None:
+        self.attention = attention
+        self.query, self.key = (nn.Embedding(KEYS, width) for _ in range(2))
+        self.value = nn.Embedding(VALUES, width)
+        self.answer = nn.Linear(width, VALUES)
+
+    def forward(self, pairs: Asked) -> Tensor:
+        """Return the scores of all values, `(N, 32, 16)`."""
+        query, key, value = self.query(pairs.asked), self.key(pairs.keys), self.value(pairs.values)
+        output = self.attention(*(x[:, None] for x in (query, key, value)))  # (N, 1, 32, E)
+        return self.answer(output[:, 0])
+
+
+def recall(attention: Attention, width: int = 16, steps: int = STEPS, seed: int = 0) -> float:
+    """Train a memory for a second or two; return which share of pairs it then recalls.
+
+    Args:
+        attention: As `Memory` takes it.
+        width: E = M, the head's.
+        steps: Of Adam, with 16 sequences each.
+        seed: Decides the sequences, and where training begins.
+    """
+    random.manual_seed(seed)
+    draw = sequences(np.random.default_rng(seed))
+    memory = Memory(attention, width)
+    optimizer = optim.Adam(memory.parameters(), lr=0.03)
+    for _ in range(steps):
+        pairs = next(draw)
+        loss = F.cross_entropy(memory(pairs).transpose(1, 2), pairs.answers)  # classes second
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with no_grad():
+        tried = [
+            (memory(pairs).numpy().argmax(-1), pairs.answers) for pairs in map(next, [draw] * 8)
+        ]
+    return float(np.mean([said == right for said, right in tried]))
+
+
+def sequences(draw: np.random.Generator) -> Iterator[Asked]:
+    """Return batches of sequences without end."""
+    while True:
+        keys = draw.permuted(np.tile(np.arange(KEYS), (BATCH, 1)), axis=1)[:, :PAIRS]
+        values = draw.integers(VALUES, size=keys.shape)
+        order = draw.permuted(np.tile(np.arange(PAIRS), (BATCH, 1)), axis=1)
+        asked, answers = (np.take_along_axis(x, order, axis=1) for x in (keys, values))
+        yield Asked(keys, values, asked, answers)
+
+
+def scoreboard(*rows: Row) -> None:
+    """Print rows of the scoreboard."""
+    head = "attention", "numbers kept", "work a token", "recall of 32 pairs"
+    table(head, [(*row[:3], f"{row.recalled:.0%}") for row in rows])

@@ -1,0 +1,48 @@
+"""What numbers depend on: the processor, its cores, and the versions of what computes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def machine(packages: Iterable[str] = ("numpy", "numba", "llvmlite")) -> dict[str, Any]:
+    """Return what measured numbers depend on, and nothing that names the machine or its user.
+
+    Args:
+        packages: Whose versions count, beside Python's.
+    """
+    from minitransformer_kernels.cpu import num_threads
+
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": num_threads(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in packages},
+    }
+
+
+def processor() -> str:
+    """Return the processor's model, as far as the system tells."""
+    for look in (_on_linux, _on_macos):
+        with suppress(Exception):
+            return look()
+    return platform.processor() or "unknown"
+
+
+def _on_linux() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+
+
+def _on_macos() -> str:
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,23 @@
+"""What numbers depend on is said, and nothing that names a machine or its user."""
+
+import getpass
+import platform
+from pathlib import Path
+
+import pytest
+
+from minitransformer.machine import machine, processor
+
+
+def test_the_processor_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processor()
+    monkeypatch.setattr(Path, "read_text", lambda path: "nothing\n")
+    assert processor()
+
+
+def test_the_description_has_versions_and_no_names() -> None:
+    described = machine(["numpy"])
+    assert list(described) == ["processor", "cores", "threads", "system", "python", "numpy"]
+    text = str(described)
+    for secret in (platform.node(), getpass.getuser(), str(Path.home())):
+        assert len(secret) < 5 or secret not in text
