@@ -1,0 +1,154 @@
+"""Softmax attention, fused: a softmax in tiles, its backward without the weights, and a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels import reference
+
+from ..exercise import Case, Exercise, Wrong, launched
+
+Array = Any
+Random = np.random.Generator
+
+THREADS = 32
+
+
+def _score_cases(random: Random) -> Iterator[Case]:
+    steps = np.linspace(-1, 1, 7)
+    hidden = random.standard_normal((2, 5))
+    hidden[0], hidden[1, :2] = -np.inf, -np.inf
+    for name, s, tile, hint in (
+        ("one tile", random.standard_normal((2, 3)), 3, "compare with (1) and (2)"),
+        (
+            "rising scores",
+            3 * steps + 0.1 * random.standard_normal((2, 7)),
+            2,
+            "the maximum rises with each tile: what of the old sums? The last tile has one key",
+        ),
+        (
+            "scores of 1,000",
+            -1000 * steps + random.standard_normal((2, 7)),
+            2,
+            "the first tile has the largest score: no exponent may be above 0",
+        ),
+        (
+            "scores of -1,000",
+            random.standard_normal((2, 5)) - 1000,
+            2,
+            "is h a score that the query has?",
+        ),
+        ("an empty row", hidden, 2, "what is -inf - (-inf)? And 0 / 0?"),
+    ):
+        values = random.standard_normal((s.shape[1], 3))
+        yield Case(name, {"s": s, "v": values, "tile": tile}, hint)
+
+
+def _streamed(answer: Any, s: Array, v: Array, tile: int) -> Array:
+    """Answer each row, whose tiles can be looked at once."""
+    starts = range(0, len(v), int(tile))
+    rows = [answer((row[at : at + tile], v[at : at + tile]) for at in starts) for row in s]
+    return None if any(row is None for row in rows) else np.stack(rows)
+
+
+def _at_once(s: Array, v: Array, tile: int) -> Array:
+    """By p_j = 1 / sum_t exp(s_t - s_j), which needs no maximum."""
+    seen = np.isfinite(s)
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = np.exp(s[:, None, :] - np.where(seen, s, 0)[:, :, None])
+        return np.where(seen, 1 / np.where(seen, terms.sum(axis=2), 1), 0) @ v
+
+
+def _backward_cases(random: Random) -> Iterator[Case]:
+    for name, queries, keys, shift, hint in (
+        ("one key", 2, 1, 0.0, "its weight is 1, whatever the score: what are dv, and ds?"),
+        ("six tokens", 6, 6, 0.0, "look at (7) to (9), a factor at a time"),
+        ("more keys than queries", 3, int(random.integers(5, 9)), 0.0, "whose sum is each axis?"),
+        ("scores of 1,000", 4, 5, 2000.0, "the weights are relative to h, as in (2)"),
+    ):
+        g, q = (random.standard_normal((queries, width)) for width in (3, 4))
+        k, v = (random.standard_normal((keys, width)) for width in (4, 3))
+        if shift:
+            q[:, 0], k[:, 0] = 40, shift / 40
+        s = q @ k.T / 2
+        h = s.max(axis=1)
+        d = np.exp(s - h[:, None]).sum(axis=1)
+        o = np.exp(s - h[:, None]) @ v / d[:, None]
+        yield Case(name, {"g": g, "q": q, "k": k, "v": v, "o": o, "h": h, "d": d}, hint)
+
+
+def _gradients(
+    g: Array, q: Array, k: Array, v: Array, o: Array, h: Array, d: Array
+) -> tuple[Array, ...]:
+    heads = (x[None, None] for x in (g, q, k, v))
+    return tuple(x[0, 0] for x in reference.softmax_attention_backward(*heads))
+
+
+def _kernel_cases(random: Random) -> Iterator[Case]:
+    for name, queries, keys, width, columns, size, hint in (
+        ("one query", 1, 3, 4, 3, 1.0, "31 threads of the block have no query: what do they do?"),
+        ("one key", 3, 1, 2, 2, 1.0, "the output is its value: is `out` 0 before the walk?"),
+        ("two blocks", int(random.integers(33, 60)), 7, 5, 2, 1.0, "which query is a thread's?"),
+        ("scores of 1,000", 5, 9, 4, 3, 40.0, "is every exponent 0 or less, at every key?"),
+    ):
+        shapes = (queries, width), (keys, width), (keys, columns)
+        query, key, value = (random.standard_normal(shape, np.float32) for shape in shapes)
+        key *= np.float32(size**2)
+        scale = np.float32(width**-0.5)
+        yield Case(name, {"query": query, "key": key, "value": value, "scale": scale}, hint)
+
+
+def _launch(answer: Any, query: Array, key: Array, value: Array, scale: Any) -> Array:
+    out = len(query), value.shape[1]
+    blocks = (len(query) + THREADS - 1) // THREADS
+    return launched(answer, blocks, THREADS, query, key, value, scale, out=out)
+
+
+def _attended(query: Array, key: Array, value: Array, scale: Any) -> Array:
+    heads = (x[None, None] for x in (query, key, value))
+    return reference.softmax_attention(*heads, scale=float(scale))[0, 0]
+
+
+EXERCISES = (
+    Exercise(
+        "online-softmax", "online_softmax", 3, _score_cases, _at_once, tolerance=1e-9,
+        run=_streamed,
+        wrong=(
+            Wrong("n does not shrink", {"n = c * n +": "n = n +"}, "rising scores"),
+            Wrong("d does not shrink", {"d = c * d +": "d = d +"}, "rising scores"),
+            Wrong("the maximum of a tile", {"max(h, s.max())": "s.max()"}, "scores of 1,000"),
+            Wrong("h begins at 0", {"-1e30, 0.0, 0.0": "0.0, 0.0, 0.0"}, "scores of -1,000"),
+            Wrong("h begins at -inf", {"-1e30": "-np.inf"}, "an empty row"),
+            Wrong("divided by 0", {"n / d if d > 0 else n": "n / d"}, "an empty row"),
+        ),
+    ),
+    Exercise(
+        "softmax-backward", "softmax_backward", 3, _backward_cases, _gradients,
+        outputs=("dq", "dk", "dv"), tolerance=1e-9,
+        wrong=(
+            Wrong("no delta", {" - delta[:, None]": ""}, "one key"),
+            Wrong("weights not divided", {" / d[:, None]": ""}, "six tokens"),
+            Wrong("the scale in dq alone", {"scale * ds.T @ q": "ds.T @ q"}, "six tokens"),
+            Wrong("queries take queries", {"scale * ds @ k,": "scale * ds @ ds.T @ q,"},
+                  "six tokens"),
+            Wrong("no maximum", {"@ k.T - h[:, None]) / d": "@ k.T) / np.exp(h[:, None]) / d"},
+                  "scores of 1,000"),
+        ),
+    ),
+    Exercise(
+        "attend-kernel", "attend_kernel", 4, _kernel_cases, _attended, ("out",), 1e-5, _launch,
+        wrong=(
+            Wrong("no guard", {"if i < out.shape[0]:": "if True:"}, "one query"),
+            Wrong("the output begins anywhere", {"out[i, m] = float32(0)": "pass"}, "one query"),
+            Wrong("the output does not shrink", {"= c * out[i, m] +": "= out[i, m] +"},
+                  "one query"),
+            Wrong("a key too few", {"range(key.shape[0])": "range(key.shape[0] - 1)"},
+                  "one query"),
+            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("no maximum", {"new = max(h, s)": "new = float32(0)"}, "scores of 1,000"),
+        ),
+    ),
+)  # fmt: skip
