@@ -110,9 +110,8 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.py_func = function
-        self.checked = checked
-        if checked is None and str(function.__module__).partition(".")[0] in TESTED:
-            self.checked = False
+        self.tested = str(function.__module__).partition(".")[0] in TESTED
+        self.checked = False if checked is None and self.tested else checked
         self._launches: dict[tuple[tuple[int, str], ...], Launches] = {}
 
     def __repr__(self) -> str:
@@ -135,7 +134,7 @@ class Kernel:
             made = CpuKernel(
                 self.function, fastmath=fast, limit=limits.check_shared, packed=dict(packed)
             )
-            self._launches[packed] = Launches(made, self.checked)
+            self._launches[packed] = Launches(made, self.checked, self.tested)
         return self._launches[packed], arguments
 
     @cached_property

@@ -34,12 +34,16 @@ class Launches:
     """The launches of a kernel on NumPy arrays.
 
     `checked` says whether all are checked, or none, where neither `checked()` nor
-    `MINITRANSFORMER_CHECK` says so; with None it is those that have something new.
+    `MINITRANSFORMER_CHECK` says so; with None it is those that have something new. `tested` is a
+    kernel that its own tests have checked.
     """
 
-    def __init__(self, kernel: CpuKernel, checked: bool | None = None) -> None:
+    def __init__(
+        self, kernel: CpuKernel, checked: bool | None = None, tested: bool = False
+    ) -> None:
         self.kernel = kernel
         self.checked = checked
+        self.tested = tested
         self._seen: set[Any] = set()
         self._seconds: dict[Any, float] = {}  # that checks have taken, by block shape and types
 
@@ -53,7 +57,7 @@ class Launches:
             KernelError: as `CpuKernel.launch` does.
         """
         launch = self.kernel, grid, block, arguments, shared_bytes
-        checked = checked_mode.is_on()
+        checked = checked_mode.is_on(self.tested)
         if checked is None:
             checked = self.checked
         if checked is None and self._check_if_new(*launch):

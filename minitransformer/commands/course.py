@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError, UserError
+from ..errors import UserError
 from ..settings import Option, integer
 from .shared import add_options
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 STUDENT = Path("minitransformer-course")
 SITE = Path("site")
+NOTHING = "there is no exercise of the course in it"
 SEED = Option(None, integer(0), "decides the hidden cases, to see the same again")
 
 
@@ -29,7 +32,7 @@ def add_to(commands: Any) -> None:
         epilog="examples:\n"
         "  minitransformer course list\n"
         "  minitransformer course start 0\n"
-        "  minitransformer course check 01_first_kernel.ipynb\n"
+        f"  minitransformer course check {STUDENT / '01_first_kernel.ipynb'}\n"
         "  minitransformer course progress",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -39,16 +42,18 @@ def add_to(commands: Any) -> None:
 
     start = actions.add_parser("start", help="put lessons into a folder of yours, and open them")
     start.add_argument("lesson", nargs="?", help="a number or a name; all by default")
-    start.add_argument(
-        "--folder", type=Path, default=STUDENT, help=f"where to (default: {STUDENT})"
-    )
+    _add_folder(start, "where to")
+    start.add_argument("--scripts", action="store_true", help="Python files, not notebooks")
     start.add_argument("--no-open", action="store_true", help="do not open JupyterLab")
     start.set_defaults(command=_start, parser=start)
 
     check = actions.add_parser(
         "check",
         help="judge the answers of a file, or of each file in a folder",
-        description="Judge answers: each runs alone, on inputs that nobody knows, within limits.",
+        description="Judge answers: each runs alone, on inputs that nobody knows, within limits:\n"
+        "60 s, 30 s of computing, 1 GiB, files of 64 MiB. On Windows only the clock is\n"
+        "held. Who judges answers of strangers puts a container around it.\n\n"
+        "Of a folder, and of the folders in it, comes a table, a line for each file.",
     )
     check.add_argument("path", type=Path, metavar="FILE", help="a script, a notebook, or a folder")
     check.add_argument("--json", action="store_true", help="for a program to read")
@@ -56,9 +61,7 @@ def add_to(commands: Any) -> None:
     check.set_defaults(command=_check, parser=check)
 
     progress = actions.add_parser("progress", help="which exercises of your folder pass")
-    progress.add_argument(
-        "--folder", type=Path, default=STUDENT, help="which (default: %(default)s)"
-    )
+    _add_folder(progress, "which")
     progress.set_defaults(command=_progress, parser=progress)
 
     build = actions.add_parser(
@@ -83,6 +86,17 @@ def add_to(commands: Any) -> None:
     pages.set_defaults(command=_pages, parser=pages)
 
 
+def _add_folder(parser: Any, which: str) -> None:
+    parser.add_argument("--folder", type=Path, help=f"{which} (default: {STUDENT})")
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    """The student's folder: who works in it means it."""
+    if options.folder:
+        return Path(options.folder)
+    return Path() if Path.cwd().name == STUDENT.name else STUDENT
+
+
 def _list(options: argparse.Namespace) -> int:
     from ..course.lesson import lessons
 
@@ -93,79 +107,138 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from ..course.student import hand_out, open_notebooks
+    from ..course.student import can_open, hand_out, open_notebooks
 
-    handed = hand_out(options.folder, options.lesson)
+    handed = hand_out(_folder(options), options.lesson, scripts=options.scripts)
     for path, is_new in handed:
-        print(f"{path}" if is_new else f"{path}: yours is kept")
-    if not options.no_open:
-        return open_notebooks(options.folder, handed[0][0])
-    return 0
+        print(path if is_new else f"{path}: yours is kept")
+    first = handed[0][0]
+    print(f"\nDo the exercises, then see what is right:\n  minitransformer course check {first}")
+    if options.scripts or options.no_open:
+        return 0
+    if not can_open():
+        print("\nJupyterLab is not installed. To have it, or open the notebooks in any other "
+              'program:\n  pip install "minitransformer[course]"')  # fmt: skip
+        return 0
+    print("\nJupyterLab opens; Ctrl-C here ends it.", flush=True)
+    return open_notebooks(first)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What came of a file: verdicts, or why there are none."""
+
+    file: str
+    seed: int
+    verdicts: Sequence[Verdict]
+    problem: str | None = None
+
+    @property
+    def points(self) -> str:
+        return _points(self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "file": self.file, "seed": self.seed, "problem": self.problem,
+            "points": sum(v.points for v in self.verdicts),
+            "possible": sum(v.possible for v in self.verdicts),
+            "exercises": [asdict(v) for v in self.verdicts],
+        }  # fmt: skip
 
 
 def _check(options: argparse.Namespace) -> int:
-    from ..course.judge import judge
+    from ..course.judge import judge, new_seed
 
+    seed = new_seed() if options.seed is None else options.seed
     if options.path.is_dir():
-        return _check_folder(options)
+        return _check_folder(options, seed)
     verdicts = []
-    for verdict in judge(options.path, options.seed):
+    for verdict in judge(options.path, seed):
         verdicts.append(verdict)
         if not options.json:
-            print(_line(verdict), flush=True)
+            print(_lines(verdict), flush=True)
+    if not verdicts:
+        raise UserError(f"{options.path}: {NOTHING}")
+    report = _Report(str(options.path), seed, verdicts)
     if options.json:
-        print(json.dumps([verdict.as_dict() for verdict in verdicts], indent=2))
-    elif not verdicts:
-        raise UserError(f"{options.path}: there is no exercise of the course in it")
+        print(json.dumps(report.as_dict(), indent=2))
     else:
-        print(f"{_points(verdicts)} points")
+        print(f"{report.points} points; the same cases again: --seed {seed}")
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def _check_folder(options: argparse.Namespace) -> int:
-    """A table: a line for each file, a column for each exercise that any has."""
-    from ..course.judge import judge
+def _check_folder(options: argparse.Namespace, seed: int) -> int:
+    from tqdm import tqdm
 
-    files = sorted(p for p in options.path.iterdir() if p.suffix in (".py", ".ipynb"))
-    if not files:
-        raise OptionError(f"{options.path}: there are no scripts and no notebooks")
-    found: dict[str, dict[str, Verdict]] = {}
-    for file in files:
-        try:
-            found[file.name] = {v.exercise: v for v in judge(file, options.seed)}
-        except UserError:
-            found[file.name] = {}
+    from ..course.student import files
+
+    found = files(options.path)
+    if not found:
+        raise UserError(f"{options.path}: there are no notebooks and no scripts in it")
+    asked = tqdm(found, unit="file", disable=None)
+    reports = [_report(path, options.path, seed) for path in asked]
     if options.json:
-        shown = {name: [v.as_dict() for v in vs.values()] for name, vs in found.items()}
-        print(json.dumps(shown, indent=2))
-        return 0
-    columns = list(dict.fromkeys(name for verdicts in found.values() for name in verdicts))
-    rows = [
-        [name, *(_mark(verdicts.get(c)) for c in columns), _points(verdicts.values())]
-        for name, verdicts in found.items()
-    ]
-    _print_table(["file", *columns, "points"], rows)
+        print(json.dumps([report.as_dict() for report in reports], indent=2))
+    else:
+        _print_reports(reports)
+        print(f"the same cases again: --seed {seed}")
     return 0
 
 
-def _progress(options: argparse.Namespace) -> int:
+def _report(path: Path, folder: Path, seed: int) -> _Report:
     from ..course.judge import judge
-    from ..course.student import notebooks
 
-    found = notebooks(options.folder)
-    if not found:
+    name = str(path.relative_to(folder))
+    try:
+        verdicts = list(judge(path, seed))
+    except UserError as error:
+        return _Report(name, seed, (), str(error).removeprefix(f"{path}: "))
+    return _Report(name, seed, verdicts, None if verdicts else NOTHING)
+
+
+def _print_reports(reports: Sequence[_Report]) -> None:
+    """Print a line for each file; a column for each lesson, or each exercise if there is one."""
+    verdicts = [verdict for report in reports for verdict in report.verdicts]
+    is_one = len({verdict.lesson for verdict in verdicts}) == 1
+
+    def column(verdict: Verdict) -> str:
+        return verdict.exercise if is_one else str(verdict.lesson)
+
+    columns = list(dict.fromkeys(map(column, sorted(verdicts, key=lambda v: v.lesson))))
+    rows = [
+        [
+            report.file,
+            *(_points(v for v in report.verdicts if column(v) == name) for name in columns),
+            report.points,
+        ]
+        for report in reports
+    ]
+    head = ["file", *columns, "points"]
+    widths = [max(map(len, texts)) for texts in zip(head, *rows, strict=True)]
+    for row, problem in zip((head, *rows), (None, *(r.problem for r in reports)), strict=True):
+        first, *others = (text.rjust(width) for text, width in zip(row, widths, strict=True))
+        print(row[0].ljust(len(first)), *([problem] if problem else others), sep="  ")
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from ..course.judge import new_seed
+    from ..course.student import files
+
+    folder, seed, is_empty = _folder(options), new_seed(), True
+    for path in files(folder):
+        report = _report(path, folder, seed)
+        if report.problem == NOTHING:
+            continue
+        is_empty = False
+        bar = "".join("#" if verdict.passed else "." for verdict in report.verdicts)
+        print(f"{report.file}  {report.problem or f'[{bar}]  {report.points} points'}", flush=True)
+        for verdict in [verdict for verdict in report.verdicts if not verdict.passed][:1]:
+            print(_wrapped(f"next: {verdict.exercise}: {verdict.message}"))
+    if is_empty:
         raise UserError(
-            f"{options.folder}: there are no lessons; begin with `minitransformer course start`"
+            f"{folder}: there are no lessons; begin with `minitransformer course start`, "
+            "or say where they are with --folder"
         )
-    for path in found:
-        verdicts = list(judge(path))
-        done = sum(verdict.passed for verdict in verdicts)
-        bar = "".join("#" if verdict.passed else "." for verdict in verdicts)
-        print(f"{path.stem}  [{bar}]  {done} of {len(verdicts)} exercises", flush=True)
-        for verdict in verdicts:
-            if not verdict.passed:
-                print(f"    next: {verdict.exercise}: {verdict.message}")
-                break
     return 0
 
 
@@ -185,23 +258,24 @@ def _pages(options: argparse.Namespace) -> int:
     return 0
 
 
-def _line(verdict: Verdict) -> str:
-    word = "passed" if verdict.passed else "failed"
-    return f"{word}  {verdict.exercise}: {verdict.message}  [{verdict.seconds:.1f} s]"
+def _lines(verdict: Verdict) -> str:
+    of = f"{verdict.points} of {verdict.possible} points"
+    if verdict.passed:
+        return f"passed  {verdict.exercise}: {of}, {verdict.message}  [{verdict.seconds:.1f} s]"
+    head = f"failed  {verdict.exercise}: {of}  [{verdict.seconds:.1f} s]"
+    return f"{head}\n{_wrapped(verdict.message)}"
 
 
-def _mark(verdict: Verdict | None) -> str:
-    return "-" if verdict is None else str(verdict.points)
+def _wrapped(text: str) -> str:
+    indent = " " * 8
+    return textwrap.fill(
+        text, 96, initial_indent=indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _points(verdicts: Iterable[Verdict]) -> str:
     verdicts = list(verdicts)
+    if not verdicts:
+        return "-"
     return f"{sum(v.points for v in verdicts)} of {sum(v.possible for v in verdicts)}"
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )

@@ -8,167 +8,270 @@ print, draw and measure besides is left out.
 from __future__ import annotations
 
 import ast
-import itertools
+import builtins
+import dis
 import json
 import re
-import symtable
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 from ..errors import UserError
+from .exercise import NotYet
 
-_MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
+LARGEST = 64 << 20  # bytes: a notebook with all its pictures has less
+
+_READS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
+_BINDS = "STORE_NAME", "STORE_GLOBAL"
+# What Jupyter understands and Python does not: %magic, !command, ?help, x = !command, help?
+_MAGIC = re.compile(r"^(\s*)([%!?].*|\w+ *= *[%!].*|[\w.]+\?\??)$")
+_NAMED = re.compile(r"""(?:\bcheck\(|\bexercise"?[=:])\s*\\?["']([\w-]+)""")
 
 
 class Piece(NamedTuple):
-    """A part of a file that parses by itself, and where a reader finds it.
+    """A part of a file that parses by itself: a cell.
 
-    `first` is the line of the whole text on which it begins.
+    Attributes:
+        place: What its reader calls it: the file, and in a notebook the cell.
+        before: How many lines of the place stand before it.
+        text: What stands there.
     """
 
+    place: str
+    before: int
     text: str
+
+
+class Statement(NamedTuple):
+    """What stands on the lines `first` to `last` of a place; mostly one statement.
+
+    Attributes:
+        binds: The names of the file that get a value.
+        reads: The names of the file, or of Python, that it may need.
+        is_blank: Whether it is a function that does nothing.
+    """
+
+    place: str
     first: int
-    cell: int | None  # its number in a notebook
+    last: int
+    binds: set[str]
+    reads: set[str]
+    is_blank: bool
 
 
 class File:
-    """A student's lesson: a script in the percent format, or a notebook."""
+    """A student's lesson: a script, in cells or not, or a notebook."""
 
     def __init__(self, path: Path) -> None:
-        """Read it.
+        """Read it. A cell that does not parse leaves the others.
 
         Raises:
-            UserError: It cannot be read, or is no lesson.
+            UserError: It cannot be read, or is no notebook.
         """
         self.path = path
-        try:
-            text = path.read_text(encoding="utf-8")
-            self.pieces = list(_cells(text) if path.suffix == ".ipynb" else _script(text))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: this is not a notebook ({error})") from error
-        self.statements: list[ast.stmt] = []
-        self.broken: dict[int, SyntaxError] = {}  # by the piece's first line
-        for piece in self.pieces:
+        self.text = _read(path)
+        cells = _notebook if path.suffix == ".ipynb" else _script
+        self._lines: dict[str, list[str]] = {}  # by place
+        self._statements: list[Statement] = []
+        self._broken: list[tuple[Piece, SyntaxError]] = []
+        for piece in cells(path, self.text):
+            lines = piece.text.split("\n")
             try:
-                tree = ast.parse(piece.text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                problem = error if isinstance(error, SyntaxError) else SyntaxError(str(error))
-                self.broken[piece.first] = problem
-                continue
-            ast.increment_lineno(tree, piece.first - 1)
-            self.statements += tree.body
+                tree = _parsed(lines)
+                self._statements += _statements(piece, tree)
+            except SyntaxError as error:
+                self._broken.append((piece, error))
+            self._lines.setdefault(piece.place, []).extend(lines)
 
-    def where(self, line: int) -> str:
-        """Return where a line of the whole text stands, as a reader of the file sees it."""
-        piece = max((p for p in self.pieces if p.first <= line), key=lambda p: p.first)
-        if piece.cell is None:
-            return f"{self.path.name}:{line}"
-        return f"{self.path.name}, cell {piece.cell}, line {line - piece.first + 1}"
+    def names(self) -> set[str]:
+        """Return the names of the exercises that it checks, or has a cell for."""
+        return set(_NAMED.findall(self.text))
 
     def defines(self, symbol: str) -> bool:
         """Whether there is an answer of that name, be it one that does not parse."""
-        text = re.compile(
-            rf"^(async )?def {symbol}\b|^{symbol}\s*=|^class {symbol}\b", re.MULTILINE
-        )
-        return any(text.search(piece.text) for piece in self.pieces)
+        is_there = any(symbol in statement.binds for statement in self._statements)
+        return is_there or self._breaks(symbol) is not None
 
-    def needed(self, symbol: str) -> str:
-        """Return the text that defines an answer, each statement on the line where it stands.
+    def is_blank(self, symbol: str) -> bool:
+        """Whether the answer is a function of which nothing but its docstring is written."""
+        found = [s.is_blank for s in self._statements if symbol in s.binds]
+        return bool(found) and found[-1]
+
+    def needed(self, symbol: str) -> list[tuple[str, str]]:
+        """Return the places that define an answer, and of each the text that does so.
+
+        Every statement stands on the line on which it stands in its place; the others are empty.
 
         Raises:
-            SyntaxError: The answer does not parse; its line is that of the whole text.
+            NotYet: There is no such answer, or it does not parse.
         """
-        chosen = {index for index, s in enumerate(self.statements) if symbol in _binds(s)}
-        if not chosen:
-            self._raise_if_broken(symbol)
-        chosen = {max(chosen)} if chosen else set()
-        todo = list(chosen)
+        found = [at for at, s in enumerate(self._statements) if symbol in s.binds]
+        if not found:
+            raise NotYet(self._breaks(symbol) or f"there is no {symbol} here: was it renamed?")
+        chosen = set[int]()
+        todo = found[-1:]
         while todo:
             at = todo.pop()
-            for name in _reads(self.statements[at]):
-                binding = [i for i, s in enumerate(self.statements) if name in _binds(s)]
-                before = [i for i in binding if i < at] or binding
-                if before and before[-1] not in chosen:
-                    chosen.add(before[-1])
-                    todo.append(before[-1])
-        kept = [""] * (max((_span(self.statements[at])[1] for at in chosen), default=0) + 1)
-        lines = self._lines()
-        for at in chosen:
-            first, last = _span(self.statements[at])
-            kept[first - 1 : last] = (lines[number] for number in range(first, last + 1))
-        return "\n".join(kept)
+            if at not in chosen:
+                chosen.add(at)
+                bindings = (self._binding(name, at) for name in self._statements[at].reads)
+                todo += [binding for binding in bindings if binding is not None]
+        return self._kept(chosen)
 
-    def _lines(self) -> dict[int, str]:
-        return {
-            number: line
-            for piece in self.pieces
-            for number, line in enumerate(piece.text.split("\n"), piece.first)
-        }
+    def _binding(self, name: str, at: int) -> int | None:
+        """The statement that gives a name its value for another: the last before it, or one after.
 
-    def _raise_if_broken(self, symbol: str) -> None:
-        for piece in self.pieces:
-            if piece.first in self.broken and re.search(rf"\b{symbol}\b", piece.text):
-                error = self.broken[piece.first]
-                error.lineno = (error.lineno or 1) + piece.first - 1
-                raise error
+        Raises:
+            NotYet: That statement does not parse.
+        """
+        own = self._statements[at]
+        binding = [i for i, s in enumerate(self._statements) if name in s.binds and s is not own]
+        before = [i for i in binding if i < at]
+        if before or name in own.binds:
+            return before[-1] if before else None
+        if not binding and (problem := self._breaks(name)):
+            raise NotYet(problem)
+        if not binding and not hasattr(builtins, name):
+            return self._binding("*", at)
+        return binding[0] if binding else None
 
+    def _kept(self, chosen: set[int]) -> list[tuple[str, str]]:
+        kept: dict[str, set[int]] = {}
+        for at in sorted(chosen):
+            place, first, last, *_ = self._statements[at]
+            kept.setdefault(place, set()).update(range(first, last + 1))
+        texts = []
+        for place, numbers in kept.items():
+            lines = enumerate(self._lines[place], 1)
+            texts.append((place, "\n".join(x if number in numbers else "" for number, x in lines)))
+        return texts
 
-def _script(text: str) -> Iterator[Piece]:
-    """The cells of a script: a mistake in one leaves the others."""
-    starts = [0, *(m.start() for m in re.finditer(r"^# %%", text, re.MULTILINE)), len(text)]
-    for start, end in itertools.pairwise(starts):
-        if text[start:end].strip():
-            yield Piece(text[start:end], text.count("\n", 0, start) + 1, None)
-
-
-def _cells(text: str) -> Iterator[Piece]:
-    """The code cells of a notebook, with magics as comments."""
-    line = 1
-    for number, cell in enumerate(json.loads(text)["cells"], 1):
-        if cell["cell_type"] == "code":
-            source = _MAGIC.sub(r"\1pass  # \2", "".join(cell["source"])) + "\n"
-            yield Piece(source, line, number)
-            line += source.count("\n") + 1
-
-
-def _span(statement: ast.stmt) -> tuple[int, int]:
-    decorators = getattr(statement, "decorator_list", [])
-    first = min([statement.lineno, *(d.lineno for d in decorators)])
-    return first, statement.end_lineno or statement.lineno
+    def _breaks(self, name: str) -> str | None:
+        """What is wrong with the cell that would bind a name; None if there is none."""
+        binding = re.compile(
+            rf"^(async +def|def|class) +{name}\b|^{name}\b.*=|^(import|from)\b.*\b{name}\b", re.M
+        )
+        for piece, error in self._broken:
+            if binding.search(piece.text):
+                line = piece.before + (error.lineno or 1)
+                return f"{piece.place}:{line}: {type(error).__name__}: {error.msg}"
+        return None
 
 
-def _binds(statement: ast.stmt) -> set[str]:
-    """The names that a top-level statement gives a value to."""
-    match statement:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return {name}
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return {alias.asname or alias.name.partition(".")[0] for alias in names}
-    return {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise UserError(f"{path}: there is no such file")
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"{path}: too large for a lesson, more than {LARGEST >> 20} MiB")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: cannot be read: this is not UTF-8 text") from error
 
 
-def _reads(statement: ast.stmt) -> set[str]:
-    """The names that a statement may need from outside: not those that are a function's own."""
-    added_to = {
-        node.target.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    }
-    outermost = symtable.symtable(ast.unparse(statement), "answer", "exec")
-    tables, names = [outermost], added_to & set(_binds(statement))
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        names |= {
-            symbol.get_name()
-            for symbol in table.get_symbols()
-            if symbol.is_referenced() and (table is outermost or symbol.is_global())
-        }
-    return names
+def _script(path: Path, text: str) -> Iterator[Piece]:
+    """The cells of a script; one without marks is one cell."""
+    before = 0
+    for cell in filter(None, re.split(r"^(?=# %%)", text, flags=re.MULTILINE)):
+        yield Piece(path.name, before, cell.removesuffix("\n"))
+        before += cell.count("\n")
+
+
+def _notebook(path: Path, text: str) -> Iterator[Piece]:
+    """The cells of code of a notebook."""
+    try:
+        for number, cell in enumerate(json.loads(text)["cells"], 1):
+            if cell["cell_type"] == "code":
+                source = re.sub(r"\r\n?", "\n", "".join(cell["source"]))
+                yield Piece(f"{path.name}, cell {number}", 0, source)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: this is not a notebook") from error
+
+
+def _parsed(lines: list[str]) -> ast.Module:
+    """The tree of a cell. Lines that only Jupyter understands become comments.
+
+    Raises:
+        SyntaxError: It does not parse.
+    """
+    while True:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse("\n".join(lines))
+                _code(tree.body)  # which finds more than the parser does
+            return tree
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise SyntaxError(str(error) or "too deep for Python") from error
+        except SyntaxError as error:
+            line = (error.lineno or 0) - 1
+            if not 0 <= line < len(lines) or not _MAGIC.match(lines[line]):
+                raise
+            lines[line] = _MAGIC.sub(r"\1pass  # \2", lines[line])
+
+
+def _code(statements: list[ast.stmt]) -> CodeType:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as Jupyter does
+    code: CodeType = compile(ast.Module(statements, []), "answer", "exec", flags)
+    return code
+
+
+def _statements(piece: Piece, tree: ast.Module) -> Iterator[Statement]:
+    """The statements of a cell; those that share a line are one."""
+    groups: list[tuple[int, int, list[ast.stmt]]] = []
+    for statement in tree.body:
+        decorators = getattr(statement, "decorator_list", [])
+        first = min(node.lineno for node in (statement, *decorators))
+        last = statement.end_lineno or first
+        if groups and first <= groups[-1][1]:
+            start, _, together = groups.pop()
+            groups.append((start, last, [*together, statement]))
+        else:
+            groups.append((first, last, [statement]))
+    for first, last, together in groups:
+        binds, reads = _names(_code(together))
+        for node in (n for statement in together for n in _outside_functions(statement)):
+            if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                binds |= _root(node)  # table["x"] = 1 is part of what `table` is
+            elif isinstance(node, ast.alias) and node.name == "*":
+                binds, reads = binds | {"*"}, reads | {"*"}
+        blank = len(together) == 1 and _is_blank(together[0])
+        yield Statement(piece.place, piece.before + first, piece.before + last, binds, reads, blank)
+
+
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The names of the file that code binds, and those that it or a function in it reads."""
+    instructions = list(dis.get_instructions(code))
+    binds = {i.argval for i in instructions if i.opname in _BINDS}
+    reads = {i.argval for i in instructions if i.opname in _READS}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            reads |= _names(inner)[1]
+    return binds, reads
+
+
+def _outside_functions(statement: ast.stmt) -> Iterator[ast.AST]:
+    todo: list[ast.AST] = [statement]
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+            todo += ast.iter_child_nodes(node)
+
+
+def _root(node: ast.expr) -> set[str]:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _is_blank(statement: ast.stmt) -> bool:
+    """Whether this is a function of which nothing but its docstring is written."""
+    return isinstance(statement, ast.FunctionDef) and all(
+        isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+        for s in statement.body
+    )

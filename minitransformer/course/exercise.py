@@ -198,12 +198,22 @@ def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
     return f"{name}{index} is {got[at]:.6g}, should be {truth[at]:.6g}{count}"
 
 
-def exercises() -> Iterator[Exercise]:
-    """Return all exercises of the course, lesson by lesson."""
+def by_lesson() -> dict[int, tuple[Exercise, ...]]:
+    """Return the exercises of each lesson, by its number."""
     from . import exercises as folder
 
-    for module in pkgutil.iter_modules(folder.__path__):
-        yield from importlib.import_module(f"{folder.__name__}.{module.name}").EXERCISES
+    return {
+        int(module.name.removeprefix("lesson_")): importlib.import_module(
+            f"{folder.__name__}.{module.name}"
+        ).EXERCISES
+        for module in pkgutil.iter_modules(folder.__path__)
+    }
+
+
+def exercises() -> Iterator[Exercise]:
+    """Return all exercises of the course, lesson by lesson."""
+    for own in by_lesson().values():
+        yield from own
 
 
 def find(name: str) -> Exercise:

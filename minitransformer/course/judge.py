@@ -1,10 +1,14 @@
 """Judges answers without trusting them: each runs in a process that never sees the truth.
 
 The judge draws the cases from a seed that nobody knows, and sends *inputs* to a worker. The worker
-(`worker.py`) runs the answer within limits of time, memory and files, kernels in checked mode, and
-writes down what came out. The judge compares. So what an answer prints, patches or ends changes
-nothing. This guards against accidents and cheap cheating, not against malice: the disk that the
-user may read and write, the answer may, too. Who judges strangers puts a container around it.
+(`worker.py`) runs the answer within limits of time, memory and files, the answer's kernels in
+checked mode, and writes down what came out. The judge compares. So what an answer prints, patches
+or ends changes nothing.
+
+This guards against accidents and cheap cheating, not against malice: the disk that the user may
+read and write, the answer may, too. Who judges strangers puts a container around it. Linux holds
+all the limits. macOS does not hold the one of memory, and there a process that leaves the worker's
+group lives on. Windows holds the clock alone.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
+import pickle
 import re
 import secrets
 import signal
@@ -20,17 +26,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .answers import File
-from .exercise import Case, Exercise, NotYet, exercises
+from minitransformer_kernels.cpu import cache
 
-ANSWER = "answer.py"
+from .answers import File
+from .exercise import Case, Exercise, NotYet, by_lesson
+from .worker import DEFINED, GIVEN, RESULTS
+
+ERRORS = "errors"
+START = "import sys; sys.path[:] = {}; from minitransformer.course.worker import main; main()"
+ROUNDS = 1000  # of looking for what a worker has left behind
+MARK = "MINITRANSFORMER_ANSWER"  # the variable by which processes of a worker are known
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Limits:
 
     Attributes:
         wall: Seconds on the clock; then its processes are killed.
-        cpu: Seconds of computing.
+        cpu: Seconds of computing, beside what it takes to begin.
         memory: Bytes, beside what Python and the libraries take.
         file: Bytes of a file.
     """
@@ -55,6 +66,7 @@ class Verdict:
     """What the judge found.
 
     Attributes:
+        lesson: The number of the exercise's lesson.
         exercise: Its name.
         passed: Whether all cases came out right.
         points: What it counts; 0 unless it passed.
@@ -64,6 +76,7 @@ class Verdict:
         seconds: How long it took.
     """
 
+    lesson: int
     exercise: str
     passed: bool
     points: int
@@ -72,116 +85,142 @@ class Verdict:
     case: str | None
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
-
 
 def judge(path: Path, seed: int | None = None, limits: Limits = Limits()) -> Iterator[Verdict]:
-    """Judge every exercise that a student's file has an answer to, or a blank for.
+    """Judge the exercises of a student's file.
+
+    They are those that the file checks, `check("name", ...)`, or has a cell for; where there is
+    neither, those whose answers it defines.
 
     Args:
-        path: A script in the percent format, or a notebook.
+        path: A script, in cells or not, or a notebook.
         seed: Decides the cases; by default nobody knows it.
         limits: What each answer may use.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: The file cannot be read, or is no notebook.
     """
     file = File(path)
-    seed = secrets.randbits(32) if seed is None else seed
-    for exercise in exercises():
-        if file.defines(exercise.symbol):
-            yield verdict(file, exercise, seed, limits)
+    seed = new_seed() if seed is None else seed
+    known = [(lesson, own) for lesson, all in by_lesson().items() for own in all]
+    names = file.names()
+    named = [(lesson, own) for lesson, own in known if own.name in names]
+    for lesson, exercise in named or known:
+        if named or file.defines(exercise.symbol):
+            yield verdict(file, exercise, seed, limits, lesson)
 
 
-def verdict(file: File, exercise: Exercise, seed: int, limits: Limits = Limits()) -> Verdict:
-    """Judge one answer; `judge` says how."""
+def new_seed() -> int:
+    """Return a seed that nobody knows."""
+    return secrets.randbits(32)
+
+
+def verdict(
+    file: File, exercise: Exercise, seed: int, limits: Limits = Limits(), lesson: int = 0
+) -> Verdict:
+    """Judge one answer.
+
+    Args:
+        file: Holds it.
+        exercise: Which.
+        seed: Decides the cases.
+        limits: What the answer may use.
+        lesson: The exercise's.
+    """
     began = time.monotonic()
     cases = exercise.drawn(seed)
-    failed: Case | None = None
+    case, problem = _first_problem(file, exercise, cases, limits)
+    passed = not problem
+    where = f"{exercise.where(case)}: " if case else ""
+    return Verdict(
+        lesson, exercise.name, passed, exercise.points * passed, exercise.points,
+        _shown(where + problem) if problem else f"{len(cases)} cases",
+        case.name if case else None, round(time.monotonic() - began, 2),
+    )  # fmt: skip
+
+
+def _first_problem(
+    file: File, exercise: Exercise, cases: list[Case], limits: Limits
+) -> tuple[Case | None, str]:
+    """The first case that is not right, and why not; nothing if all are."""
+    if file.is_blank(exercise.symbol):
+        return None, "nothing is written yet: it is your turn"
     try:
         answer = file.needed(exercise.symbol)
-        for failed, got in _results(file, answer, exercise, cases, limits):
-            exercise.compare(failed, got)
-        passed, message, failed = True, f"{len(cases)} cases", None
-    except SyntaxError as error:
-        passed = False
-        message = f"{file.where(error.lineno or 1)}: SyntaxError: {error.msg}"
-    except _Failed as problem:
-        failed = problem.case
-        passed, message = False, f"{exercise.where(failed)}: {problem}" if failed else str(problem)
-    except NotYet as problem:
-        assert failed is not None
-        passed, message = False, f"{exercise.where(failed)}: {problem}"
-    points = exercise.points if passed else 0
-    case = failed.name if failed else None
-    took = time.monotonic() - began
-    return Verdict(exercise.name, passed, points, exercise.points, message, case, took)
-
-
-class _Failed(Exception):
-    """The answer did not come to an end; in which case, if it was one."""
-
-    def __init__(self, case: Case | None, message: str) -> None:
-        super().__init__(message)
-        self.case = case
-
-
-def _results(
-    file: File, answer: str, exercise: Exercise, cases: list[Case], limits: Limits
-) -> Iterator[tuple[Case, tuple[Any, ...]]]:
-    """What the answer makes of each case; raises where it makes nothing."""
-    with tempfile.TemporaryDirectory(prefix="answer-", ignore_cleanup_errors=True) as home:
-        Path(home, ANSWER).write_text(answer, encoding="utf-8")
-        np.savez(Path(home, "cases.npz"), **_packed(cases))
-        ended = _run(exercise, Path(home), limits)
-        found = _read(Path(home, "results"))
-    start = found.pop(-1, None)
-    if start is not None:
-        raise _Failed(None, _located(file, start["problem"]))
-    for number, case in enumerate(cases):
-        if number not in found:
-            raise _Failed(case, ended)
-        if problem := found[number]["problem"]:
-            raise _Failed(case, _located(file, problem))
-        got = found[number]["arrays"]
-        if len(got) != len(exercise.outputs):
-            raise _Failed(case, "it did not say what came out")
-        yield case, got
-
-
-def _packed(cases: Iterable[Case]) -> dict[str, Any]:
-    """Inputs as the arrays of one file; a number is an array without axes."""
-    return {
-        f"{number}.{at}.{name}": np.asarray(value)
-        for number, case in enumerate(cases)
-        for at, (name, value) in enumerate(case.inputs.items())
-    } | {"count": np.asarray(len(list(cases)))}
-
-
-def _run(exercise: Exercise, home: Path, limits: Limits) -> str:
-    """Let a worker try the answer in that folder; return what to say if a result is missing."""
-    token = secrets.token_hex(16)
-    environment = {
-        "PATH": os.environ.get("PATH", ""), "HOME": str(home), "LANG": "C.UTF-8",
-        "MINITRANSFORMER_CACHE_DIR": str(home / "cache"), "MINITRANSFORMER_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MINITRANSFORMER_ANSWER": token,
-        **{k: os.environ[k] for k in ("SYSTEMROOT", "TEMP", "TMP") if k in os.environ},
+    except NotYet as error:
+        return None, str(error)
+    given = {
+        "exercise": exercise.name, "answer": answer, "limits": asdict(limits),
+        "inputs": [case.inputs for case in cases],
     }  # fmt: skip
-    given = json.dumps({"exercise": exercise.name, **asdict(limits)})
-    worker = subprocess.Popen(
-        [sys.executable, "-I", "-m", "minitransformer.course.worker", given],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        cwd=home, env=environment, start_new_session=True,
-    )  # fmt: skip
+    found, ending = _run(pickle.dumps(given), limits)
+    problem, _ = found.get(DEFINED, (ending, []))
+    if problem:
+        return None, problem
+    for number, case in enumerate(cases):
+        problem, got = found.get(number, (ending, []))
+        problem = problem or _difference(exercise, case, got)
+        if problem:
+            return case, problem
+    return None, ""
+
+
+def _difference(exercise: Exercise, case: Case, got: list[np.ndarray]) -> str:
+    if len(got) != len(exercise.outputs):
+        return "it did not say what came out"
     try:
-        code = worker.wait(limits.wall)
-        return f"the process ended early (exit {code}): too much memory or time, or a crash"
-    except subprocess.TimeoutExpired:
-        return f"it took longer than {limits.wall:g} s: a loop without an end?"
-    finally:
-        _end(worker, token)
+        exercise.compare(case, got)
+    except NotYet as difference:
+        return str(difference)
+    return ""
+
+
+Found = dict[int, tuple[str, list[np.ndarray]]]  # case: its problem, or what came out
+
+
+def _run(given: bytes, limits: Limits) -> tuple[Found, str]:
+    """Let a worker try an answer; return what it found, and what to say of cases without a word."""
+    token = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="answer-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        (home / GIVEN).write_bytes(given)
+        with (home / ERRORS).open("wb") as errors:
+            worker = subprocess.Popen(
+                [sys.executable, "-I", "-c", START.format([path for path in sys.path if path])],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                cwd=home, env=_environment(home, token), start_new_session=True,
+            )  # fmt: skip
+        try:
+            ending = _ending(worker.wait(limits.wall), limits)
+        except subprocess.TimeoutExpired:
+            ending = f"it took longer than {limits.wall:g} s: a loop without an end?"
+        finally:
+            _end(worker, token)
+        last_words = _beginning(home / ERRORS, limits).strip().rpartition(b"\n")[2]
+        said = last_words.decode(errors="replace")
+        return _read(_beginning(home / RESULTS, limits)), f"{ending}: {said}" if said else ending
+
+
+def _environment(home: Path, token: str) -> dict[str, str]:
+    """The variables of a worker: nothing of the user's but what Python needs.
+
+    Answers share a folder of compiled kernels, which is none that the user's own programs run.
+    """
+    kept = "PATH", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH"
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "HOME": str(home), "USERPROFILE": str(home), "LANG": "C.UTF-8", MARK: token,
+        "MINITRANSFORMER_CACHE_DIR": str(cache.folder() / "answers"),
+        "MINITRANSFORMER_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def _ending(code: int, limits: Limits) -> str:
+    """What an exit code says of a process that has not tried all cases."""
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
+    if name in ("SIGXCPU", "SIGKILL"):
+        return f"it took more than {limits.cpu} s of computing: a loop without an end?"
+    return f"it crashed ({name})" if name else f"it ended Python (exit code {code})"
 
 
 def _end(worker: subprocess.Popen[bytes], token: str) -> None:
@@ -191,28 +230,48 @@ def _end(worker: subprocess.Popen[bytes], token: str) -> None:
             os.killpg(worker.pid, signal.SIGKILL)
     worker.kill()
     worker.wait()
-    mark = f"MINITRANSFORMER_ANSWER={token}".encode()
-    for process in Path("/proc").glob("[0-9]*"):  # those that have left its group
+    for _ in range(ROUNDS):  # those that have left its group, and what they start meanwhile
+        if not _kill_marked(f"{MARK}={token}".encode()):
+            break
+
+
+def _kill_marked(mark: bytes) -> bool:
+    """Kill the processes that have that among their variables; return whether there were any."""
+    found = False
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (process / "environ").read_bytes():
+                found = True
                 os.kill(int(process.name), signal.SIGKILL)
-
-
-def _read(path: Path) -> dict[int, dict[str, Any]]:
-    """What a worker wrote, case by case, up to where it makes no sense any more."""
-    found: dict[int, dict[str, Any]] = {}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
-        data = io.BytesIO(path.read_bytes())
-        while head := data.readline():
-            said = json.loads(head)
-            arrays = np.load(io.BytesIO(data.read(said["bytes"])), allow_pickle=False)
-            ordered = tuple(arrays[str(at)] for at in range(len(arrays.files)))
-            found.setdefault(int(said["case"]), {"problem": said["problem"], "arrays": ordered})
     return found
 
 
-def _located(file: File, problem: str) -> str:
-    """A message with the lines of the student's file in place of those of the copy that ran."""
-    return re.sub(
-        rf"[^\s'\"]*\b{re.escape(ANSWER)}:(\d+)", lambda m: file.where(int(m[1])), str(problem)
-    )
+def _beginning(path: Path, limits: Limits) -> bytes:
+    """What a worker wrote to a file, as far as it may write."""
+    if not path.is_file() or path.is_symlink():
+        return b""
+    with path.open("rb") as file:
+        return file.read(limits.file)
+
+
+def _read(results: bytes) -> Found:
+    """The records of a worker, up to where they make no sense any more."""
+    found: Found = {}
+    file = io.BytesIO(results)
+    with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        while line := file.readline():
+            said = json.loads(line)
+            arrays = [_array(file, *described) for described in said["arrays"]]
+            found.setdefault(int(said["case"]), (str(said["problem"]), arrays))
+    return found
+
+
+def _array(file: io.BytesIO, dtype: str, shape: list[int]) -> np.ndarray:
+    kind = np.dtype(dtype)
+    return np.ndarray(shape, kind, file.read(math.prod(shape) * kind.itemsize))
+
+
+def _shown(message: str) -> str:
+    """A message in a line that does nothing to a terminal: an answer may have written it."""
+    line = re.sub(r"(, cell \d+):(\d+)", r"\1, line \2", " ".join(message.split()))
+    return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DPI = 150
 
@@ -28,7 +29,7 @@ def show(what: Any, name: str = "", *, alt: str = "") -> None:
         ValueError: A figure without name or alt.
     """
     display = _display()
-    if not isinstance(what, Figure):
+    if not hasattr(what, "savefig"):
         (display or print)(what)
         return
     if not name or not alt:

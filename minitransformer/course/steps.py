@@ -56,7 +56,7 @@ def check(name: str, answer: Any) -> None:
     cases = exercise.drawn(SEED)
     for case in cases:
         try:
-            with checked():
+            with checked(tested=False):
                 got = exercise.tried(answer, case)
             exercise.compare(case, got)
         except NotYet as problem:

@@ -1,28 +1,31 @@
-"""A student's folder: the notebooks that are handed out, and which stay the student's."""
+"""A student's folder: the lessons that are handed out, and which stay the student's."""
 
 from __future__ import annotations
 
-import shutil
+import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from .lesson import blanked, chosen, lessons
 
+KINDS = ".ipynb", ".py"
+
 _COLAB = """\
-# On Colab, install what the lesson needs; anywhere else this does nothing.
+# On Colab this installs what the lesson needs. Anywhere else it changes nothing.
 import sys
 
 if "google.colab" in sys.modules:
-    %pip install -q minitransformer
+    %pip install --quiet minitransformer
 from minitransformer.device import resolve_device
 
-print("kernels run on:", resolve_device("auto"))"""
+print("arrays of models live on:", resolve_device("auto"))"""
 
 
 def notebook(text: str) -> Any:
-    """Return the notebook of a lesson's text, with a cell before it that sets up Colab.
+    """Return the notebook of a lesson's text, with a cell that sets up Colab below its title.
 
     Raises:
         UserError: jupytext is not installed.
@@ -31,10 +34,9 @@ def notebook(text: str) -> Any:
         import jupytext
         from nbformat.v4 import new_code_cell
     except ImportError:
-        raise UserError("notebooks need jupytext: pip install 'minitransformer[course]'") from None
+        raise UserError('notebooks need jupytext: pip install "minitransformer[course]"') from None
     made = jupytext.reads(text, fmt="py:percent")
-    setup = new_code_cell(_COLAB, metadata={"tags": ["setup", "hide-cell"]}, id="setup")
-    made.cells.insert(1, setup)
+    made.cells.insert(1, new_code_cell(_COLAB, metadata={"tags": ["setup", "hide-cell"]}))
     for number, cell in enumerate(made.cells):
         cell["id"] = f"cell-{number}"  # the same from build to build
     made.metadata.pop("jupytext", None)
@@ -42,49 +44,58 @@ def notebook(text: str) -> Any:
 
 
 def write(text: str, path: Path) -> None:
-    """Write the notebook of a lesson's text."""
+    """Write the notebook of a lesson's text; make its folder if need be.
+
+    Raises:
+        UserError: jupytext is not installed.
+    """
+    made = notebook(text)
     import nbformat
 
-    made = notebook(text)
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(made, path)
 
 
-def hand_out(folder: Path, which: str | None = None) -> list[tuple[Path, bool]]:
+def hand_out(
+    folder: Path, which: str | None = None, *, scripts: bool = False
+) -> list[tuple[Path, bool]]:
     """Put lessons into a student's folder, without solutions; what is there is kept.
 
     Args:
         folder: Made if need be.
         which: A lesson's number or name; all by default.
+        scripts: Whether as Python files in cells, which need no Jupyter.
 
     Returns:
-        The notebooks, and for each whether it is new.
+        The files, and for each whether it is new.
 
     Raises:
         UserError: There is no such lesson, or jupytext is not installed.
     """
     handed = []
     for lesson in [chosen(which)] if which else lessons():
-        path = folder / f"{lesson.name}.ipynb"
-        handed.append((path, not path.exists()))
-        if not path.exists():
+        path = folder / f"{lesson.name}{'.py' if scripts else '.ipynb'}"
+        is_new = not path.exists()
+        if is_new and scripts:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(blanked(lesson.text), encoding="utf-8")
+        elif is_new:
             write(blanked(lesson.text), path)
+        handed.append((path, is_new))
     return handed
 
 
-def notebooks(folder: Path) -> list[Path]:
-    """Return the lessons in a student's folder, in order."""
-    names = [lesson.name for lesson in lessons()]
-    files = (folder / f"{name}{end}" for name in names for end in (".ipynb", ".py"))
-    return [file for file in files if file.exists()]
+def files(folder: Path) -> list[Path]:
+    """Return the notebooks and scripts of a folder, and of the folders in it, a student's each."""
+    found = [*folder.glob("[!.]*"), *folder.glob("[!.]*/[!.]*")]
+    return sorted(path for path in found if path.suffix in KINDS and path.is_file())
 
 
-def open_notebooks(folder: Path, first: Path) -> int:
-    """Open JupyterLab in a folder, at a notebook; return its exit code."""
-    command = shutil.which("jupyter-lab")
-    if command is None:
-        raise UserError(
-            f"JupyterLab is not installed: pip install 'minitransformer[course]'. The notebooks in "
-            f"{folder} open in any other program, too"
-        )
-    return subprocess.run([command, str(first)], check=False).returncode
+def can_open() -> bool:
+    """Whether JupyterLab is installed."""
+    return importlib.util.find_spec("jupyterlab") is not None
+
+
+def open_notebooks(first: Path) -> int:
+    """Run JupyterLab in a notebook's folder until it is ended; return its exit code."""
+    return subprocess.run([sys.executable, "-m", "jupyterlab", str(first)], check=False).returncode

@@ -32,24 +32,32 @@ SMALL = 1 << 16  # threads of a launch that one CPU thread runs, so that chance 
 DOES = {
     "read": "reads", "write": "writes to", "atomic": "changes", "part": "takes a part of",
 }  # fmt: skip
-_chosen: ContextVar[bool | None] = ContextVar("checked", default=None)
+_chosen: ContextVar[tuple[bool, bool] | None] = ContextVar("checked", default=None)
 
 
 @contextmanager
-def checked(on: bool = True) -> Iterator[None]:
-    """Check every launch on NumPy arrays within this context (or, with `on=False`, none)."""
-    token = _chosen.set(on)
+def checked(on: bool = True, *, tested: bool = True) -> Iterator[None]:
+    """Check every launch on NumPy arrays within this context (or, with `on=False`, none).
+
+    With `tested=False` it leaves out the kernels of this package and of `minitransformer`, which
+    their tests have checked: what is new around them is checked, and does not wait for them.
+    """
+    token = _chosen.set((on, on and tested))
     try:
         yield
     finally:
         _chosen.reset(token)
 
 
-def is_on() -> bool | None:
-    """Whether launches are checked: by `checked()`, else `MINITRANSFORMER_CHECK`; None: unsaid."""
+def is_on(tested: bool = False) -> bool | None:
+    """Whether launches are checked: by `checked()`, else `MINITRANSFORMER_CHECK`; None: unsaid.
+
+    Args:
+        tested: Whether the kernel is one that its own tests have checked.
+    """
     chosen = _chosen.get()
     if chosen is not None:
-        return chosen
+        return chosen[tested]
     value = os.environ.get("MINITRANSFORMER_CHECK", "")
     if value not in ("", "0", "1"):
         raise KernelError(f"MINITRANSFORMER_CHECK must be 0 or 1, got {value!r}")

@@ -3,6 +3,7 @@
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import NotYet, in_words
 from minitransformer.course.lesson import blanked, lessons
+from minitransformer.course.worker import defined
 from minitransformer_kernels import checked
 
 LESSONS = {lesson.name: lesson for lesson in lessons()}
@@ -13,14 +14,11 @@ def first_failure(text, exercise, folder):
     """The name of the first case that the answer in a text fails, and the message; else None."""
     written = folder / "lesson.py"
     written.write_text(text)
-    answer = folder / "answer.py"  # kernels are compiled from their file
-    answer.write_text(File(written).needed(exercise.symbol))
-    names = {"__name__": "answer"}
-    exec(compile(answer.read_text(), answer, "exec"), names)
+    answer = defined(File(written).needed(exercise.symbol), exercise.symbol)
     for case in exercise.drawn(SEED):
         try:
-            with checked():
-                exercise.compare(case, exercise.tried(names[exercise.symbol], case))
+            with checked(tested=False):
+                exercise.compare(case, exercise.tried(answer, case))
         except NotYet as problem:
             return case.name, str(problem)
         except Exception as error:

@@ -150,7 +150,7 @@ def test_an_answer_takes_along_what_it_needs_and_no_more(tmp_path):
         "def helper(k):\n    return SCALE * k\n"
         "def answer(k):\n    S = helper(k)\n    return [math.sqrt(S) for k in range(2)]\n"
     )
-    needed = File(file).needed("answer")
+    ((_, needed),) = File(file).needed("answer")
     assert [line for line in needed.splitlines() if line and "S =" in line] == ["    S = helper(k)"]
     names = {}
     exec(needed, names)
