@@ -191,7 +191,8 @@ class Kernel:
     def forall(self, tasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A launch with at least `tasks` threads, in blocks of `tpb` (256, if it is 0).
 
-        The last block may have threads without a task: the kernel guards against them.
+        The last block may have threads without a task: the kernel guards against them. Without
+        tasks nothing runs.
         """
         if not isinstance(tasks, (int, np.integer)) or tasks < 0:
             raise KernelError(
@@ -199,7 +200,16 @@ class Kernel:
                 f"from 0 up, got {tasks!r}"
             )
         threads = tpb or THREADS
-        return self[max(1, -(-int(tasks) // threads)), threads, stream, sharedmem]
+        launch = self[-(-int(tasks) // threads), threads, stream, sharedmem]
+        launch.tasks = int(tasks)
+        return launch
+
+    def configure(
+        self, griddim: int | tuple[int, ...], blockdim: int | tuple[int, ...], stream: Any = 0,
+        sharedmem: int = 0,
+    ) -> Launch:  # fmt: skip
+        """The same as `kernel[griddim, blockdim, stream, sharedmem]`."""
+        return self[griddim, blockdim, stream, sharedmem]
 
     @to_the_point
     def cpu_source(self) -> str:
@@ -222,6 +232,7 @@ class Launch:
     ) -> None:
         self.kernel, self.grid, self.block = kernel, grid, block
         self.stream, self.shared = stream, shared
+        self.tasks: int | None = None  # if it is known how many there are
 
     @to_the_point
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
@@ -232,7 +243,7 @@ class Launch:
                 f"{', '.join(f'`{name}=`' for name in keywords)}"
             )
         if 0 in self.grid:
-            if any(getattr(a, "size", 1) == 0 for a in arguments):
+            if self.tasks == 0 or any(getattr(a, "size", 1) == 0 for a in arguments):
                 return  # nothing to compute
             _shape3(self.grid, self.kernel.__name__, "blocks")
         arguments = self.kernel.completed(host.opened(arguments))
@@ -314,6 +325,11 @@ class _Door:
             raise KernelError(
                 f"@cuda.jit takes a function or a signature, got {function!r}; write @cuda.jit "
                 "alone above a function"
+            )
+        if options.get("extensions"):
+            raise KernelError(
+                "@cuda.jit got extensions, which convert arguments for Numba's launches alone; "
+                "convert them before the launch"
             )
         signature = options.pop("signature", None)
         if device:

@@ -50,6 +50,7 @@ from numba.core.untyped_passes import (
     RewriteSemanticConstants,
     TranslateByteCode,
 )
+from numba.cpython import slicing
 
 from .liveness import live_map
 
@@ -222,6 +223,23 @@ class KernelCompiler(_Passes):
     passes = (*TYPING, *BEFORE_LOWERING, _KernelLowering, NoPythonBackend)
 
 
+def _fix_slice(builder: Any, piece: Any, size: Any) -> None:
+    """Numba's `fix_slice`, without branches: bring a slice's ends into an array of some size.
+
+    LLVM 22's vectoriser goes wrong where threads that part take a slice that is the same for all:
+    what the branches choose, it asks the first of four lanes, which may not take part.
+    """
+    zero, one = size.type(0), size.type(1)
+    backwards = builder.icmp_signed("<", piece.step, zero)
+    low = builder.select(backwards, size.type(-1), zero)
+    high = builder.select(backwards, builder.sub(size, one), size)
+    for end in ("start", "stop"):
+        bound = slicing.fix_index(builder, getattr(piece, end), size)
+        bound = builder.select(builder.icmp_signed("<", bound, zero), low, bound)
+        bound = builder.select(builder.icmp_signed(">=", bound, size), high, bound)
+        setattr(piece, end, bound)
+
+
 @contextmanager
 def in_haste() -> Iterator[None]:
     """Compile meanwhile without looking for garbage, and with the quick analysis of liveness.
@@ -230,13 +248,14 @@ def in_haste() -> Iterator[None]:
     longer every look takes.
     """
     with global_compiler_lock:
-        collects, numbas_own = gc.isenabled(), analysis.compute_live_map
+        collects = gc.isenabled()
+        numbas_own = analysis.compute_live_map, slicing.fix_slice
         gc.disable()
-        analysis.compute_live_map = live_map
+        analysis.compute_live_map, slicing.fix_slice = live_map, _fix_slice
         try:
             yield
         finally:
-            analysis.compute_live_map = numbas_own
+            analysis.compute_live_map, slicing.fix_slice = numbas_own
             if collects:
                 gc.enable()
 

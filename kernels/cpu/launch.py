@@ -81,7 +81,11 @@ class CpuKernel:
         arguments = self.prepared(arguments)
 
         def blocks(first: int, last: int) -> None:
-            if code := run(first, last, *grid, *arguments):
+            try:
+                code = run(first, last, *grid, *arguments)
+            except (IndexError, ValueError) as error:
+                raise self.stopped(error) from None
+            if code:
                 raise self.divergent(code, grid, block, shared_bytes)
 
         pool.run(blocks, grid[0] * grid[1] * grid[2])
@@ -129,6 +133,14 @@ class CpuKernel:
             form.source.name, *place(node), here, (waiting, missing),
         )  # fmt: skip
 
+    def stopped(self, error: Exception) -> KernelError:
+        """The error for what Numba's code raises: of a shape's index, or a range's step."""
+        return KernelError(
+            f"kernel {self.function.__name__!r}: {error}: some index of a tuple, such as a shape, "
+            "or the step of some range. A thread that comes there ends on a GPU, and nobody hears "
+            "of it: test the number before"
+        )
+
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the arguments, in order."""
@@ -142,13 +154,13 @@ class CpuKernel:
         return frozenset(i for i, name in enumerate(form.parameters) if name in names)
 
     def _aliased(self, arguments: tuple[Any, ...]) -> frozenset[str]:
-        """The arguments that are only read, but from memory that the kernel writes to."""
-        written, aliased = self.written, []  # plain loops: every launch comes through here
-        outputs = [arguments[i] for i in written if i < len(arguments)]
+        """The arguments in memory that the kernel writes to by way of another."""
+        aliased = []  # plain loops: every launch comes through here
+        outputs = [(i, arguments[i]) for i in self.written if i < len(arguments)]
         for i, (name, argument) in enumerate(zip(self.parameters, arguments, strict=False)):
-            if i not in written and isinstance(argument, np.ndarray):
-                for output in outputs:
-                    if np.may_share_memory(argument, output):
+            if isinstance(argument, np.ndarray):
+                for j, output in outputs:
+                    if i != j and np.may_share_memory(argument, output):
                         aliased.append(name)
         return frozenset(aliased)
 

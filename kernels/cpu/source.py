@@ -411,14 +411,19 @@ def dtype_text(kind: numba.types.Type) -> str:
         fields = kind.dtype.fields or {}
         how = {
             "names": [*fields],
-            "formats": [
-                part[0].descr if part[0].names else part[0].str for part in fields.values()
-            ],
+            "formats": [_format(part[0]) for part in fields.values()],
             "offsets": [part[1] for part in fields.values()],
             "itemsize": kind.dtype.itemsize,
         }
         return f"numba.from_dtype(numpy.dtype({how!r}, align={kind.dtype.isalignedstruct}))"
     return "numba.boolean" if isinstance(kind, numba.types.Boolean) else f"numba.{kind}"
+
+
+def _format(dtype: np.dtype[Any]) -> Any:
+    """What NumPy makes the dtype of a field of."""
+    if dtype.subdtype:
+        return _format(dtype.subdtype[0]), dtype.shape
+    return dtype.descr if dtype.names else dtype.str
 
 
 def _number(value: complex) -> str:

@@ -91,7 +91,7 @@ def test_launch_can_be_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "tpb", "blocks"), [(1000, 0, 4), (64, 32, 2), (65, 32, 3), (0, 0, 1)]
+    ("size", "tpb", "blocks"), [(1000, 0, 4), (64, 32, 2), (65, 32, 3), (0, 0, 0)]
 )
 def test_forall_has_a_thread_for_each_task(size: int, tpb: int, blocks: int) -> None:
     x = np.zeros(size)
@@ -99,6 +99,23 @@ def test_forall_has_a_thread_for_each_task(size: int, tpb: int, blocks: int) -> 
     assert launch.grid == (blocks, 1, 1)
     launch(x)
     np.testing.assert_array_equal(x, 1)
+
+
+def test_forall_runs_nothing_without_tasks() -> None:
+    x = np.zeros(3)
+    add_one.forall(0)(x)
+    assert not x.any()
+
+
+def test_configure_is_another_way_to_write_a_launch() -> None:
+    x = np.zeros(3)
+    add_one.configure(griddim=1, blockdim=(3, 1))(x)
+    assert x.all()
+
+
+def test_extensions_are_refused() -> None:
+    with pytest.raises(KernelError, match="extensions, which convert arguments for Numba's"):
+        cuda.jit(extensions=[object()])(lambda x: None)
 
 
 def test_call_without_a_configuration_is_refused() -> None:

@@ -16,10 +16,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from math import prod
-from typing import Any
+from math import gcd
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ..canonical import Shape3
 from ..errors import DataRace, KernelError, Mistake, OutOfBounds, UninitializedRead
@@ -124,7 +125,10 @@ def _run(
 
     def blocks(first: int, last: int) -> None:
         found = np.zeros(6, np.int64)
-        code = run(first, last, *grid, *arguments, found, *shadows)
+        try:
+            code = run(first, last, *grid, *arguments, found, *shadows)
+        except (IndexError, ValueError) as error:
+            raise kernel.stopped(error) from None
         if found[5]:
             differences.add(int(found[5]) - 1)
         if code > 0:
@@ -149,34 +153,81 @@ def _run(
 _spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs more than clearing it
 
 
+class _Frame(NamedTuple):
+    """Memory that several arrays may lie in, and where in the shadow memory its words begin."""
+
+    names: list[str]
+    low: int
+    unit: int  # bytes that have a word: where in memory all elements begin is a multiple
+    words: int
+
+
 def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[Any]]:
-    """Shadow memory for the arrays that the kernel writes to; what is one array has one shadow."""
-    wanted: dict[Any, list[tuple[tuple[int, ...], np.dtype]]] = {}
-    order: list[Any] = []
-    for name, argument in zip(body.form.parameters, arguments, strict=True):
-        if name in body.shadowed:
-            same = argument.__array_interface__["data"][0], argument.shape, argument.strides
-            order.append(same)
-            has_readers = body.intervals.keeps_readers(name)
-            if has_readers or same not in wanted:
-                sizes = argument.shape if has_readers else (1,) * argument.ndim
-                leaves = (argument.shape, "writes"), (sizes, body.readers)
-                wanted[same] = [
-                    (shape, shadow.shadow_dtype(argument.dtype, leaf)) for shape, leaf in leaves
-                ]
-    sizes = [prod(shape) * dtype.itemsize // 8 for pair in wanted.values() for shape, dtype in pair]
+    """Shadow memory for the arrays that the kernel writes to; they overlap as the arrays do."""
+    given = zip(body.form.parameters, arguments, strict=True)
+    arrays = {name: array for name, array in given if name in body.shadowed}
+    wanted: list[tuple[_Frame, str, np.dtype]] = []
+    for frame in _frames(arrays):
+        for what, leaf in (("writes", "writes"), ("reads", body.readers)):
+            if what == "reads" and not any(map(body.intervals.keeps_readers, frame.names)):
+                frame = frame._replace(words=0)
+            wanted.append((frame, what, shadow.shadow_dtype(arrays[frame.names[0]].dtype, leaf)))
+    sizes = [max(frame.words, 1) * dtype.itemsize // 8 for frame, _, dtype in wanted]
     needed = sum(sizes)
     memory = _spare.pop() if _spare else np.zeros(0, np.int64)
     if memory.size < needed or memory.size > 4 * needed + SMALL:
         memory = np.zeros(needed, np.int64)
     else:
         memory[:needed] = 0
-    parts = iter(np.split(memory[:needed], np.cumsum(sizes)))
+    parts = np.split(memory[:needed], np.cumsum(sizes))
     made = {
-        same: [next(parts).view(dtype).reshape(shape) for shape, dtype in pair]
-        for same, pair in wanted.items()
+        (name, what): _laid_out_as(arrays[name], frame, part.view(dtype))
+        for part, (frame, what, dtype) in zip(parts, wanted, strict=False)
+        for name in frame.names
     }
-    return memory, [shadow for same in order for shadow in made[same]]
+    return memory, [made[name, what] for name in arrays for what in ("writes", "reads")]
+
+
+def _laid_out_as(array: np.ndarray, frame: _Frame, words: np.ndarray) -> np.ndarray:
+    """The words of an array's elements; one for all if the frame has none."""
+    if frame.words == 0:
+        return words[:1].reshape((1,) * array.ndim)
+    first = (array.__array_interface__["data"][0] - frame.low) // frame.unit
+    strides = [stride // frame.unit * words.itemsize for stride in array.strides]
+    return as_strided(words[first:], array.shape, strides)
+
+
+def _frames(arrays: dict[str, np.ndarray]) -> Iterator[_Frame]:
+    """The stretches of memory that the arrays lie in. Records and numbers have other words."""
+
+    def stretch(name: str) -> tuple[str, int, int]:
+        array = arrays[name]
+        ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+        address = array.__array_interface__["data"][0]
+        low, high = (sum(end for end in ends if (end < 0) == below) for below in (True, False))
+        return str(array.dtype.names), address + low, address + high + array.itemsize
+
+    def frame(names: list[str], low: int, high: int) -> _Frame:
+        unit = gcd(*(
+            step
+            for name in names
+            for step in (arrays[name].itemsize, *arrays[name].strides, stretch(name)[1] - low)
+        ))  # fmt: skip
+        return _Frame(names, low, unit, (high - low) // unit)
+
+    together: list[str] = []
+    kind, low, high = "", 0, 0
+    for name in sorted(arrays, key=stretch):
+        of, begin, end = stretch(name)
+        if together and (of != kind or begin >= high):
+            yield frame(together, low, high)
+            together = []
+        if not together:
+            kind, low, high = of, begin, end
+        together.append(name)
+        high = max(high, end)
+    if together:
+        yield frame(together, low, high)
 
 
 def _mistake(

@@ -722,6 +722,8 @@ def _shadow_of(view: ast.expr, what: str) -> ast.expr:
             return ast.Attribute(_shadow_of(array, what), attribute, ast.Load())
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return ast.IfExp(test, _shadow_of(body, what), _shadow_of(orelse, what))
+        case ast.Tuple(elts=views):
+            return ast.Tuple([_shadow_of(each, what) for each in views], ast.Load())
         case ast.Call(func=ast.Name() as function, args=[record, *others]):
             return ast.Call(function, [_shadow_of(record, what), *others], [])
         case ast.Call(func=ast.Attribute(value=array, attr="view")):

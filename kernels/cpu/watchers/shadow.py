@@ -74,10 +74,9 @@ def shadow_dtype(dtype: np.dtype, leaf: str) -> np.dtype:
 
 
 def shadow_type(kind: types.Type, leaf: str) -> types.Type:
-    """The type of the shadow of an argument."""
-    dtype = kind.dtype if isinstance(kind, types.Array) else kind
-    found = numba.from_dtype(shadow_dtype(as_dtype(dtype), leaf))
-    return types.Array(found, kind.ndim, "C") if isinstance(kind, types.Array) else found
+    """The type of the shadow of an argument, which is an array."""
+    found = numba.from_dtype(shadow_dtype(as_dtype(kind.dtype), leaf))
+    return types.Array(found, kind.ndim, "C" if kind.layout == "C" else "A")
 
 
 @intrinsic(prefer_literal=True)

@@ -122,6 +122,65 @@ def test_an_array_that_is_given_twice() -> None:
 # The catalogue itself -----------------------------------------------------------------------------
 
 
+def test_arrays_that_overlap() -> None:
+    """A race between elements of two arrays, and none between their neighbours."""
+
+    @cuda.jit
+    def shifted(x, y):
+        t = cuda.threadIdx.x
+        x[t] = t
+        y[t] = t
+
+    @cuda.jit
+    def copied(x, y):
+        t = cuda.threadIdx.x
+        x[t] = y[t]
+
+    memory = np.zeros((2, 40), np.float32)
+    for kernel in (shifted, copied):
+        for race, x, y in (
+            (False, memory[0, ::2], memory[0, 1::2]),
+            (False, memory[0], memory[1]),
+            (True, memory[0], memory[0, 1:]),
+            (True, memory[0, ::2], memory[0, 4::2]),
+            (True, memory[0, 15::-1], memory[0]),
+            (True, memory.T[:20, 1], memory.T[1:, 1]),
+        ):
+            memory[:] = np.random.default_rng(0).random(memory.shape)
+            with mk.checked():
+                if race:
+                    with pytest.raises(DataRace, match=r"global array '[xy]'"):
+                        kernel[1, 16](x, y)
+                else:
+                    kernel[1, 16](x, y)
+
+
+def test_a_loop_over_arrays_that_are_written() -> None:
+    @cuda.jit
+    def both(x, y):
+        for a in (x, y):
+            a[cuda.threadIdx.x + 1] = 1
+
+    x, y = np.zeros(4), np.zeros(4)
+    with mk.checked():
+        both[1, 3](x, y)
+        assert x.tolist() == y.tolist() == [0, 1, 1, 1]
+        with pytest.raises(OutOfBounds, match=r"at \[4\]"):
+            both[1, 4](x, y)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_shape_has_no_axis_beyond_its_last(checked: bool) -> None:
+    @cuda.jit
+    def axes(x):
+        x[0] = x.shape[-cuda.threadIdx.x]
+
+    with mk.checked(checked):
+        axes[1, 1](np.zeros(3))
+        with pytest.raises(mk.KernelError, match="kernel 'axes': tuple index out of range: some i"):
+            axes[1, 3](np.zeros(3))
+
+
 def test_the_catalogue_says_how_many_mistakes_it_holds() -> None:
     assert planted.__doc__ and planted.__doc__.startswith(f"{len(PLANTED)} mistakes ")
 

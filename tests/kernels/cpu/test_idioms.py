@@ -31,6 +31,7 @@ class Mode(enum.IntEnum):
 module = types.ModuleType("settings")
 module.__dict__["HALF"] = 0.5
 POINT = numba.from_dtype(np.dtype([("x", np.float32), ("n", np.int64)], align=True))
+GRID = numba.from_dtype(np.dtype([("n", np.int32), ("cells", np.float32, (3, 2))]))
 add = cuda.atomic.add
 X = np.arange(8, dtype=np.float32)
 
@@ -145,8 +146,10 @@ def records(x):
     t = cuda.threadIdx.x
     held[t].x = x[t]
     held[t].n = t
+    grids = cuda.shared.array(8, GRID)
+    grids[t].cells[2, 1] = t
     cuda.syncthreads()
-    x[t] = held[7 - t].x + held[t].n
+    x[t] = held[7 - t].x + held[t].n + grids[7 - t].cells[2, 1]
 
 
 @cuda.jit(device=True)
@@ -257,7 +260,7 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
         (recursive, (), np.array([0, 1, 1, 2, 3, 5, 8, 13])),
-        (records, (), X[::-1] + X),
+        (records, (), X[::-1] + X + X[::-1]),
         (rows, (), X + 23 + 4 + 2 + X + 13),
         (given_functions, (), 4 * X + 6 + 2 * (X < 4)),
         (vectors, (), 44 + np.where(X > 3, 1.5 + 110 * X, 101 * X + 15)),

@@ -1,5 +1,6 @@
 """Launches on the CPU: the compile cache, read-only and shared memory, threads, forks."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from numba import int32, uint32
+from numba import float64, int32, uint32
 from numba.core import analysis
 
 from minitransformer_kernels.cpu import KernelError, compiler, num_threads
@@ -213,6 +214,45 @@ def test_a_lone_thread_that_cuts_a_number_keeps_off_its_neighbour() -> None:
     lone[1, 40](5 << 32, out)
     chosen = np.array([t.bit_count() > 2 for t in range(40)])
     np.testing.assert_array_equal(out, np.where(chosen, 31, 1) * np.arange(40))
+
+
+def test_threads_that_part_take_the_slice_that_is_theirs() -> None:
+    """LLVM 22 asks the first of four threads where a slice begins, even if it takes none."""
+
+    @cuda.jit
+    def halves(x, limits, out):
+        t, block = cuda.threadIdx.x, cuda.blockIdx.x
+        g = block * 7 + t
+        tile = cuda.shared.array(7, float64)
+        tile[t] = x[g]
+        cuda.syncthreads()
+        tile[t] = (tile[t] - x[block * 7 :][t]) * 0.5 if 0 < block <= limits[g] else x[g] * 0.5
+        cuda.syncthreads()
+        out[g] = tile[(t + 1) % 7]
+
+    x, out = np.arange(1.0, 22), np.zeros(21)
+    limits = np.array([[9, 9, 9, 9, 9, 9, 9], [0, 2, 2, 0, 2, 0, 2], [1, 4, 8, 3, 3, 8, 3]])
+    halves[3, 7](x, limits.ravel(), out)
+    block = np.arange(3)[:, None]
+    wanted = np.where((block > 0) & (block <= limits), 0, x.reshape(3, 7) / 2)
+    np.testing.assert_array_equal(out.reshape(3, 7), np.roll(wanted, -1, axis=1))
+
+
+def test_slices_begin_and_end_as_in_python() -> None:
+    @cuda.jit
+    def sliced(x, out, begin, end, step):
+        part = x[begin:end:step]
+        out[4] = len(part)
+        for i in range(len(part)):
+            out[i] = part[i]
+
+    ends, steps = (-9, -4, -1, 0, 1, 3, 4, 7), (-2, -1, 1, 3)
+    for size, begin, end, step in itertools.product((0, 1, 4), ends, ends, steps):
+        x, out = np.arange(1.0, size + 1), np.zeros(5)
+        sliced[1, 1](x, out, begin, end, step)
+        wanted = x[begin:end:step]
+        assert out[4] == len(wanted)
+        np.testing.assert_array_equal(out[: len(wanted)], wanted)
 
 
 def test_empty_arrays() -> None:
