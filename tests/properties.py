@@ -348,6 +348,8 @@ def shows_no_nan_of_the_future(operation: Operation, case: Case) -> None:
     }
     clean, found = operation.run(problem), operation.run(replace(problem, inputs=future))
     assert_array_equal(found.outputs["output"][:, :, :now], clean.outputs["output"][:, :, :now])
+    dq = (x.gradients["query"][:, :, :now] for x in (found, clean))
+    assert_array_equal(*dq, "the gradient of earlier queries")
     if case.query_lengths is not None:  # padding sees nothing, whatever the others see
         output = found.outputs["output"]
         assert not before(np.zeros_like(output), output, case.query_lengths).any()

@@ -108,7 +108,7 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                         a = a_tile[y * OWN + r, s + t]
                         for m in range(width):
                             more = n_own[m, r] + a * v_tile[t, m * TILE + x]  # (2)
-                            n_own[m, r] = more if a != real(0) else n_own[m, r]
+                            n_own[m, r] = cuda.selp(a != real(0), more, n_own[m, r])
                 cuda.syncthreads()
 
         for r in range(OWN):
@@ -207,11 +207,12 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                         if start + s + t < last_b and m < M:
                             c_tile[t, m] = C[n, h, start + s + t, m]
                 cuda.syncthreads()
-                for m in range(width):
-                    for t in range(rows):
-                        for r in range(OWN):
-                            w = w_tile[y * OWN + r, s + t]
-                            y_own[m, r] += w * c_tile[t, m * TILE + x]  # (7)
+                for t in range(rows):
+                    for r in range(OWN):
+                        w = w_tile[y * OWN + r, s + t]
+                        for m in range(width):
+                            more = y_own[m, r] + w * c_tile[t, m * TILE + x]  # (7)
+                            y_own[m, r] = cuda.selp(w != real(0), more, y_own[m, r])
                 cuda.syncthreads()
 
         for r in range(OWN):

@@ -262,7 +262,7 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                         weight = f_tile[y * OWN + r, s + t]
                         for m in range(width):
                             more = n_own[m, r] + weight * v_tile[t, m * TILE + x]  # (7)
-                            n_own[m, r] = more if weight != real(0) else n_own[m, r]
+                            n_own[m, r] = cuda.selp(weight != real(0), more, n_own[m, r])
                 cuda.syncthreads()
 
         for r in range(OWN):

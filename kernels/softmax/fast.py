@@ -228,7 +228,7 @@ def _forward_kernel(
                 for r in range(step):
                     for c in range(width):
                         more = sums[c] + s[r, x] * v[r, m + c]  # (4)
-                        sums[c] = more if s[r, x] != real(0) else sums[c]
+                        sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
                 for c in range(width):
                     n_own[t + c] = sums[c]
             cuda.syncthreads()
@@ -366,7 +366,7 @@ def _query_gradient_kernel(
                         word = random_word(seed, n, h, i, j)
                         kept = survivor if word >= dropped else real(0)
                     slope = ds[r + c, x] * (kept * sums[c] - delta_i)  # (7), (13)
-                    ds[r + c, x] = slope if ds[r + c, x] != real(0) else real(0)
+                    ds[r + c, x] = cuda.selp(ds[r + c, x] != real(0), slope, real(0))
                     if biased and i < query.shape[2]:
                         distance = j - i - offset
                         if distance <= -furthest or furthest == 0:
@@ -384,7 +384,7 @@ def _query_gradient_kernel(
                 for r in range(step):
                     for c in range(width):
                         more = sums[c] + ds[r, x] * k[r, e + c]  # (9)
-                        sums[c] = more if ds[r, x] != real(0) else sums[c]
+                        sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
                 for c in range(width):
                     dq_own[t + c] = sums[c]
             cuda.syncthreads()
@@ -528,7 +528,7 @@ def _key_gradient_kernel(
                         word = random_word(seed, n, h, i, j)
                         kept = survivor if word >= dropped else real(0)
                     slope = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
-                    ds[r + c, x] = slope if p[r + c, x] != real(0) else real(0)
+                    ds[r + c, x] = cuda.selp(p[r + c, x] != real(0), slope, real(0))
                     p[r + c, x] *= kept  # (12)
             cuda.syncthreads()
 
@@ -539,7 +539,7 @@ def _key_gradient_kernel(
                 for r in range(step):
                     for c in range(width):
                         more = sums[c] + p[r, x] * g[r, m + c]  # (6)
-                        sums[c] = more if p[r, x] != real(0) else sums[c]
+                        sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
                 for c in range(width):
                     dv_own[t + c] = sums[c]
             for t in range(0, own_k, width):
@@ -549,7 +549,7 @@ def _key_gradient_kernel(
                 for r in range(step):
                     for c in range(width):
                         more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
-                        sums[c] = more if ds[r, x] != real(0) else sums[c]
+                        sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
                 for c in range(width):
                     dk_own[t + c] = sums[c]
             cuda.syncthreads()

@@ -88,7 +88,7 @@ MUTANTS = [
         delta_dropped=(
             "ds[r + c, x] * (kept * sums[c] - delta_i)", "ds[r + c, x] * (kept * sums[c])"),
         future_values_times_zero=(
-            "sums[c] = more if s[r, x] != real(0) else sums[c]", "sums[c] = more"),
+            "sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])", "sums[c] = more"),
         scale_forgotten_in_dq=("= scale * dq_own[t]", "= dq_own[t]"),
         key_forgets_the_query_at_its_own_place=(
             "seen_from = j - offset if causal", "seen_from = j - offset + 1 if causal"),
@@ -153,7 +153,9 @@ MUTANTS = [
     *bugs(naive, "linear/fast.py",
         naive_causal_mask_off_by_one=("if r < hidden:", "if r <= hidden:"),
         naive_future_values_times_zero=(
-            "n_own[m, r] = more if a != real(0) else n_own[m, r]", "n_own[m, r] = more"),
+            "n_own[m, r] = cuda.selp(a != real(0), more, n_own[m, r])", "n_own[m, r] = more"),
+        naive_future_keys_times_zero=(
+            "y_own[m, r] = cuda.selp(w != real(0), more, y_own[m, r])", "y_own[m, r] = more"),
         gradient_of_the_mask_off_by_one=(
             "if i < last_a and j < last_b and way * (j - i) <= reach:",
             "if i < last_a and j < last_b and way * (j - i) < reach:"),
