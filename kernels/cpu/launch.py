@@ -20,6 +20,7 @@ from .canonical import Shape3, canonical, is_barrier
 from .compiler import in_haste
 from .errors import DivergentBarrier, KernelError
 from .lowering import PLAIN, Mode, Variant
+from .regions import Regions
 from .runtime import pool
 from .runtime.warps import diverged
 from .source import Source, place, read
@@ -178,12 +179,20 @@ class CpuKernel:
 
     def emitted(self) -> str:
         """The text of the module for the types that were launched last, without any checks."""
+        return self._launched_last().function()[1]
+
+    def regions(self) -> Regions:
+        """What the kernel was cut into for the types that were launched last."""
+        regions: Regions = self._launched_last().body().regions
+        return regions
+
+    def _launched_last(self) -> Variant:
         if self._variant is None:
             raise KernelError(
                 f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "
                 "depends on the arguments: launch it once on NumPy arrays, then ask again"
             )
-        return self._variant.function()[1]
+        return self._variant
 
     def _compile(
         self,

@@ -1,0 +1,135 @@
+"""How a block becomes a loop: regions, slots, and what lanes hand each other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from math import comb
+from typing import Any
+
+import numpy as np
+from numba import float32
+
+from minitransformer_kernels.cpu.regions import all_lanes
+from minitransformer_kernels.cpu.source import place
+from minitransformer_kernels.cuda import cuda
+
+from ..exercise import Case, Exercise, Wrong
+
+Array = Any
+Random = np.random.Generator
+
+THREADS = 32
+
+
+@cuda.jit
+def bend(x, factor, out):  # type: ignore[no-untyped-def]
+    """How much a curve bends: its lines are marked by the reader."""
+    tile = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x  # (1)
+    first = cuda.blockIdx.x * THREADS  # (2)
+    own = x[first + t]  # (3)
+    tile[t] = own  # (4)
+    cuda.syncthreads()
+    left = tile[(t + THREADS - 1) % THREADS]  # (5)
+    cuda.syncthreads()
+    tile[t] = own - left  # (6)
+    half = factor / float32(2)  # (7)
+    cuda.syncthreads()
+    right = tile[(t + 1) % THREADS]  # (8)
+    out[first + t] = half * (right - tile[t])  # (9)
+
+
+VARIABLES = "t", "first", "own", "left", "half", "right"
+
+
+def _plan() -> tuple[Array, ...]:
+    """What the compiler found: varying variables, the region of each line, slots."""
+    x = np.zeros(THREADS, np.float32)
+    bend[1, THREADS](x, np.float32(1), x.copy())
+    regions = bend.on_cpu.regions()
+    varying = [name in regions.uniformity.varying for name in VARIABLES]
+    slots = [name in regions.slots for name in VARIABLES]
+    region = {
+        place(statement)[1]: number
+        for number, lanes in enumerate(all_lanes(regions.nodes), 1)
+        for statement in lanes.body
+    }
+    text, first = inspect.getsourcelines(bend.function)
+    lines = [at for at, line in enumerate(text, first) if "  # (" in line]
+    of_lines = [region.get(line, 0) for line in lines]
+    return tuple(np.array(answer, int) for answer in (varying, of_lines, slots))
+
+
+def _asked(random: Random) -> Iterator[Case]:
+    yield Case("bend", {}, "count the barriers above a line; what knows nothing of t is done once")
+
+
+def _smooth_cases(random: Random) -> Iterator[Case]:
+    for name, blocks, threads, rounds, hint in (
+        ("one round", 1, 4, 1, "all threads write before any of them reads"),
+        ("two rounds", 1, int(random.integers(5, 9)), 2, "does a round begin with the values of "
+         "the last one?"),
+        ("three blocks", 3, int(random.integers(3, 7)), 3, "each block has a ring of its own"),
+        ("one thread", 2, 1, 2, "a thread that is alone is its own neighbour"),
+        ("no rounds", 2, 3, 0, "nothing happens to the numbers"),
+    ):  # fmt: skip
+        x = random.uniform(1, 2, blocks * threads)
+        yield Case(name, {"x": x, "rounds": rounds, "threads": threads}, hint)
+
+
+def _binomials(x: Array, rounds: int, threads: int) -> Array:
+    """After n rounds neighbour k counts (n over k) / 2^n."""
+    ring = x.reshape(-1, int(threads))
+    shares = [comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1)]
+    return np.sum(shares, axis=0).reshape(-1)
+
+
+def _warps(random: Random) -> Iterator[Case]:
+    for name, lanes, hint in (
+        ("two lanes", 2, "lane 1 takes from lane 0; lane 0 takes nothing"),
+        ("a warp", 32, "does a lane get what its neighbour had before this step?"),
+        ("lanes that are no power of two", int(random.integers(17, 31)),
+         "the last step has an offset of 16"),
+        ("one lane", 1, "there is nobody to take from"),
+    ):  # fmt: skip
+        yield Case(name, {"x": random.uniform(1, 2, lanes)}, hint)
+
+
+EXERCISES = (
+    Exercise(
+        "smooth-loops", "smooth_loops", 3, _smooth_cases, _binomials, tolerance=1e-12,
+        wrong=(
+            Wrong("one loop over the threads", {
+                  " = value[t]\n            for t in range(threads):\n": " = value[t]\n"},
+                  "one round"),
+            Wrong("one value for all", {"value[t] = x[first + t]": "value[:] = x[first + t]"},
+                  "one round"),
+            Wrong("no ring", {"(t + 1) % threads": "min(t + 1, threads - 1)"}, "one round"),
+            Wrong("one round", {"range(rounds)": "range(min(rounds, 1))"}, "two rounds"),
+            Wrong("one block", {"range(0, len(x), threads)": "[0]"}, "three blocks"),
+        ),
+    ),
+    Exercise(
+        "plan", "plan", 3, _asked, _plan, ("varying", "regions", "slots"),
+        wrong=(
+            Wrong("t needs a slot", {"slots = [0,": "slots = [1,"}, "bend"),
+            Wrong("a slot for what stays in its region", {"1, 1, 0, 0]": "1, 1, 0, 1]"}, "bend"),
+            Wrong("the block's number varies", {"varying = [1, 0,": "varying = [1, 1,"}, "bend"),
+            Wrong("half is done by each thread", {"3, 0, 4, 4]": "3, 3, 4, 4]"}, "bend"),
+            Wrong("a barrier overlooked", {"3, 0, 4, 4]": "3, 0, 3, 3]"}, "bend"),
+        ),
+    ),
+    Exercise(
+        "running-sums", "running_sums", 2, _warps, np.cumsum, tolerance=1e-12,
+        wrong=(
+            Wrong("in place", {"+= sent[": "+= value["}, "a warp"),
+            Wrong("no guard", {"if lane >= offset:": "if True:"}, "two lanes"),
+            Wrong("sent once", {"sent[lane] = value[lane]": "sent[lane] = x[lane]"}, "a warp"),
+            Wrong("the last step is left out", {"offset < len(x)": "2 * offset < len(x)"},
+                  "two lanes"),
+            Wrong("only whole halves", {"offset < len(x)": "offset <= len(x) // 2"},
+                  "lanes that are no power of two"),
+        ),
+    ),
+)  # fmt: skip
