@@ -319,7 +319,7 @@ check("difference", difference)
 show(
     figures.halving((3, 1, 4, 1, 5, 9, 2, 6)),
     "halving",
-    alt="Eight numbers are added up in three steps with a barrier before each; "
+    alt="Eight numbers are added up in three steps, each behind a barrier; "
     "4, 2 and 1 threads work, the others are grey.",
 )
 
@@ -403,7 +403,7 @@ for rounds in (1, 2):
     except KernelError as mistake:
         print(f"rounds = {rounds}: {type(mistake).__name__}: {mistake}")
 
-# %% [markdown] exercise="smooth"
+# %% [markdown] exercise="mended"
 # ### Exercise 6 (2 points, 7 min): mend the race
 #
 # Write the loop of `hasty` without its race. Which thread can be in round 2
@@ -422,9 +422,9 @@ for rounds in (1, 2):
 # </details>
 
 
-# %% exercise="smooth"
+# %% exercise="mended"
 @cuda.jit
-def smooth(x, rounds, out):
+def mended(x, rounds, out):
     """Takes x and out (L,), with L a multiple of THREADS."""
     tile = cuda.shared.array(THREADS, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -439,8 +439,8 @@ def smooth(x, rounds, out):
     out[i] = value
 
 
-# %% check="smooth"
-check("smooth", smooth)
+# %% check="mended"
+check("mended", mended)
 
 # %% [markdown]
 # ## 6. Four suspects
@@ -548,7 +548,7 @@ reveal("idle in descend", launch.blocks[0] * launch.threads[0] - 1000)
 # Want to go on at once? [From a kernel to a gradient](first_kernel.md)
 # writes another one, gives it a backward, and lets it learn.
 #
-# One thing these puzzles did not explain: `smooth` has 32 threads that wait
+# One thing these puzzles did not explain: `mended` has 32 threads that wait
 # for each other, and it ran on your processor, which cannot play 32 threads
 # at a time. A plain loop over the threads would get stuck at the first
 # barrier. How did it run? That is the next lesson.

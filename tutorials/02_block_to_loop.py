@@ -270,7 +270,8 @@ reveal("times as fast", round(yours.median / compiled.median))
 
 # %% [markdown]
 # (At small sizes a launch itself is most of the time.) Much of that is
-# Python. The rest is that neighbouring threads read neighbouring numbers: what a GPU wants is what SIMD wants, too.
+# Python. The rest is that neighbouring threads read neighbouring numbers:
+# what a GPU wants is what SIMD wants, too.
 #
 # ## 4. Threads that hand each other something
 #

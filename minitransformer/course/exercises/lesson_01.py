@@ -195,7 +195,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "smooth", "smooth", 2, _smooth_cases, _binomials, ("out",), 1e-6, _smooth,
+        "mended", "mended", 2, _smooth_cases, _binomials, ("out",), 1e-6, _smooth,
         wrong=(
             Wrong("no second barrier", {"float32(2)\n" + _SECOND: "float32(2)\n"}, "two rounds"),
             Wrong("no first barrier", {"= value\n" + _SECOND: "= value\n"}, "one round"),
