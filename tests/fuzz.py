@@ -28,11 +28,16 @@ from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as begun_at
 
 import minitransformer_kernels
+from minitransformer import Tensor, functions
+from minitransformer.attention.multi_head import Weights
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.feature_maps import FEATURE_MAPS
 from minitransformer_kernels.graph import Edges
+from minitransformer_kernels.layers import optimizer as updates
 from minitransformer_kernels.visible import Visible
 
 from .cases import Case, Problem
@@ -42,6 +47,16 @@ RIGHT, REFUSED = "right", "refused"
 FINDINGS = "crash", "wrong", "taken", "raw"
 ROOMS = "softmax", "local", "linear", "recurrent", "chunked", "relative", "fourier", "delta"
 NAN, FAR = float("nan"), 2**59
+CLEAR = (
+    " must ",
+    " got ",
+    " needs ",
+    " takes ",
+    "out of range",
+    "broadcast: ",
+    " cannot ",
+    " not cut ",
+)
 Spoil = Callable[[np.random.Generator, Any], Any]
 
 
@@ -96,6 +111,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "stride": (0, -1, 1.5, "a"),
     "num_global": (-1, 1.5, "a", None),
     "global_queries": (-1, 1.5, "a", None),
+    "num_heads": (0, -1, 1.5, "a", None),
     "score_map": ("x", None),
     "relative_query": ("x", None),
     "form": ("x", None),
@@ -103,16 +119,16 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def judged(number: int, case: str, call: Callable[[], Any], spoiled: bool) -> Found:
+def judged(number: int, case: str, call: Callable[[], Any], spoiled: bool = False) -> Found:
     """Make a call, and say what came of it; a call that is right returns, or asserts."""
     try:
         with np.errstate(all="ignore"):
             call()
     except AssertionError as error:
         return Found(number, "wrong", case, str(error)[:200])
-    except (TypeError, ValueError, KernelError) as error:
+    except (TypeError, ValueError, IndexError, KernelError) as error:
         said = str(error)
-        clear = spoiled and any(word in said for word in (" must ", " got ", " needs ", " takes "))
+        clear = spoiled and any(word in said for word in CLEAR)
         return Found(number, REFUSED if clear else "raw", case, f"{type(error).__name__}: {said}")
     except Exception as error:
         return Found(number, "raw", case, f"{type(error).__name__}: {error}")
@@ -275,7 +291,110 @@ OTHERS: dict[str, Any] = {
     "count": 3,
 }
 
-KINDS = of_operation, of_operation, of_host
+# ------------------------------------------- functions, optimizers, and multi-head attention
+
+
+def example(rng: np.random.Generator, strategy: Any) -> Any:
+    """What a strategy of other tests draws."""
+    drawn = []
+
+    @begun_at(int(rng.integers(2**32)))
+    @settings(max_examples=2, phases=[Phase.generate], derandomize=False, database=None,
+              suppress_health_check=list(HealthCheck), deadline=None)  # fmt: skip
+    @given(strategy)
+    def draw(x: Any) -> None:
+        drawn.append(x)
+
+    draw()
+    return drawn[-1]  # the first one is the simplest that there is
+
+
+def of_function(number: int, rng: np.random.Generator, every: bool) -> Found:
+    """A differentiable function. A spoiled input does what it does in NumPy, or is refused."""
+    from .minitransformer.test_functions import CASES, equals_its_reference
+
+    case = CASES[rng.integers(len(CASES))]
+    drawn = example(rng, case.examples)
+    if rng.integers(2):
+        return judged(number, f"{case.name} {drawn}", lambda: equals_its_reference(case, drawn))
+    inputs = drawn.inputs(case.values)
+    public = case.operation is getattr(functions, case.name, None)  # others call methods of Tensor
+    kinds = [x for x in ARRAYS if public or x not in NO_TENSORS or x == "whole numbers"]
+    place, kind = rng.integers(len(inputs)), str(rng.choice(kinds))
+    inputs[place] = ARRAYS[kind](rng, inputs[place])
+    tensors = [Tensor(x) if getattr(x, "dtype", "O") != "O" else x for x in inputs]
+    told = f"{case.name} with input {place} {kind}: {drawn}"
+    found = judged(number, told, lambda: case.operation(*tensors, **drawn.options), True)
+    numpys = judged(number, told, lambda: case.reference(*inputs, **drawn.options))
+    if found.verdict == "taken":
+        return numpys
+    return found._replace(verdict=REFUSED) if found.what and found.what == numpys.what else found
+
+
+def of_optimizer(number: int, rng: np.random.Generator, every: bool) -> Found:
+    """Steps of an optimizer, or one step of its host function with an argument spoiled."""
+    from .minitransformer.test_optim import ALGORITHMS, takes_the_steps
+
+    if rng.integers(2):
+        optimizer, algorithm, strategy = ALGORITHMS[rng.integers(len(ALGORITHMS))].values
+        options, dtype = example(rng, strategy), rng.choice([np.float32, np.float64])
+        case, begin = f"{optimizer.__name__} {options}", int(rng.integers(2**32))
+        return judged(
+            number, case, lambda: takes_the_steps(optimizer, algorithm, options, dtype, begin)
+        )
+    step, names, numbers = UPDATES[rng.integers(len(UPDATES))]
+    arguments = {name: np.ones((4, 6), np.float32) for name in names} | dict(numbers)
+    name = str(rng.choice(list(arguments)))
+    if name in names:
+        kind = str(rng.choice(["cut", "grown", *ARRAYS]))
+        spoil = {"cut": cut, "grown": grown, **ARRAYS}[kind]
+        arguments[name] = spoil(rng, arguments[name])
+    else:
+        kind = (NAN, "a", None, float("inf"), [0.1])[rng.integers(5)]
+        arguments[name] = kind
+    case = f"{step.__name__} with {name} {kind!r}"
+    return judged(number, case, lambda: step(**arguments), True)
+
+
+MOMENTS = {"rate": 0.1, "betas": (0.9, 0.999), "root_weight": 1.0, "eps": 1e-8}
+UPDATES: tuple[tuple[Any, tuple[str, ...], dict[str, Any]], ...] = (
+    (updates.descend, ("parameter", "gradient"), {"rate": 0.1}),
+    (updates.momentum_descend, ("parameter", "gradient", "buffer"), {"rate": 0.1, "momentum": 0.9}),
+    (updates.moment_descend, ("parameter", "gradient", "first", "second"), MOMENTS),
+)
+
+
+def of_multi_head(number: int, rng: np.random.Generator, every: bool) -> Found:
+    """The three passes of multi-head attention."""
+    from .minitransformer.test_multi_head import assert_same, passes, problems, truth
+
+    case = example(rng, problems())
+    told = f"multi_head {[x if x is None else x.shape for x in case.inputs]} {case.options}"
+    if rng.integers(2):
+        return judged(number, told, lambda: assert_same(passes(case), truth(case)))
+    kind, options, name = str(rng.choice(list(ARRAYS))), ("num_heads", *MASKS), "cotangent"
+    part = str(rng.choice(["weights", "inputs", "cotangent", "options"]))
+    if part == "options":
+        name = str(rng.choice(options))
+        kind = NUMBERS[name][rng.integers(len(NUMBERS[name]))]
+        case = case._replace(options={**case.options, name: kind})
+    elif part == "cotangent":
+        case = case._replace(cotangent=ARRAYS[kind](rng, case.cotangent))
+    else:
+        arrays = list(getattr(case, part))
+        place = int(rng.choice([i for i, x in enumerate(arrays) if x is not None]))
+        kind = "one more axis" if arrays[place].ndim == 1 and kind == "flat" else kind
+        arrays[place], name = ARRAYS[kind](rng, arrays[place]), f"{part} {place}"
+        kept = Weights(*arrays) if part == "weights" else tuple(arrays)
+        case = case._replace(**{part: kept})
+    return judged(number, f"{told} with {name} {kind!r}", lambda: passes(case), True)
+
+
+MASKS = "causal", "query_offset", "query_lengths", "key_lengths", "dropout", "seed"
+
+KINDS = (
+    *[of_operation] * 3, *[of_host] * 2, of_function, of_optimizer, of_multi_head,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- child, and parent

@@ -157,7 +157,10 @@ def forward(
         [[[2.0, 0.0], [2.0, 0.0]]]
     """
     name = "multi_head.forward"
-    for argument, x in (("query", query), ("key", key), ("value", value)):
+    if not isinstance(weights, Weights):
+        raise TypeError(f"{name}: weights must be Weights, got {type(weights).__name__}")
+    named = [(f"weights.{field}", x) for field, x in zip(Weights._fields, weights, strict=True)]
+    for argument, x in (("query", query), ("key", key), ("value", value), *named):
         if x is not None and not is_array(x):
             raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}")
     inputs = _separated(name, weights, query, key, value)

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 from ..device import Array, array_module, as_array, device_of, resolve_device, to_device
 from ..function import Context, Function
 from ..tensor import Operand, Tensor
+from .checks import shape_of
 
 
 def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
@@ -270,6 +271,7 @@ def power(x: Operand, y: Operand) -> Tensor:
 
 def negative(x: Tensor) -> Tensor:
     """Return ``-x``."""
+    shape_of("negative", x)
     return _Negative.apply(x)
 
 
@@ -295,6 +297,9 @@ def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:
     >>> (Tensor([[1.0, 2.0]]) @ Tensor([3.0, 4.0])).tolist()
     [11.0]
     """
+    for factor in (x, y):
+        if not hasattr(factor, "ndim"):
+            raise TypeError(f"matmul: expected tensors or arrays, got {type(factor).__name__}")
     if x.ndim == 0 or y.ndim == 0:
         raise ValueError(f"matmul: expected matrices or vectors, got {x.shape} and {y.shape}")
     if x.ndim == 1:
@@ -327,6 +332,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).tolist()
     [[11.5]]
     """
+    for given in (x, weight) if bias is None else (x, weight, bias):
+        shape_of("linear", given)
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             "linear: expected x (..., in_features) and weight (out_features, in_features), "

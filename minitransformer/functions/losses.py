@@ -7,7 +7,7 @@ from typing import Any
 from ..device import Array, array_module, as_array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import indices_below
+from .checks import indices_below, shape_of
 
 
 class _CrossEntropy(Function):
@@ -75,6 +75,7 @@ def cross_entropy(
     0.693147
     """
     _check_reduction("cross_entropy", reduction)
+    shape_of("cross_entropy", logits)
     classes = Tensor(targets).data
     if logits.ndim == 0 or classes.shape != logits.shape[:1] * (logits.ndim > 1) + logits.shape[2:]:
         raise ValueError(
@@ -109,7 +110,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     2.0
     """
     _check_reduction("mse_loss", reduction)
-    if x.shape != target.shape:
+    if shape_of("mse_loss", x) != shape_of("mse_loss", target):
         raise ValueError(
             f"mse_loss: expected x and target of one shape, got {x.shape} and {target.shape}"
         )

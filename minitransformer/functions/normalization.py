@@ -126,12 +126,17 @@ def layer_norm(
     >>> layer_norm(Tensor([[1.0, 3.0]]), 2, eps=0.0).tolist()
     [[-1.0, 1.0]]
     """
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not isinstance(normalized_shape, int | np.integer | Sequence):
+        raise TypeError(
+            f"layer_norm: normalized_shape must be a size or several, got {normalized_shape!r}"
+        )
+    several = isinstance(normalized_shape, Sequence)
+    shape = tuple(normalized_shape) if several else (normalized_shape,)
     number("layer_norm", "a number eps", eps)
     if not shape or shape_of("layer_norm", x)[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")
     for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and parameter.shape != shape:
+        if parameter is not None and shape_of("layer_norm", parameter) != shape:
             raise ValueError(f"layer_norm: expected {name} of shape {shape}, got {parameter.shape}")
     rows = floating("layer_norm", x).reshape(-1, math.prod(shape))
     given = [rows, *(None if p is None else p.reshape(-1) for p in (weight, bias))]

@@ -11,7 +11,7 @@ from ..device import Array, array_module, as_array, device_of
 from ..function import Context, Function
 from ..tensor import Operand, Tensor
 from .arithmetic import match, sum_to
-from .checks import indices_below
+from .checks import indices_below, shape_of
 
 
 class _Where(Function):
@@ -106,5 +106,5 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
     [[2.0], [1.0]]
     """
     array = Tensor(indices).data
-    indices_below("embedding", "indices", array, weight.shape[0])
+    indices_below("embedding", "indices", array, shape_of("embedding", weight)[0])
     return _Embedding.apply(as_array(array, weight.device), weight)

@@ -11,7 +11,7 @@ from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
 from .arithmetic import sum_to
-from .checks import in_range
+from .checks import in_range, shape_of
 from .selection import sum_by_owner
 
 
@@ -143,7 +143,7 @@ def reshape(x: Tensor, *shape: int | tuple[int, ...]) -> Tensor:
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Return ``x`` with the dimensions from ``start_dim`` to ``end_dim`` made into one."""
-    first, last = (_place("flatten", dim, x.shape) for dim in (start_dim, end_dim))
+    first, last = (_place("flatten", dim, shape_of("flatten", x)) for dim in (start_dim, end_dim))
     return reshape(
         x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
     )
@@ -151,7 +151,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """Return ``x`` with a new dimension of size 1 at ``dim``."""
-    at = _place("unsqueeze", dim, (*x.shape, 1))
+    at = _place("unsqueeze", dim, (*shape_of("unsqueeze", x), 1))
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
@@ -160,7 +160,7 @@ def squeeze(x: Tensor, dim: int) -> Tensor:
 
     PyTorch would leave a larger dimension as it is; here that is an error.
     """
-    at = _place("squeeze", dim, x.shape)
+    at = _place("squeeze", dim, shape_of("squeeze", x))
     if x.shape[at] != 1:
         raise ValueError(f"squeeze: dim {dim} of {x.shape} has size {x.shape[at]}, expected 1")
     return reshape(x, x.shape[:at] + x.shape[at + 1 :])
@@ -222,6 +222,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     Raises:
         IndexError: The index does not fit.
     """
+    shape_of("getitem", x)
     parts = index if isinstance(index, tuple) else (index,)
     plain = tuple([_plain_index(part, x) for part in parts])
     return _GetItem.apply(x, plain)
@@ -280,7 +281,7 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
     >>> [piece.tolist() for piece in split(Tensor([1.0, 2.0, 3.0]), 2)]
     [[1.0, 2.0], [3.0]]
     """
-    at = _place("split", dim, x.shape)
+    at = _place("split", dim, shape_of("split", x))
     length = x.shape[at]
     if isinstance(size, int):
         step = size

@@ -66,7 +66,10 @@ def check_all(actual: list[Array], expected: list[Array], rtol: float, atol: flo
 @settings(more, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_equals_its_reference(case: FunctionCase, device: str, data: st.DataObject) -> None:
-    example: Example = data.draw(case.examples)
+    equals_its_reference(case, data.draw(case.examples), device)
+
+
+def equals_its_reference(case: FunctionCase, example: Example, device: str = "cpu") -> None:
     arrays = example.inputs(case.values)
     outputs, gradients = run(case, arrays, example.options, device)
     check_all(outputs, references(case, arrays, example.options), 1e-11, 1e-13)

@@ -125,7 +125,12 @@ def give_gradients(tensors: list[Tensor], rng: np.random.Generator) -> list[Arra
 def test_steps_are_those_of_the_algorithm(
     optimizer: Any, algorithm: Any, options: Any, dtype: Any, device: str, data: Any, seed: int
 ) -> None:
-    options = data.draw(options)
+    takes_the_steps(optimizer, algorithm, data.draw(options), dtype, seed, device)
+
+
+def takes_the_steps(
+    optimizer: Any, algorithm: Any, options: Any, dtype: Any, seed: int, device: str = "cpu"
+) -> None:
     tensors = parameters(dtype, device, seed)
     expected = [p.numpy().astype(np.float64) for p in tensors]
     changes = [algorithm(**options) for _ in tensors]
