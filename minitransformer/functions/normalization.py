@@ -130,8 +130,8 @@ def layer_norm(
         raise TypeError(
             f"layer_norm: normalized_shape must be a size or several, got {normalized_shape!r}"
         )
-    several = isinstance(normalized_shape, Sequence)
-    shape = tuple(normalized_shape) if several else (normalized_shape,)
+    several = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    shape = tuple(several)
     number("layer_norm", "a number eps", eps)
     if not shape or shape_of("layer_norm", x)[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")
