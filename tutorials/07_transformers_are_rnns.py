@@ -266,8 +266,12 @@ show(
     figures.filling(S, R), "filling",
     alt="S fills up from token 1 to 6; R fills up from token 6 back to 1",
 )  # fmt: skip
+print("d:", d.round(1))
 
 # %% [markdown]
+# Why does $R_1$ stand out? The first token has seen one key only, so that $d_1$ is small, and $gn_1 =
+# g_1 / d_1$ is large.
+#
 # ### Is it right?
 #
 # Ask the forward: nudge each number, and see how $\ell = \sum c \cdot o$ moves. **Predict**:

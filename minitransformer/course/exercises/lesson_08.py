@@ -1,0 +1,144 @@
+"""Chunks: a recurrence by chunks, its price, its backward as one sum, and the kernel of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minitransformer_kernels import reference
+from minitransformer_kernels.visible import CAUSAL
+
+from ..exercise import Case, Exercise, Wrong, launched
+
+Array = Any
+Random = np.random.Generator
+
+THREADS = 32  # of a block of the answers
+
+
+def _chunkings(random: Random) -> Iterator[Case]:
+    for name, length, size, hint in (
+        ("chunks of one", 5, 1, "then A is the one number q_i . k_i"),
+        ("a ragged tail", 7, 3, "the last chunk has one token"),
+        ("one chunk", 4, 9, "there is no state yet: A does it all"),
+        ("anything", int(random.integers(20, 30)), int(random.integers(4, 9)), "see the others"),
+    ):
+        q, k = (random.uniform(0.1, 2, (length, 4)) for _ in range(2))
+        yield Case(
+            name, {"q": q, "k": k, "v": random.standard_normal((length, 3)), "size": size}, hint
+        )
+
+
+def _causal(q: Array, k: Array, v: Array, size: int) -> Array:
+    """By the scores of all pairs."""
+    inputs = (x[None, None] for x in (q, k, v))
+    return reference.linear_attention(*inputs, CAUSAL, feature_map="identity")[0, 0]
+
+
+def _prices(random: Random) -> Iterator[Case]:
+    any_price = float(random.uniform(40, 400))
+    for name, L, E, M, price, hint in (
+        ("a state that is free", 40, 8, 8, 0.0, "every token more in a chunk costs E + M"),
+        ("a state that is dear", 30, 16, 8, 1e6, "one pass is the fewest"),
+        ("in between", 1000, 64, 64, 300.0, "a last chunk that is not full is a pass, too"),
+        ("anywhere", int(random.integers(300, 900)), 32, 64, any_price, "which terms grow with C?"),
+    ):
+        yield Case(name, {"L": L, "E": E, "M": M, "price": price}, hint)
+
+
+def _best(L: int, E: int, M: int, price: float) -> int:
+    """Of all chunk sizes beside each other."""
+    sizes = np.arange(1, int(L) + 1)
+    passes = np.ceil(L / sizes)
+    return int(sizes[np.argmin(L * sizes * (E + M) + passes * price * E * M)])
+
+
+def _actors(random: Random) -> Iterator[Case]:
+    for name, length, size, hint in (
+        ("one chunk", 3, 5, "X and x are zero yet: look at W"),
+        ("two chunks", 6, 3, "what does the second chunk get from X, what from x?"),
+        ("a ragged tail", 8, 3, "does the state grow from chunk to chunk?"),
+        ("anything", int(random.integers(20, 30)), int(random.integers(4, 9)), "see the others"),
+    ):
+        A, B, C = (random.standard_normal((length, width)) for width in (3, 3, 4))
+        a, b = random.standard_normal((2, length))
+        yield Case(name, {"A": A, "B": B, "C": C, "a": a, "b": b, "size": size}, hint)
+
+
+def _sum(A: Array, B: Array, C: Array, a: Array, b: Array, size: int) -> Array:
+    """Term by term."""
+    return np.array(
+        [
+            sum((A[i] @ B[j] + a[i] * b[j]) * C[j] for j in range(i + 1))
+            for i in range(len(A))
+        ]
+    )  # fmt: skip
+
+
+def _rows(random: Random) -> Iterator[Case]:
+    for name, heads, length, size, hint in (
+        ("one token", 1, 1, 4, "only thread 0 has a row; and it sees its own key"),
+        ("two heads", 2, 6, 4, "where does the chunk of row 5 begin?"),
+        ("more than a block", 2, int(random.integers(50, 80)), 16, "rows count on over blocks"),
+    ):
+        q, k, v = (random.standard_normal((heads, length, w), np.float32) for w in (4, 4, 3))
+        ends = range(0, length, size)
+        S = np.stack([k[:, :end].swapaxes(-1, -2) @ v[:, :end] for end in ends], axis=1)
+        yield Case(name, {"q": q, "k": k, "v": v, "S": S, "size": size}, hint)
+
+
+def _launch(answer: Any, q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
+    heads, length, _ = q.shape
+    grid = -(-length // THREADS), heads
+    return launched(answer, grid, THREADS, q, k, v, S, size, out=v.shape)
+
+
+def _numerators(q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    return np.tril(q @ k.swapaxes(-1, -2)) @ v
+
+
+EXERCISES = (
+    Exercise(
+        "chunked", "chunked", 3, _chunkings, _causal, ("the output",), 1e-9,
+        wrong=(
+            Wrong("the future of a chunk", {"np.tril(Q @ K.T)": "Q @ K.T"}, "a ragged tail"),
+            Wrong("d without the past", {"Q @ Z + A": "A"}, "chunks of one"),
+            Wrong("no state is handed over", {"S, Z = S + K.T @ V, Z + K": "S, Z = K.T @ V, K"},
+                  "chunks of one"),
+            Wrong("the tail forgotten", {"len(q), size)": "len(q) - size + 1, size)"},
+                  "a ragged tail"),
+        ),
+    ),
+    Exercise(
+        "best-chunk", "best_chunk", 1, _prices, _best, ("C",), 0,
+        wrong=(
+            Wrong("the last pass forgotten", {"-(-L // C)": "L // C"}, "a state that is dear"),
+            Wrong("a pass is one number", {"price * E * M": "price"}, "in between"),
+            Wrong("one chunk is not tried", {"range(1, L + 1)": "range(1, L)"},
+                  "a state that is dear"),
+        ),
+    ),
+    Exercise(
+        "in-chunks", "in_chunks", 3, _actors, _sum, ("Y",), 1e-9,
+        wrong=(
+            Wrong("no triangle", {"np.tril(": "("}, "one chunk"),
+            Wrong("a b forgotten inside", {"A[t] @ B[t].T + np.outer(a[t], b[t])": "A[t] @ B[t].T"},
+                  "one chunk"),
+            Wrong("x forgotten", {" + np.outer(a[t], x)": ""}, "two chunks"),
+            Wrong("X starts again", {"X, x = X + B": "X, x = B"}, "a ragged tail"),
+        ),
+    ),
+    Exercise(
+        "answers-kernel", "answers_kernel", 4, _rows, _numerators, ("out",), 1e-5, _launch,
+        wrong=(
+            Wrong("no guard", {"if i < q.shape[1]:": "if True:"}, "one token"),
+            Wrong("its own key forgotten", {"i + 1)": "i)"}, "one token"),
+            Wrong("the past counted twice", {"range(c * size, ": "range(0, "}, "two heads"),
+            Wrong("head forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
+            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
+        ),
+    ),
+)  # fmt: skip
