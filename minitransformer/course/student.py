@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 from ..errors import UserError
 from .lesson import blanked, chosen, lessons
+from .lesson import folder as of_lessons
 
 KINDS = ".ipynb", ".py"
+PAGES = "glossary.md", "first_kernel.md"  # that lessons link to
 
 _COLAB = """\
 # On Colab this installs what the lesson needs. Anywhere else it changes nothing.
@@ -59,7 +62,9 @@ def write(text: str, path: Path) -> None:
 def hand_out(
     folder: Path, which: str | None = None, *, scripts: bool = False
 ) -> list[tuple[Path, bool]]:
-    """Put lessons into a student's folder, without solutions; what is there is kept.
+    """Put lessons into a student's folder, without solutions, and the pages that they link to.
+
+    What a student has written is kept.
 
     Args:
         folder: Made if need be.
@@ -82,6 +87,8 @@ def hand_out(
         elif is_new:
             write(blanked(lesson.text), path)
         handed.append((path, is_new))
+    for page in PAGES:
+        shutil.copyfile(of_lessons() / page, folder / page)
     return handed
 
 

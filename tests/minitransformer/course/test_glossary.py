@@ -8,6 +8,7 @@ import pytest
 from numba import float32
 
 from minitransformer.course.lesson import folder
+from minitransformer.course.student import hand_out
 from minitransformer_kernels import DataRace, checked, microscope
 from minitransformer_kernels.cuda import cuda
 
@@ -79,3 +80,11 @@ def test_what_they_cost_is_as_they_say(kernels):
     sites = {s.traffic.writes > 0: s.traffic.worst for s in inspected("every_other").traffic}
     assert sites == {False: 8, True: 4}
     assert min(line.share for line in inspected("two_sides").lines if line.reached) == 0.5
+
+
+def test_students_get_the_pages_that_lessons_link_to(tmp_path):
+    hand_out(tmp_path, "1", scripts=True)
+    text = (tmp_path / "01_first_kernel.py").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w.]+\.md)", text))
+    assert linked == {"glossary.md", "first_kernel.md"}
+    assert linked <= {path.name for path in tmp_path.iterdir()}
