@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -10,6 +11,13 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 Place3 = tuple[int, int, int]
+
+
+def line_of(filename: str, line: int) -> str:
+    """`file:line`; of a notebook's cell its number and the line, which are what the reader sees."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})  # by execution count
+    return f"In [{cells[filename]}], line {line}" if filename in cells else f"{filename}:{line}"
 
 
 class KernelError(Exception):
@@ -67,7 +75,7 @@ class Mistake(KernelError):
     other_line: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: kernel {self.kernel!r}: {self.message}"
+        return f"{line_of(self.file, self.line)}: kernel {self.kernel!r}: {self.message}"
 
     __hash__ = KernelError.__hash__
 

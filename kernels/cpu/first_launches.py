@@ -19,7 +19,7 @@ import numpy as np
 
 from . import last_words
 from .canonical import Shape3
-from .errors import DataRace
+from .errors import DataRace, line_of
 from .launch import CpuKernel, kind_of
 from .lowering import CHECKED
 from .watchers import checked_mode
@@ -124,7 +124,7 @@ class Launches:
     @cached_property
     def _last_words(self) -> int:
         code = self.kernel.function.__code__
-        return last_words.of(code.co_name, f"{code.co_filename}:{code.co_firstlineno}")
+        return last_words.of(code.co_name, line_of(code.co_filename, code.co_firstlineno))
 
 
 def _look(argument: Any) -> Any:

@@ -146,7 +146,7 @@ def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
     needed = widest * (sum(sizes) + threads * len(slots)) + form.shared_bytes
     if needed > MAX_FRAME:
         raise KernelError(
-            f"{source.filename}:{source.first_line}: kernel {source.name!r}: its shared and local "
+            f"{source.where(source.tree)}: kernel {source.name!r}: its shared and local "
             f"arrays come to as much as {needed:,} bytes a block of {threads} threads; the CPU "
             f"holds {MAX_FRAME:,}. Use smaller arrays or fewer threads"
         )

@@ -24,7 +24,7 @@ import numpy as np
 
 from . import hints, idioms
 from .branches import decided
-from .errors import KernelError, UnsupportedKernel
+from .errors import KernelError, UnsupportedKernel, line_of
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
@@ -77,8 +77,8 @@ class Source:
     itself: set[str] = field(default_factory=set)  # names by which a device function calls itself
 
     def where(self, node: ast.AST) -> str:
-        """`file:line` of a node, for error messages."""
-        return "{}:{}".format(*place(node))
+        """The line of a node, for error messages."""
+        return line_of(*place(node))
 
     def refuse(self, node: ast.AST, what: str, way_out: str) -> UnsupportedKernel:
         """The error for a construct that cannot be compiled for the CPU."""

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -387,3 +389,34 @@ def test_messages_name_the_line_of_a_kernel_in_a_function() -> None:
 
     line = inspect.getsourcelines(within.function)[1] + 2
     assert said(within[1, 1], np.ones(1)).startswith(f"{__file__}:{line}: kernel 'within': in `x")
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_cell("import numpy as np; from minitransformer_kernels.cuda import cuda", True)
+shell.run_cell(
+    "@cuda.jit\\n"
+    "def behind(x):\\n"
+    "    x[cuda.grid(1)] = 1\\n"
+    "@cuda.jit\\n"
+    "def listed(x):\\n"
+    "    x[0] = [1]",
+    True,
+)
+for launch in ("behind[1, 8](np.zeros(5))", "listed[1, 8](np.zeros(5))"):
+    print("said", shell.run_cell(launch, True).error_in_exec)
+"""
+
+
+def test_cells_of_notebooks_are_named_by_number() -> None:
+    pytest.importorskip("IPython")
+    environment = os.environ | {"MINITRANSFORMER_CHECK": "1"}
+    command = [sys.executable, "-c", CELLS]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    said = [line for line in run.stdout.splitlines() if line.startswith("said ")]
+    assert [line.partition(":")[0] for line in said] == [
+        "said In [2], line 3",
+        "said In [2], line 6",
+    ]
