@@ -216,6 +216,7 @@ class _Scope:
 
     def statement(self, statement: ast.stmt) -> list[ast.stmt]:
         inner = self.inner
+        self.settle(statement)
         match statement:
             case ast.AnnAssign(value=None):
                 return []
@@ -249,6 +250,25 @@ class _Scope:
             case ast.While() | ast.For():
                 return self.loop(statement)
         return [statement]
+
+    def settle(self, statement: ast.stmt) -> None:
+        """Take an atomic out of the index of what is assigned, which may be needed twice."""
+        match statement:
+            case ast.Assign(targets=[target], value=value):
+                first = [value]
+            case ast.AugAssign(target=target):
+                first = []
+            case _:
+                return
+        for node in ast.walk(target):
+            if isinstance(node, ast.Subscript) and any(map(self.is_atomic, ast.walk(node.slice))):
+                if any(map(self.depends_on_memory, first)):
+                    statement.value = self.keep(self.expression(first.pop()))
+                node.slice = self.keep(self.expression(node.slice))
+
+    def is_atomic(self, node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        return called is not None and cuda_path(called, self.function.cuda_names)[:1] == ["atomic"]
 
     def loop(self, loop: ast.While | ast.For) -> list[ast.stmt]:
         """A loop over numbers or while a condition without effects holds, and without an `else`."""
@@ -427,8 +447,9 @@ class _Scope:
         """Whether an effect may change the value of an expression, or it has one of its own."""
         for inner in ast.walk(node):
             path = cuda_path(getattr(inner, "func", inner), self.function.cuda_names)
-            atomic = isinstance(inner, ast.Call) and path[:1] == ["atomic"]
-            if isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and (atomic or not path):
+            if self.is_atomic(inner) or (
+                isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and not path
+            ):
                 return True
         return False
 

@@ -7,7 +7,8 @@ an array of records is an array of numbers, so fields can be taken first, and in
     r[t]["x"], r["x"][t], r[t].x                    r["x"], (t)
     r[t].place[k]                                   r["place"], (t, k)
     row = r[t]; row.x                               row's "x" as an array without dimensions, ()
-    a[2:][i], a.T[i, j], (a if c else b)[i]         the slice, the transposed, either; and the index
+    a[2:][i], a.T[i, j]                             the slice, the transposed; and the index
+    (a if c else b)[i], (a, b)[c][i]                either; and the index
 
 A shadow of an array has a word where the array has a number. What leads to a view leads to its
 shadow as well.
@@ -52,6 +53,12 @@ def is_record(kind: Any) -> bool:
     return isinstance(kind, types.Record)
 
 
+def is_choice(node: ast.AST) -> bool:
+    """Whether an expression is one of several: `a if c else b`, or `(a, b)[i]`."""
+    of_these = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Tuple)
+    return of_these or isinstance(node, ast.IfExp)
+
+
 def of_field(kind: types.Type, name: str) -> types.Type:
     """The type of a field of a record, or of an array of records: there it is an array."""
     record = kind if isinstance(kind, types.Record) else kind.dtype
@@ -94,7 +101,7 @@ class Arrays:
         self.roots |= {view: names - views for view, names in found.items()}
         outputs = self.uniformity.written & set(form.parameters)
         self.roots |= {name: {name} | outputs for name in self.uniformity.aliased & own}
-        chosen = (n for s in form.body for n in ast.walk(s) if isinstance(n, ast.IfExp))
+        chosen = (n for s in form.body for n in ast.walk(s) if is_choice(n))
         self.views = [*self.roots.values(), *map(self.memory_of, filter(self.is_memory, chosen))]
 
     # Memory
@@ -123,6 +130,8 @@ class Arrays:
                 return self.form.kinds.get(name)
             case ast.IfExp(body=body):
                 return self.kind(body)
+            case ast.Subscript(value=ast.Tuple(elts=[choice, *_])):
+                return self.kind(choice)
             case ast.Subscript(value=value, slice=ast.Constant(value=str(name))):
                 return self.field_kind(value, name)
             case ast.Subscript(value=value):

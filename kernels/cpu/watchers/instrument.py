@@ -20,12 +20,13 @@ from numba.np.numpy_support import as_dtype
 from .. import emit
 from ..canonical import Array, Canonical, is_atomic
 from ..compiler import LANES
+from ..errors import KernelError
 from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Scalar, Strip, all_lanes
 from ..source import place as place_in_file
 from ..uniformity import exposed, is_shape
-from .elements import Arrays, Element, is_record, numbers_in, own_reads
-from .shadow import CLOCK, shadow_type
+from .elements import Arrays, Element, is_choice, is_record, numbers_in, own_reads
+from .shadow import CLOCK, PLACES, shadow_type
 
 WRITES = ("writes",)
 
@@ -175,6 +176,8 @@ class Watched(emit.Body):
     def place(self, spot: Spot, kind: str) -> str:
         """Number an access to an array; return its number as text."""
         filename, line = place_in_file(spot.node)
+        if len(self.places) == PLACES:
+            raise KernelError(f"kernel {self.form.source.name!r} has too many accesses to watch")
         indices = len(spot.element.indices)
         space = self.arrays.space(spot.view)
         packed = indices + (len(self.rewriter.lane) if space == "local" else 0)
@@ -279,7 +282,7 @@ class Watcher(emit.Rewriter):
             return self.generic_visit(node)
         if found.is_number:
             return self.read(node, found)
-        if is_field(node):
+        if is_field(node) or is_choice(node):
             return self.generic_visit(node)
         if is_part(node):
             return self.slice(node)
@@ -602,7 +605,7 @@ class Checked(Watched):
 
     def turn(self) -> None:
         """End a loop that a mistake keeps going."""
-        self.stop()  # a mistake may keep the loop going
+        self.stop()
 
     def own_loop(self, loop: ast.For | ast.While) -> Any:
         """A loop that each thread runs for itself, while all is well."""

@@ -169,6 +169,43 @@ def test_a_loop_over_arrays_that_are_written() -> None:
             both[1, 4](x, y)
 
 
+def test_one_of_several_arrays_that_is_written() -> None:
+    @cuda.jit
+    def either(x, y):
+        t = cuda.threadIdx.x
+        (x, y)[t % 2][t + 1] = 1
+
+    x, y = np.zeros(4), np.zeros(4)
+    with mk.checked():
+        either[1, 3](x, y)
+        assert (x.tolist(), y.tolist()) == ([0, 1, 0, 1], [0, 0, 1, 0])
+        with pytest.raises(OutOfBounds, match=r"at \[4\]"):
+            either[1, 4](x, y)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_an_atomic_in_an_index_happens_once(checked: bool) -> None:
+    """Though a number that is added to is read and written, and a record is written in parts."""
+    record = np.dtype([("a", np.int32), ("b", np.float64)])
+
+    @cuda.jit
+    def appended(numbers, rows, records, source, count):
+        t = cuda.threadIdx.x
+        numbers[cuda.atomic.add(count, 0, 1)] += 1 + count[0] // 100
+        rows[cuda.atomic.add(count, 1, 1)] = 1
+        records[cuda.atomic.add(count, 2, 1)] = source[t]
+        records[cuda.atomic.add(count, 3, 1)].a += 1
+
+    numbers, rows, records = np.zeros(8), np.zeros((8, 2)), np.zeros(8, record)
+    count = np.zeros(4, np.int64)
+    with mk.checked(checked):
+        appended[1, 1](numbers, rows, records, np.ones(4, record), count)
+        appended[1, 1](numbers, rows, records, np.ones(4, record), count)
+    assert count.tolist() == [2, 2, 2, 2]
+    assert numbers.tolist() == rows[:, 1].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert records[:3].tolist() == [(2, 1.0), (2, 1.0), (0, 0.0)]
+
+
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_shape_has_no_axis_beyond_its_last(checked: bool) -> None:
     @cuda.jit
