@@ -134,7 +134,8 @@ check("phi", phi)
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{3}$$
 #
 # These numbers are those of the room `kernels/linear`. Its $a_{ij}$ has a factor $w_{ij}$ more,
-# which is 0 where a row is padding. First the loop, then the arrays:
+# which is 0 where a row is padding. (The guard keeps $d_i$ off zero; more of it below.) First the
+# loop, then the arrays:
 
 # %%
 q, k = (reference.phi(x, "elu") for x in (Q, K))  # the project's own
@@ -504,8 +505,8 @@ show(quote(back[-1].kernel, "(9)"))
 # All are positive, and rows of both sum to one: $\sum_e q_{ie} Z_e = d_i$, and $\sum_j k_{je} =
 # Z_e$.
 #
-# Now give the head the hardest task: each of $L$ queries must find its own key, $\pi(i)$. As no
-# $U_{ie}$ is above 1,
+# Now give the head the hardest task: each of $L$ queries must find a key of its own, $\pi(i)$, no
+# two of them the same. As no $U_{ie}$ is above 1,
 #
 # $$\sum_i A_{i\pi(i)} = \sum_e \sum_i U_{ie} W_{e\pi(i)} \le \sum_e \sum_i W_{e\pi(i)} = E$$
 #

@@ -192,7 +192,8 @@ rows = []
 for past in pasts:
     keys = random.standard_normal((1, 1, past, 64), np.float32)
     read = partial(softmax.forward, token, keys, keys)
-    rows.append(seconds(read, partial(recurrent.step, now, now, now, state)))
+    step = partial(recurrent.step, now, now, now, state)
+    rows.append([*seconds(read), *seconds(step)])  # each finds its own cache
 table(
     ("past", "softmax", "step"),
     zip(pasts, *zip(*rows, strict=True), strict=True),
@@ -407,7 +408,7 @@ check("fading-backward", fading_backward)
 # <details><summary>Hint 2 of 3</summary>
 #
 # Loop over tokens outside and rows inside; update `S[e]`, then add `S[e] * query[h, i, e]` to a
-# scalar $n$.
+# scalar that starts as `float32(0)`, and write that to `out` after the rows.
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
@@ -481,8 +482,8 @@ show(quote_loop(launch.kernel, "(1)", "(3)"))
 #
 # $$y_i = \sum_{j \le i} (A_i \cdot B_j)\, C_j + a_i \sum_{j \le i} b_j C_j \tag{10}$$
 #
-# with the table of lesson 6; $dk$ and $dv$ walk in reverse. The plain one reads best: `X` is $S^\top$
-# or $R$, `x` is $Z$ or $U$, and `way` is 1 or -1.
+# with the table of lesson 6; $dk$ and $dv$ walk in reverse. The plain one reads best: `X` is $S^\top$,
+# then $R^\top$, then $R$; `x` is $Z$, then $U$; `way` is 1, then -1.
 
 # %%
 gn, gd = (
@@ -505,8 +506,8 @@ show(
 #
 # Now train it. A sequence names 32 of 64 keys and gives each a value, one of 16; then it asks for
 # every key. One head answers, trained for a second or two. (`recall` in the package shows how.)
-# Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys get half
-# of the weight at most. **Predict** the share of pairs that is recalled.
+# Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys get, on
+# average, half of the weight at most. **Predict** the share of pairs that is recalled.
 
 # %%
 guess("recall of linear attention, E = 16", "50%")
@@ -529,6 +530,9 @@ scoreboard(*rows)
 reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 
 # %% [markdown]
+# More than the bound on weights? A value that is right needs more weight than any *other value*, not
+# half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
+#
 # That is the scoreboard of this course; each lesson from here on adds a row, or lowers a cost.
 #
 # ## What it cannot do

@@ -116,8 +116,8 @@ for size in (1, 4, 6):
 # ### Exercise: chunk by chunk (3 points, 10 min)
 #
 # Write (3) to (6) for one head: features `q` and `k` (L, E), values `v` (L, M), and `size`, which is
-# $C$. One loop, over chunks. The last chunk may be shorter, or the only one. The guard may be left
-# out.
+# $C$. One loop, over chunks. The last chunk may be shorter, or the only one. No array may hold the
+# scores of all pairs. The guard may be left out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -165,9 +165,9 @@ check("chunked", chunked)
 # | multiplications a token | $2EM$ | $2EM + C(E + M)$ | $L(E + M)$ |
 # | passes over $S$ | $L$ | $L / C$ | none |
 #
-# A chunk *adds* work: each token gets $C$ scores more. What that buys is the last row: a number of
-# $S$, once fetched, serves $C$ tokens. And a chunk is made of products of matrices, which is what
-# hardware does best. **Predict**, for $E = M = 64$: how many times the multiplications of the
+# A chunk *adds* work: each token gets $C$ scores more, half of which the mask throws away. What that
+# buys is the last row: a number of $S$, once fetched, serves $C$ tokens. And a chunk is made of
+# products of matrices, which is what hardware does best. **Predict**, for $E = M = 64$: how many times the multiplications of the
 # recurrence does $C = 64$ take?
 
 # %%
@@ -287,7 +287,8 @@ show(
 # %% [markdown] exercise="in-chunks"
 # ### Exercise: one sum for all (3 points, 10 min)
 #
-# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M).
+# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again no array may
+# hold all pairs.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -433,8 +434,8 @@ show(quote(fast[-1].kernel, "(3)", "(4)", "(5)", "(6)", also=kept))
 # Three things it does that yours does not:
 #
 # 1. **A state that stays.** A block owns a head and up to 64 columns of $S$, in
-#    [shared memory](glossary.md#shared-memory), and walks along. Only the
-#    last state is written to memory.
+#    [shared memory](glossary.md#shared-memory), and walks along. Only the last state is written to
+#    memory.
 # 2. **Tiles of 16.** A number of $q$, $k$ or $S$, once read, serves 16 tokens; a thread owns 4 rows.
 # 3. **Segments.** Where heads are too few to fill the machine, several blocks share a sequence, in
 #    two walks: you saw two launches of `forward` above. The first only adds up (5), from zero. Then
@@ -465,7 +466,6 @@ scoreboard(Row("linear, E = 16, chunks of 16", E * E + E, work, recalled))
 # %% [markdown]
 # ## What it cannot do
 #
-# It is as fast as linear attention gets, and recalls what linear attention recalls: the floor of
-# lesson 6 stands. Every trick so far was about *order*: who is multiplied with whom first. None
-# touched $\varphi$, and $\mathrm{elu} + 1$ was a choice. **Next question: can features imitate
+# Chunks recall what linear attention recalls: the floor of lesson 6 stands. Every trick so far was
+# about *order*: who is multiplied with whom first. None touched $\varphi$, and $\mathrm{elu} + 1$ was a choice. **Next question: can features imitate
 # softmax?**

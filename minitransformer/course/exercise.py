@@ -19,6 +19,7 @@ import numpy as np
 from minitransformer_kernels.cuda import Kernel
 
 from ..errors import UserError
+from .measuring import peak_bytes
 
 Arrays = dict[str, Any]
 
@@ -63,6 +64,21 @@ def in_words(error: BaseException) -> str:
 
 def returned(answer: Callable[..., Any], *inputs: Any) -> Any:
     """Return what a function makes of the inputs: how most answers are tried."""
+    return answer(*inputs)
+
+
+def without_scores(answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Try a function of sequences `(..., L, E)` that must not make the scores of all pairs.
+
+    Raises:
+        NotYet: Where sequences are long, its arrays take as much memory as the scores would.
+    """
+    length = max(np.shape(x)[-2] for x in inputs if np.ndim(x) > 1)
+    scores = 8 * length**2
+    if scores > 1 << 21 and (most := peak_bytes(lambda: answer(*inputs))) >= scores:
+        raise NotYet(
+            f"its arrays take {most:,} bytes; the scores of all pairs alone would take {scores:,}"
+        )
     return answer(*inputs)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import CAUSAL
 
-from ..exercise import Case, Exercise, Wrong, launched
+from ..exercise import Case, Exercise, Wrong, launched, without_scores
 
 Array = Any
 Random = np.random.Generator
@@ -24,6 +24,7 @@ def _chunkings(random: Random) -> Iterator[Case]:
         ("a ragged tail", 7, 3, "the last chunk has one token"),
         ("one chunk", 4, 9, "there is no state yet: A does it all"),
         ("anything", int(random.integers(20, 30)), int(random.integers(4, 9)), "see the others"),
+        ("a long text", 600, 20, "no array may be larger than a chunk's scores"),
     ):
         q, k = (random.uniform(0.1, 2, (length, 4)) for _ in range(2))
         yield Case(
@@ -33,8 +34,8 @@ def _chunkings(random: Random) -> Iterator[Case]:
 
 def _causal(q: Array, k: Array, v: Array, size: int) -> Array:
     """By the scores of all pairs."""
-    inputs = (x[None, None] for x in (q, k, v))
-    return reference.linear_attention(*inputs, CAUSAL, feature_map="identity")[0, 0]
+    q, k, v = (x[None, None] for x in (q, k, v))
+    return reference.linear_attention(q, k, v, CAUSAL, feature_map="identity")[0, 0]
 
 
 def _prices(random: Random) -> Iterator[Case]:
@@ -60,7 +61,7 @@ def _actors(random: Random) -> Iterator[Case]:
         ("one chunk", 3, 5, "X and x are zero yet: look at W"),
         ("two chunks", 6, 3, "what does the second chunk get from X, what from x?"),
         ("a ragged tail", 8, 3, "does the state grow from chunk to chunk?"),
-        ("anything", int(random.integers(20, 30)), int(random.integers(4, 9)), "see the others"),
+        ("a long text", 600, int(random.integers(10, 30)), "W has only the pairs of a chunk"),
     ):
         A, B, C = (random.standard_normal((length, width)) for width in (3, 3, 4))
         a, b = random.standard_normal((2, length))
@@ -68,13 +69,8 @@ def _actors(random: Random) -> Iterator[Case]:
 
 
 def _sum(A: Array, B: Array, C: Array, a: Array, b: Array, size: int) -> Array:
-    """Term by term."""
-    return np.array(
-        [
-            sum((A[i] @ B[j] + a[i] * b[j]) * C[j] for j in range(i + 1))
-            for i in range(len(A))
-        ]
-    )  # fmt: skip
+    """By all pairs."""
+    return np.einsum("ij,jm->im", np.tril(np.einsum("id,jd->ij", A, B) + a[:, None] * b), C)
 
 
 def _rows(random: Random) -> Iterator[Case]:
@@ -102,7 +98,7 @@ def _numerators(q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
 
 EXERCISES = (
     Exercise(
-        "chunked", "chunked", 3, _chunkings, _causal, ("the output",), 1e-9,
+        "chunked", "chunked", 3, _chunkings, _causal, ("the output",), 1e-9, without_scores,
         wrong=(
             Wrong("the future of a chunk", {"np.tril(Q @ K.T)": "Q @ K.T"}, "a ragged tail"),
             Wrong("d without the past", {"Q @ Z + A": "A"}, "chunks of one"),
@@ -110,6 +106,8 @@ EXERCISES = (
                   "chunks of one"),
             Wrong("the tail forgotten", {"len(q), size)": "len(q) - size + 1, size)"},
                   "a ragged tail"),
+            Wrong("all pairs at once", {"    for t in": "    size = len(q)\n    for t in"},
+                  "a long text"),
         ),
     ),
     Exercise(
@@ -122,12 +120,14 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "in-chunks", "in_chunks", 3, _actors, _sum, ("Y",), 1e-9,
+        "in-chunks", "in_chunks", 3, _actors, _sum, ("Y",), 1e-9, without_scores,
         wrong=(
             Wrong("no triangle", {"np.tril(": "("}, "one chunk"),
             Wrong("a b forgotten inside", {"A[t] @ B[t].T + np.outer(a[t], b[t])": "A[t] @ B[t].T"},
                   "one chunk"),
             Wrong("x forgotten", {" + np.outer(a[t], x)": ""}, "two chunks"),
+            Wrong("all pairs at once", {"    for start in": "    size = len(A)\n    for start in"},
+                  "a long text"),
             Wrong("X starts again", {"X, x = X + B": "X, x = B"}, "a ragged tail"),
         ),
     ),
