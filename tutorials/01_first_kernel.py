@@ -401,7 +401,8 @@ for rounds in (1, 2):
         hasty[2, THREADS](x, rounds, np.empty_like(x))
         print(f"rounds = {rounds}: no mistake found")
     except KernelError as mistake:
-        print(f"rounds = {rounds}: {type(mistake).__name__}: {mistake}")
+        where = str(mistake).partition(".py:")[2]
+        print(f"rounds = {rounds}: {type(mistake).__name__}, line {where}")
 
 # %% [markdown] exercise="mended"
 # ### Exercise 6 (2 points, 7 min): mend the race

@@ -297,8 +297,8 @@ def scan(x, out):
 
 
 # %% [markdown]
-# After the first step lane i holds the sum of two numbers, after the second
-# of four, after the fifth of all 32 up to its own. There is no barrier in
+# After the first step a lane holds the sum of up to two numbers, after the
+# second of up to four, after the fifth of all up to its own. There is no barrier in
 # sight, and still a loop over the lanes may not run through: a lane must get
 # what its neighbour had *before* the step.
 
@@ -416,7 +416,7 @@ for kernel in (a, b, c, d, e):
         print(f"{kernel.__name__}: runs")
     except KernelError as mistake:
         print(f"{kernel.__name__}: {type(mistake).__name__}")
-        print("  ", str(mistake).partition(": ")[2])
+        print("   line", str(mistake).partition(".py:")[2])
         refused.append(kernel.__name__)
 reveal("refused", ", ".join(refused))
 
