@@ -1,14 +1,14 @@
 """Judges answers without trusting them: each runs in a process that never sees the truth.
 
 The judge draws the cases from a seed that nobody knows, and sends *inputs* to a worker. The worker
-(`worker.py`) runs the answer within limits of time, memory and files, the answer's kernels in
-checked mode, and writes down what came out. The judge compares. So what an answer prints, patches
-or ends changes nothing.
+(`worker.py`) runs the answer within limits of time, memory, files and processes, the answer's
+kernels in checked mode, and writes down what came out. The judge compares. So what an answer
+prints, patches or ends changes nothing.
 
 This guards against accidents and cheap cheating, not against malice: the disk that the user may
-read and write, the answer may, too. Who judges strangers puts a container around it. Linux holds
-all the limits. macOS does not hold the one of memory, and there a process that leaves the worker's
-group lives on. Windows holds the clock alone.
+read and write, the answer may, too. Who judges strangers puts a container around it, and judges as
+another user than root, who alone may start further processes. Linux holds all the limits, macOS all
+but the one of memory, Windows the clock alone.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from .worker import DEFINED, GIVEN, RESULTS
 
 ERRORS = "errors"
 START = "import sys; sys.path[:] = {}; from minitransformer.course.worker import main; main()"
-ROUNDS = 1000  # of looking for what a worker has left behind
+QUIET, PAUSE = 3, 0.01  # looks that find nothing left behind, and seconds between them
+SECONDS = 5  # to look, at most
 MARK = "MINITRANSFORMER_ANSWER"  # the variable by which processes of a worker are known
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may use.
+    """What an answer may use; it may start no processes or threads.
 
     Attributes:
         wall: Seconds on the clock; then its processes are killed.
@@ -230,9 +231,10 @@ def _end(worker: subprocess.Popen[bytes], token: str) -> None:
             os.killpg(worker.pid, signal.SIGKILL)
     worker.kill()
     worker.wait()
-    for _ in range(ROUNDS):  # those that have left its group, and what they start meanwhile
-        if not _kill_marked(f"{MARK}={token}".encode()):
-            break
+    began, quiet = time.monotonic(), 0  # what has left its group may start more meanwhile
+    while quiet < QUIET and time.monotonic() < began + SECONDS:
+        quiet = 0 if _kill_marked(f"{MARK}={token}".encode()) else quiet + 1
+        time.sleep(PAUSE)  # a process that becomes another program has no variables meanwhile
 
 
 def _kill_marked(mark: bytes) -> bool:
@@ -268,6 +270,8 @@ def _read(results: bytes) -> Found:
 
 def _array(file: io.BytesIO, dtype: str, shape: list[int]) -> np.ndarray:
     kind = np.dtype(dtype)
+    if kind.hasobject:  # addresses, which NumPy would follow
+        raise TypeError(dtype)
     return np.ndarray(shape, kind, file.read(math.prod(shape) * kind.itemsize))
 
 

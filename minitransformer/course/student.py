@@ -37,7 +37,9 @@ def notebook(text: str) -> Any:
         import jupytext
         from nbformat.v4 import new_code_cell
     except ImportError:
-        raise UserError('notebooks need jupytext: pip install "minitransformer[course]"') from None
+        raise UserError(
+            'notebooks need jupytext: pip install "minitransformer[course]", or take --scripts'
+        ) from None
     made = jupytext.reads(text, fmt="py:percent")
     made.cells.insert(1, new_code_cell(_COLAB, metadata={"tags": ["setup", "hide-cell"]}))
     for number, cell in enumerate(made.cells):

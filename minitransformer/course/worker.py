@@ -100,7 +100,8 @@ def _limit(memory: int, cpu: int, file: int, **others: float) -> None:
     cpu += int(time.process_time()) + 1
     lower(resource.RLIMIT_CPU, cpu, cpu + 1)
     lower(resource.RLIMIT_FSIZE, file, file)
-    lower(resource.RLIMIT_CORE, 0, 0)
+    for what in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC):
+        lower(what, 0, 0)
 
 
 def _told(error: BaseException, places: set[str]) -> str:

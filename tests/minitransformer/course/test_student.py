@@ -1,0 +1,104 @@
+"""A student's folder: what is handed out, what is kept, and what is found there."""
+
+import contextlib
+import io
+import sys
+import types
+
+import pytest
+
+from minitransformer.course import student
+from minitransformer.course.answers import File
+from minitransformer.course.lesson import Lesson, lessons
+from minitransformer.errors import UserError
+
+pytest.importorskip("jupytext", reason='notebooks need jupytext: pip install -e ".[course]"')
+import nbformat
+
+LESSONS = {lesson.name: lesson for lesson in lessons()}
+
+
+@pytest.fixture
+def lesson(tmp_path):
+    path = tmp_path / "07_lesson.py"
+    path.write_text(
+        '# %% [markdown] question="Why?" minutes=9\n# # Title\n\n'
+        '# %% exercise="double"\ndef double(x):\n    """Twice."""\n'
+        "    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n\n"
+        '# %% check="double"\ncheck("double", double)\n'
+    )
+    return Lesson(path)
+
+
+def test_a_notebook_keeps_cells_and_their_metadata(lesson, tmp_path):
+    made = student.notebook(lesson.text)
+    nbformat.validate(made)
+    title, setup, exercise, check = made.cells
+    assert title.cell_type == "markdown" and title.source == "# Title"
+    assert "google.colab" in setup.source and "hide-cell" in setup.metadata["tags"]
+    assert exercise.metadata["exercise"] == "double" and check.source == 'check("double", double)'
+    assert [cell["id"] for cell in made.cells] == [f"cell-{n}" for n in range(4)]
+    assert made == student.notebook(lesson.text)
+    student.write(lesson.text, tmp_path / "new" / "7.ipynb")
+    assert File(tmp_path / "new" / "7.ipynb").names() == {"double"}
+
+
+@pytest.mark.parametrize("on_colab", [False, True])
+def test_the_cell_for_colab_installs_there_alone(lesson, monkeypatch, on_colab):
+    source = student.notebook(lesson.text).cells[1].source
+    installed = []
+    if on_colab:
+        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    source = source.replace("%pip install --quiet minitransformer", "pip()")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(source, {"pip": lambda: installed.append("minitransformer")})
+    assert installed == ["minitransformer"] * on_colab
+    assert printed.getvalue().strip().endswith(("cpu", "cuda"))
+
+
+@pytest.mark.parametrize("scripts", [False, True])
+def test_what_a_student_has_is_kept(tmp_path, monkeypatch, lesson, scripts):
+    monkeypatch.setattr(student, "lessons", lambda: [lesson])
+    ((path, is_new),) = student.hand_out(tmp_path / "mine", scripts=scripts)
+    assert is_new and path.name == ("07_lesson.py" if scripts else "07_lesson.ipynb")
+    file = File(path)
+    assert file.is_blank("double") and "return 2 * x" not in file.text
+    path.write_text("mine")
+    assert student.hand_out(tmp_path / "mine", scripts=scripts) == [(path, False)]
+    assert path.read_text() == "mine"
+
+
+def test_a_lesson_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no lesson '99'; there are 0"):
+        student.hand_out(tmp_path, "99")
+
+
+def test_without_jupytext_the_way_out_is_told(tmp_path, monkeypatch, lesson):
+    monkeypatch.setattr(student, "lessons", lambda: [lesson])
+    monkeypatch.setitem(sys.modules, "jupytext", None)
+    with pytest.raises(
+        UserError, match=r'pip install "minitransformer\[course\]", or .* --scripts'
+    ):
+        student.hand_out(tmp_path)
+    assert student.hand_out(tmp_path, scripts=True)
+
+
+def test_files_are_those_of_a_folder_and_its_students(tmp_path):
+    for name in (
+        "b.py", "a.ipynb", "notes.md", ".hidden.py", "ada/a.py", "ada/deep/a.py", "out.py/x.png",
+        ".ipynb_checkpoints/a.ipynb", "ada/.ipynb_checkpoints/a.ipynb",
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    found = [path.relative_to(tmp_path).as_posix() for path in student.files(tmp_path)]
+    assert found == ["a.ipynb", "ada/a.py", "b.py"]
+    assert student.files(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_is_handed_out_with_all_exercises_blank(tmp_path, name):
+    ((path, _),) = student.hand_out(tmp_path, name)
+    nbformat.validate(nbformat.read(path, as_version=4))
+    assert File(path).names() == set(LESSONS[name].exercises)
