@@ -113,13 +113,13 @@ class Context:
 
     def get_memory_info(self) -> MemoryInfo:
         """How many bytes are free, and how many there are: the machine's own."""
-        pages = {"SC_PHYS_PAGES", "SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} & set(
-            getattr(os, "sysconf_names", ())
-        )
-        found = {name: os.sysconf(name) for name in pages}
-        page = found.get("SC_PAGE_SIZE", 1)
-        total = found.get("SC_PHYS_PAGES", 2**34) * page
-        return MemoryInfo(min(total, found.get("SC_AVPHYS_PAGES", 2**34) * page), total)
+
+        def asked(name: str, unknown: int) -> int:
+            return os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else unknown
+
+        page = asked("SC_PAGE_SIZE", 1)
+        total = page * asked("SC_PHYS_PAGES", 2**34)
+        return MemoryInfo(min(total, page * asked("SC_AVPHYS_PAGES", 2**34)), total)
 
     def synchronize(self) -> None:
         """Wait for all launches: they are done."""

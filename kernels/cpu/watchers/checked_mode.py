@@ -154,11 +154,11 @@ _spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs mo
 
 
 class _Frame(NamedTuple):
-    """Memory that several arrays may lie in, and where in the shadow memory its words begin."""
+    """Memory in which one array lies, or several that overlap."""
 
     names: list[str]
-    low: int
-    unit: int  # bytes that have a word: where in memory all elements begin is a multiple
+    low: int  # its address
+    unit: int  # bytes for a word: a multiple leads from there to each element of several arrays
     words: int
 
 
@@ -192,6 +192,8 @@ def _laid_out_as(array: np.ndarray, frame: _Frame, words: np.ndarray) -> np.ndar
     """The words of an array's elements; one for all if the frame has none."""
     if frame.words == 0:
         return words[:1].reshape((1,) * array.ndim)
+    if len(frame.names) == 1:
+        return words.reshape(array.shape)
     first = (array.__array_interface__["data"][0] - frame.low) // frame.unit
     strides = [stride // frame.unit * words.itemsize for stride in array.strides]
     return as_strided(words[first:], array.shape, strides)
@@ -205,9 +207,12 @@ def _frames(arrays: dict[str, np.ndarray]) -> Iterator[_Frame]:
         ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
         address = array.__array_interface__["data"][0]
         low, high = (sum(end for end in ends if (end < 0) == below) for below in (True, False))
-        return str(array.dtype.names), address + low, address + high + array.itemsize
+        word = str(shadow.shadow_dtype(array.dtype, "writes"))
+        return word, address + low, address + high + array.itemsize
 
     def frame(names: list[str], low: int, high: int) -> _Frame:
+        if len(names) == 1:
+            return _Frame(names, low, 1, arrays[names[0]].size)
         unit = gcd(*(
             step
             for name in names
@@ -218,12 +223,12 @@ def _frames(arrays: dict[str, np.ndarray]) -> Iterator[_Frame]:
     together: list[str] = []
     kind, low, high = "", 0, 0
     for name in sorted(arrays, key=stretch):
-        of, begin, end = stretch(name)
-        if together and (of != kind or begin >= high):
+        word, begin, end = stretch(name)
+        if together and (word != kind or begin >= high):
             yield frame(together, low, high)
             together = []
         if not together:
-            kind, low, high = of, begin, end
+            kind, low, high = word, begin, end
         together.append(name)
         high = max(high, end)
     if together:
