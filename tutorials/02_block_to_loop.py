@@ -188,8 +188,8 @@ show(quote(bend))
 #
 # * `varying`: for `t`, `first`, `own`, `left`, `half` and `right` in this
 #   order, 1 if it is varying, 0 if it is uniform.
-# * `regions`: for the lines 1 to 9, the region 1, 2, 3 or 4 that it belongs
-#   to; 0 if it is done once for the block.
+# * `regions`: for the lines (0) to (8), the region 1, 2, 3 or 4 that it
+#   belongs to; 0 if it is done once for the block.
 # * `slots`: for the same six variables, 1 if it needs a slot.
 #
 # <details><summary>Hint 1 of 3</summary>
@@ -200,8 +200,8 @@ show(quote(bend))
 # Three barriers make four regions. Count the barriers above a line.
 # </details>
 # <details><summary>Hint 3 of 3</summary>
-# `own` is set in line 3 and used in line 6; `left` in 5 and 6; `right` in 8
-# and 9. Between which of these is a barrier?
+# `own` is set in line (2) and used in line (5); `left` in (4) and (5);
+# `right` in (7) and (8). Between which of these is a barrier?
 # </details>
 
 
@@ -220,12 +220,23 @@ def plan():
 check("plan", plan)
 
 # %% [markdown]
-# The check did not look up an answer: it asked the engine's compiler.
+# The check did not look up an answer: it asked the engine's compiler. After a
+# launch on NumPy arrays a kernel can show its loop, and each line of it
+# keeps its number:
+
+# %%
+x = np.arange(32, dtype=np.float32)
+bend[1, THREADS](x, np.float32(2), np.empty_like(x))
+show(quote_loop(bend))
+
+# %% [markdown]
+# `half` and `first` stand outside all loops over the threads, `own` and
+# `left` are kept in slots, and `t` is made again in each region.
 #
-# ## 3. What the engine makes of it
+# ## 3. What the engine makes of yours
 #
-# After a launch on NumPy arrays a kernel can show its loop. In the picture
-# each region has a colour. (Give it any kernel of yours.)
+# Now `smooth`, as a picture: each region has a colour. (Give it any kernel of
+# yours.)
 
 # %%
 x = np.arange(64, dtype=np.float32)

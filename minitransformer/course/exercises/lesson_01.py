@@ -59,9 +59,10 @@ def _sums(answer: Any, x: Array) -> Array:
 def _transpose_cases(random: Random) -> Iterator[Case]:
     for name, rows, columns, hint in (
         ("2 x 3", 2, 3, "x runs along a row: it is the column of `x`, and the row of `out`"),
-        ("a column", int(random.integers(9, 20)), 1, "seven threads of eight are right of it"),
+        ("a column", int(random.integers(9, 20)), 1,
+         "the number along x is a column: seven threads of eight have none"),
         ("wide", 5, int(random.integers(17, 30)), "the last blocks stick out on both sides"),
-    ):
+    ):  # fmt: skip
         x = _row(random, rows * columns).reshape(rows, columns)
         yield Case(name, {"x": x}, hint)
 

@@ -26,18 +26,18 @@ THREADS = 32
 def bend(x, factor, out):  # type: ignore[no-untyped-def]
     """How much a curve bends: its lines are marked by the reader."""
     tile = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x  # (1)
-    first = cuda.blockIdx.x * THREADS  # (2)
-    own = x[first + t]  # (3)
-    tile[t] = own  # (4)
+    t = cuda.threadIdx.x  # (0)
+    first = cuda.blockIdx.x * THREADS  # (1)
+    own = x[first + t]  # (2)
+    tile[t] = own  # (3)
     cuda.syncthreads()
-    left = tile[(t + THREADS - 1) % THREADS]  # (5)
+    left = tile[(t + THREADS - 1) % THREADS]  # (4)
     cuda.syncthreads()
-    tile[t] = own - left  # (6)
-    half = factor / float32(2)  # (7)
+    tile[t] = own - left  # (5)
+    half = factor / float32(2)  # (6)
     cuda.syncthreads()
-    right = tile[(t + 1) % THREADS]  # (8)
-    out[first + t] = half * (right - tile[t])  # (9)
+    right = tile[(t + 1) % THREADS]  # (7)
+    out[first + t] = half * (right - tile[t])  # (8)
 
 
 VARIABLES = "t", "first", "own", "left", "half", "right"
@@ -62,7 +62,9 @@ def _plan() -> tuple[Array, ...]:
 
 
 def _asked(random: Random) -> Iterator[Case]:
-    yield Case("bend", {}, "count the barriers above a line; what knows nothing of t is done once")
+    yield Case("bend", {}, "what is made without t and without reading an array is uniform; a "
+               "region is one more than the barriers above; a slot is for what is set in one "
+               "region and used in another")  # fmt: skip
 
 
 def _smooth_cases(random: Random) -> Iterator[Case]:
