@@ -10,7 +10,6 @@
 #     name: python3
 # ---
 
-
 # %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=60
 # # A whole layer
 #
@@ -436,6 +435,9 @@ show(
 # the step is bounded. *Normalising* takes the size out of the output itself, and this is next. (It
 # has a weight for each column, too, and finds the quickest way to predict zero: all of them to 0.)
 #
+# Don't conclude that larger is better. The output is a product of weights, so near zero, where Xavier
+# begins, its gradients are small as well; and zero is what this test asks for.
+#
 # ## 6. Layer norm
 #
 # Each row is brought to mean 0 and variance 1. The numbers of this section are those of the room
@@ -546,17 +548,14 @@ show(quote(fast.warp_sum))
 # The gradients of `w` and `b` are sums along columns, over all rows: another division of labour, and
 # another kernel, as it was with keys and queries in lesson 4.
 #
-# **The projections** are products of matrices: yours of lesson 1 were one thread a number. In tiles,
-# as textbooks have it (on a CPU the engine leaves them to a library):
+# **The projections** are products of matrices. A thread could own a number of the result, as in
+# lesson 1, and fetch a row and a column for it. Here a block owns a tile of 16 by 16, and each number
+# that it brings to [shared memory](glossary.md#shared-memory) is read 16 times. (On a CPU the engine
+# leaves these products to a library.)
 
 # %%
-show(
-    quote(
-        tiled.matmul_kernel(float32),
-        "(1)",
-        also=["syncthreads", "= a[", "= b["],
-    )
-)
+product = tiled.matmul_kernel(float32)
+show(quote(product, "(1)", also=["syncthreads", "= a[", "= b["]))
 
 # %% [markdown]
 # **Dropout** sets some weights $P$ to zero. Backward needs the very same ones, in other kernels,

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from . import AMBER, BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, box, canvas, panels
+from . import AMBER, BLUE, GREEN, INK, ORANGE, PINK, SKY, box, canvas, panels
 
 WIDTH, HEIGHT = 1.6, 0.8
 COLUMNS = 0.0, 2.9, 5.8, 8.7  # left edges: inputs, projections, attention, output
@@ -58,7 +58,6 @@ def losses(runs: Mapping[str, Sequence[float]]) -> Figure:
     for (name, values), (color, style) in zip(runs.items(), styles, strict=True):
         axis.plot(range(1, len(values) + 1), values, color=color, linestyle=style, label=name)
     best = min(map(min, runs.values()))
-    axis.axhline(1, color=GREY, linewidth=0.7)
     axis.set(
         title="Predict zero: one of them leaves the picture",
         xlabel="step",
@@ -66,6 +65,6 @@ def losses(runs: Mapping[str, Sequence[float]]) -> Figure:
         yscale="log",
         ylim=(best / 3, 1e6),
     )
-    axis.legend(loc="upper right")
+    axis.legend(loc="lower left")
     axis.grid(True)
     return figure
