@@ -119,8 +119,9 @@ class Kernel:
 
     @property
     def on_cpu(self) -> CpuKernel:
-        """The kernel as it runs on NumPy arrays."""
-        return self.launches(())[0].kernel
+        """The kernel as it runs on NumPy arrays, for tuples and records where it got such last."""
+        launches = next(reversed(self._launches.values()), None) or self.launches(())[0]
+        return launches.kernel
 
     def launches(self, arguments: tuple[Any, ...]) -> tuple[Launches, tuple[Any, ...]]:
         """Who launches the kernel on NumPy arrays, and the arguments in the parts that it takes."""

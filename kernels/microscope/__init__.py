@@ -67,7 +67,8 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)
     wide = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
     needs = _compiled(launch, arguments) if compiled else _NOT_COMPILED
-    by_types = doubles(launch.kernel.on_cpu, launch.block, arguments, launch.shared)
+    launches, arguments = launch.kernel.launches(arguments)
+    by_types = doubles(launches.kernel, launch.block, arguments, launch.shared)
     return Report(trace, chosen, 8 if wide else 4, needs, by_types)
 
 

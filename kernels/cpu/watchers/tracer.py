@@ -36,7 +36,8 @@ def record(
     Raises:
         KernelError: the launch is wrong, or the checked mode finds a mistake.
     """
-    compiled: CpuKernel = kernel.on_cpu
+    launches, arguments = kernel.launches(arguments)
+    compiled: CpuKernel = launches.kernel
     checked_mode.launch(compiled, grid, block, _copies(arguments), shared_bytes)
     run, variant, _ = compiled.compiled(block, arguments, shared_bytes, TRACED)
     body = variant.written()

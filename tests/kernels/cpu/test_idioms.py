@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import float32, int32
 
-from minitransformer_kernels import checked
+from minitransformer_kernels import checked, microscope
 from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
 
@@ -336,6 +336,15 @@ def test_a_device_functions_signature_converts_its_numbers() -> None:
 
     np.testing.assert_array_equal(run(kernel), X + 4)
     assert whole(2, 1.5) == 3
+
+
+def test_a_kernel_with_a_tuple_can_be_looked_at() -> None:
+    run(items, (2, 3), np.float32(2), (0, 0, 7))
+    assert "pair_1" in items.cpu_source()
+    report = microscope.inspect(
+        items[1, 8], X.copy(), (2, 3), np.float32(2), (0, 0, 7), compiled=False
+    )
+    assert report.trace.kernel == "items"
 
 
 def test_a_record_is_written_to_where_it_lies() -> None:
