@@ -27,17 +27,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from minitransformer_kernels.cpu import cache
+from minitransformer_kernels.cpu import cache, num_threads
 
 from .answers import File
 from .exercise import Case, Exercise, NotYet, by_lesson
 from .worker import DEFINED, GIVEN, RESULTS
 
+AT_ONCE = 4  # answers, as each may take its share of memory
 ERRORS = "errors"
 START = "import sys; sys.path[:] = {}; from minitransformer.course.worker import main; main()"
 QUIET, PAUSE = 3, 0.01  # looks that find nothing left behind, and seconds between them
@@ -88,7 +90,7 @@ class Verdict:
 
 
 def judge(path: Path, seed: int | None = None, limits: Limits = Limits()) -> Iterator[Verdict]:
-    """Judge the exercises of a student's file.
+    """Judge the exercises of a student's file, several at once, and tell them in order.
 
     They are those that the file checks, `check("name", ...)`, or has a cell for; where there is
     neither, those whose answers it defines.
@@ -105,10 +107,16 @@ def judge(path: Path, seed: int | None = None, limits: Limits = Limits()) -> Ite
     seed = new_seed() if seed is None else seed
     known = [(lesson, own) for lesson, all in by_lesson().items() for own in all]
     names = file.names()
-    named = [(lesson, own) for lesson, own in known if own.name in names]
-    for lesson, exercise in named or known:
-        if named or file.defines(exercise.symbol):
-            yield verdict(file, exercise, seed, limits, lesson)
+    asked = [(lesson, own) for lesson, own in known if own.name in names] or [
+        (lesson, own) for lesson, own in known if file.defines(own.symbol)
+    ]
+    with ThreadPoolExecutor(min(num_threads(), AT_ONCE)) as pool:
+        try:
+            yield from pool.map(lambda one: verdict(file, one[1], seed, limits, one[0]), asked)
+        except BaseException:  # nobody waits any more
+            for worker in tuple(_running):
+                worker.kill()
+            raise
 
 
 def new_seed() -> int:
@@ -177,6 +185,7 @@ def _difference(exercise: Exercise, case: Case, got: list[np.ndarray]) -> str:
 
 
 Found = dict[int, tuple[str, list[np.ndarray]]]  # case: its problem, or what came out
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 def _run(given: bytes, limits: Limits) -> tuple[Found, str]:
@@ -191,11 +200,13 @@ def _run(given: bytes, limits: Limits) -> tuple[Found, str]:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
                 cwd=home, env=_environment(home, token), start_new_session=True,
             )  # fmt: skip
+        _running.add(worker)
         try:
             ending = _ending(worker.wait(limits.wall), limits)
         except subprocess.TimeoutExpired:
             ending = f"it took longer than {limits.wall:g} s: a loop without an end?"
         finally:
+            _running.discard(worker)
             _end(worker, token)
         last_words = _beginning(home / ERRORS, limits).strip().rpartition(b"\n")[2]
         said = last_words.decode(errors="replace")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -387,6 +388,19 @@ def test_a_seed_decides_the_cases(tmp_path):
     path.write_text(HEAD + "return q, k, v")
     messages = [next(judge(path, seed)).message for seed in (1, 1, 2)]
     assert messages[0] == messages[1] != messages[2]
+
+
+@LINUX
+def test_who_stops_reading_does_not_wait(tmp_path):
+    """As Ctrl-C does."""
+    path = tmp_path / "mine.py"
+    slow = "    import time\n    time.sleep(600)\n"
+    path.write_text(f"{HEAD.strip()}\n    return q, k, v\ndef fading_kernel():\n{slow}")
+    began = time.monotonic()
+    verdicts = judge(path)
+    next(verdicts)
+    verdicts.close()
+    assert time.monotonic() < began + 30
 
 
 def test_without_limits_of_the_system_the_clock_is_left(monkeypatch):

@@ -9,7 +9,9 @@ import pytest
 
 from minitransformer.course import student
 from minitransformer.course.answers import File
+from minitransformer.course.exercise import exercises
 from minitransformer.course.lesson import Lesson, lessons
+from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
 pytest.importorskip("jupytext", reason='notebooks need jupytext: pip install -e ".[course]"')
@@ -102,3 +104,14 @@ def test_every_lesson_is_handed_out_with_all_exercises_blank(tmp_path, name):
     ((path, _),) = student.hand_out(tmp_path, name)
     nbformat.validate(nbformat.read(path, as_version=4))
     assert File(path).names() == set(LESSONS[name].exercises)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_solution_is_found_in_a_notebook(tmp_path, name):
+    student.write(LESSONS[name].text, tmp_path / "solved.ipynb")
+    file = File(tmp_path / "solved.ipynb")
+    for exercise in exercises():
+        if exercise.name in LESSONS[name].exercises:
+            needed = file.needed(exercise.symbol)
+            assert all(place.startswith("solved.ipynb, cell ") for place, _ in needed)
+            assert defined(needed, exercise.symbol).__name__ == exercise.symbol
