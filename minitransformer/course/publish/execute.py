@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -21,7 +20,8 @@ import minitransformer
 import minitransformer_kernels
 
 from ...errors import UserError
-from ..lesson import Lesson, solved
+from ..lesson import Lesson
+from .reading import unexecuted
 
 SECONDS = 600  # that a cell may take
 ONE_THREAD = dict.fromkeys(
@@ -50,8 +50,7 @@ def executed(lesson: Lesson, *, fast: bool = False) -> Any:
 
 
 def _run(lesson: Lesson, fast: bool) -> Any:
-    notebook = jupytext.reads(solved(lesson.text), fmt="py:percent")
-    notebook.metadata.pop("jupytext", None)
+    notebook = unexecuted(lesson)
     running = 0
 
     def starts(cell: Any, cell_index: int) -> None:
@@ -78,11 +77,9 @@ def _run(lesson: Lesson, fast: bool) -> Any:
         except DeadKernelError:
             problem = "the process that ran it died"
         else:
-            for number, cell in enumerate(notebook.cells):
-                cell["id"] = f"cell-{number}"
-                cell["outputs"] = list(_merged(cell.get("outputs", ())))
-                if cell.cell_type != "code":
-                    del cell["outputs"]
+            for cell in notebook.cells:
+                if cell.cell_type == "code":
+                    cell["outputs"] = list(_merged(cell.outputs))
             return notebook
     line = lesson.cells[running].line
     raise UserError(f"{lesson.path.name}, cell {running + 1} (line {line}): {problem}")

@@ -46,16 +46,24 @@ def write(notebook: Any, lesson: Lesson, folder: Path) -> Iterator[Path]:
     figures.mkdir(parents=True)
     parts = [MADE.format(lesson=lesson.name)]
     for cell in as_read(notebook, lesson).cells:
-        if cell.cell_type == "markdown":
-            parts.append(prose(cell.source))
-            continue
-        parts.append(_source(cell))
-        for output in cell.get("outputs", ()):
-            parts.append(_output(output, figures))
+        parts.append(shown(cell))
+        parts += (_output(output, figures) for output in cell.get("outputs", ()))
     page = folder / f"{lesson.name}.md"
     page.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     yield page
     yield from sorted(figures.iterdir())
+
+
+def shown(cell: Any) -> str:
+    """Return a cell of `as_read` as Markdown, without its outputs."""
+    if cell.cell_type == "markdown":
+        return prose(cell.source)
+    code, tags = _fenced(cell.source, "python"), cell.metadata.get("tags", ())
+    if SOLUTION in tags:
+        return _folded(FOLDED_SOLUTION, code)
+    if FOLDED in tags:
+        return _folded(FOLDED_CODE, code)
+    return f"**Your turn.**\n\n{code}" if BLANK in cell.source else code
 
 
 def prose(text: str) -> str:
@@ -87,15 +95,6 @@ def _display(formula: re.Match[str]) -> str:
 def _inline(formula: re.Match[str]) -> str:
     text = " ".join(formula[1].split())
     return f"$`{text}`$" if _RISKY.search(text) else f"${text}$"
-
-
-def _source(cell: Any) -> str:
-    code, tags = _fenced(cell.source, "python"), cell.metadata.get("tags", ())
-    if SOLUTION in tags:
-        return _folded(FOLDED_SOLUTION, code)
-    if FOLDED in tags:
-        return _folded(FOLDED_CODE, code)
-    return f"**Your turn.**\n\n{code}" if BLANK in cell.source else code
 
 
 def _folded(summary: str, text: str) -> str:

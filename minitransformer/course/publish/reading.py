@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import jupytext
 from nbformat.v4 import new_code_cell
 
-from ..lesson import Lesson, blanked
+from ..lesson import Lesson, blanked, solved
 
 SOLUTION, FOLDED = "solution", "hide-input"  # tags of cells
 FOLDED_SOLUTION, FOLDED_CODE = "A solution", "Code that sets up"
@@ -19,6 +20,15 @@ _LINK = re.compile(
     f"|{_CODE.pattern}",
     re.MULTILINE | re.DOTALL,
 )
+
+
+def unexecuted(lesson: Lesson) -> Any:
+    """Return a lesson's notebook, solved, before it runs."""
+    notebook = jupytext.reads(solved(lesson.text), fmt="py:percent")
+    notebook.metadata.pop("jupytext", None)
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"  # the same from run to run
+    return notebook
 
 
 def as_read(notebook: Any, lesson: Lesson) -> Any:

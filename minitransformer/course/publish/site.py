@@ -8,6 +8,7 @@ import importlib.util
 import io
 import pkgutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
@@ -101,15 +102,16 @@ def build_site(notebooks: Mapping[Lesson, Any], out: Path) -> None:
 
 
 def _sphinx(source: Path, out: Path, doctrees: Path, settings: dict[str, Any]) -> None:
-    warnings = io.StringIO()
-    with patch_docutils(), docutils_namespace():
+    said = io.StringIO()
+    with patch_docutils(), docutils_namespace(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)  # between Sphinx and extensions
         app = Sphinx(
-            source, None, out, doctrees, "html", settings, status=None, warning=warnings,
+            source, None, out, doctrees, "html", settings, status=None, warning=said,
             warningiserror=True,
         )  # fmt: skip
         app.build(force_all=True)
     if app.statuscode:
-        raise UserError(f"the site has mistakes:\n{strip_colors(warnings.getvalue()).strip()}")
+        raise UserError(f"the site has mistakes:\n{strip_colors(said.getvalue()).strip()}")
 
 
 def _mathjax() -> Path:
