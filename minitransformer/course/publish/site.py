@@ -210,7 +210,9 @@ def _equations(known: list[Room]) -> str:
             )
             cited = room.citations.get(number)
             if not cited:
-                parts.append("A definition, or a step between: no line of its own.")
+                parts.append(
+                    "No line cites it: a definition, a step between, or a kernel as a whole."
+                )
                 continue
             width = max(len(f"{c.file}:{c.line}") for c in cited)
             lines = (f"{f'{c.file}:{c.line}':<{width}}  {c.code}" for c in cited)

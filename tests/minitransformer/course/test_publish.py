@@ -1,7 +1,6 @@
 """What is made of lessons: runs, Markdown pages, derivations, the table."""
 
 import re
-from collections import Counter
 
 import pytest
 
@@ -123,8 +122,6 @@ def test_derivations_are_found_with_the_lines_that_compute_them():
     assert {citation.file for citation in recurrent.citations[1]} >= {"plain.py", "fast.py"}
     delta = known["minitransformer_kernels.delta"]
     assert delta.home[1] == delta.module and delta.home[14] == f"{delta.module}.reference"
-    cited = Counter(room.module for room in known.values() for _ in room.citations)
-    assert all(cited[module] for module in known)
     for room in known.values():
         for citations in room.citations.values():
             assert all(re.search(r"\w", citation.code) for citation in citations)
@@ -195,7 +192,7 @@ class TestRuns:
 
         path = tmp_path / "03_bad.py"
         path.write_text(f"{HEADER}# %% [markdown]\n# # Bad\n\n# %%\n1\n\n# %%\n{code}\n")
-        with pytest.raises(UserError, match=rf"^03_bad\.py, cell 3 \(line 19\): {problem}$"):
+        with pytest.raises(UserError, match=rf"^03_bad\.py, cell 3 \(line 20\): {problem}$"):
             executed(Lesson(path), fast=True)
 
     def test_what_ran_is_kept_until_something_changes(self, tmp_path, monkeypatch):
