@@ -12,14 +12,14 @@ import os
 from math import prod
 from typing import Any
 
+from ..arrays import SHARED_BYTES as SHARED  # the most that a block can declare
 from ..cpu.canonical import Shape3
 from ..cpu.errors import KernelError
-from .gpus import ARCHITECTURES, KIB, REGISTERS, WARP, find
+from .gpus import ARCHITECTURES, REGISTERS, WARP, find
 
 THREADS = 1024  # of a block
 BLOCK_Z = 64
 GRID_X, GRID_YZ = 2**31 - 1, 65_535
-SHARED = 48 * KIB  # bytes of a block, and the most that it can declare
 THREAD_REGISTERS = 255
 VARIABLE = "MINITRANSFORMER_GPU"
 
