@@ -13,9 +13,10 @@
 # %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=60
 # # Move the sum
 #
-# The fused kernel of lesson 4 never *stores* the $L \times L$ scores. It still *computes* each of
-# them: twice the text, four times the work. No care with memory changes that. In this lesson you
-# change one function of the formula instead, and the work becomes proportional to the length.
+# The [fused](glossary.md#fused) kernel of lesson 4 never *stores* the $L \times L$ scores. It still
+# *computes* each of them: twice the text, four times the work. No care with memory changes that. In
+# this lesson you change one function of the formula instead, and the work becomes proportional to
+# the length.
 #
 # The price is real, and you will prove it in this lesson, too.
 #
@@ -62,15 +63,16 @@ Q, K, V = six_tokens()  # (6, 4), (6, 4), (6, 3)
 #
 # $$\mathrm{sim}(Q_i, K_j) = \varphi(Q_i) \cdot \varphi(K_j) = q_i \cdot k_j \tag{B}$$
 #
-# From here on small $q$ and $k$ are these *features*. What must $\varphi$ do?
+# From here on small $q$ and $k$ are these *features*. What must the
+# [feature map](glossary.md#feature-map) $\varphi$ do?
 #
 # * **Be positive.** A weight below zero is no weight, and the denominator of (A) must not come
 #   near zero.
 # * **Let gradients through.** relu is not negative either. But where $x < 0$ its slope is zero: a
 #   feature that is off stays off.
 #
-# The paper takes $\mathrm{elu}(x) + 1$, which is $x + 1$ above zero and $e^x$ below. It is a choice,
-# not a law.
+# The paper takes $\mathrm{elu}(x) + 1$, which is $x + 1$ above zero and $e^x$ below. It is a
+# choice, not a law.
 
 # %%
 show(
@@ -79,8 +81,8 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# Below zero, $\mathrm{elu}(x)$ is $e^x - 1$, which NumPy has as `expm1`. **Predict** what `expm1(x)
-# + 1` becomes in float32 at $x = -17.5$, where $e^x$ is about $2.5 \cdot 10^{-8}$.
+# Below zero, $\mathrm{elu}(x)$ is $e^x - 1$, which NumPy has as `expm1`. **Predict** what
+# `expm1(x) + 1` becomes in float32 at $x = -17.5$, where $e^x$ is about $2.5 \cdot 10^{-8}$.
 
 # %%
 guess("expm1(-17.5) + 1 in float32", 2.5e-8)
@@ -134,8 +136,8 @@ check("phi", phi)
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{3}$$
 #
 # These numbers are those of the room `kernels/linear`. Its $a_{ij}$ has a factor $w_{ij}$ more,
-# which is 0 where a row is padding. (The guard keeps $d_i$ off zero; more of it below.) First the
-# loop, then the arrays:
+# which is 0 where a row is padding. (The [guard](glossary.md#guard) keeps $d_i$ off zero; more of
+# it below.) First the loop, then the arrays:
 
 # %%
 q, k = (reference.phi(x, "elu") for x in (Q, K))  # the project's own
@@ -299,8 +301,8 @@ show(
 # $$gn_i = g_i / D_i \qquad gd_i = -(g_i \cdot o_i) / D_i \cdot \mathrm{guard}'(d_i)
 #   \qquad D_i = \mathrm{guard}(d_i)$$
 #
-# (Equations (5) and (6) of `kernels/guards.py`.) The guard of positive features is $\max(d,
-# \varepsilon)$ with the tiniest $\varepsilon$. Its slope is 1 above and 0 below. Adding an
+# (Equations (5) and (6) of `kernels/guards.py`.) The guard of positive features is
+# $\max(d, \varepsilon)$ with the tiniest $\varepsilon$. Its slope is 1 above and 0 below. Adding an
 # $\varepsilon$ looks simpler, and changes every answer a little:
 
 # %%
@@ -345,8 +347,8 @@ for d in (1.0, 1e-3, 4e-6):
 # ### Exercise: the backward in linear time (3 points, 12 min)
 #
 # One head: the [cotangent](glossary.md#cotangent) `g` (Lq, M), which is what the rest of the
-# backward hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M). Return `dq, dk, dv`. The
-# guard's slope is 1.
+# backward hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M). Return `dq, dk, dv`.
+# The guard's slope is 1.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -382,10 +384,10 @@ def both_backward(g, q, k, v):
 check("both-backward", both_backward)
 
 # %% [markdown]
-# A second opinion, that of the forward: nudge each number of the *raw* inputs, and see how $\sum c
-# \cdot o$ moves. $c$ is random, so that nothing cancels by chance. What you wrote stops at the
-# features; $\varphi'$ takes it on. (Expect fewer digits for $Q$ and $K$: six tokens have an exact 0
-# there, where the slope of $\varphi$ has a corner.)
+# A second opinion, that of the forward: nudge each number of the *raw* inputs, and see how
+# $\sum c \cdot o$ moves. $c$ is random, so that nothing cancels by chance. What you wrote stops at
+# the features; $\varphi'$ takes it on. (Expect fewer digits for $Q$ and $K$: six tokens have an
+# exact 0 there, where the slope of $\varphi$ has a corner.)
 
 # %%
 c = random.standard_normal(V.shape)
@@ -407,11 +409,11 @@ for name, x, got in zip(("dQ", "dK", "dV"), (Q, K, V), gradients, strict=True):
 # %% [markdown] exercise="sums-kernel"
 # ### Exercise: the first kernel (3 points, 12 min)
 #
-# Everything starts from $S$. Write it as in lesson 1: each thread owns *one number* of $S$, and
-# walks all tokens. `k` is (H, L, E), `v` (H, L, M), and `S` (H, E, M) is written to.
-# `cuda.blockIdx.y` is the head; `cuda.grid(1)` counts the threads of a head over all its blocks, so
-# that thread $t$ owns row $t / M$ (whole) and column $t \bmod M$. The last block may have more
-# threads than there are numbers.
+# Everything starts from $S$. Write it as in lesson 1: each thread [owns](glossary.md#owner) *one
+# number* of $S$, and walks all tokens. `k` is (H, L, E), `v` (H, L, M), and `S` (H, E, M) is
+# written to. `cuda.blockIdx.y` is the head; `cuda.grid(1)` counts the threads of a head over all
+# its blocks, so that thread $t$ owns row $t / M$ (whole) and column $t \bmod M$. The last block may
+# have more threads than there are numbers.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -425,8 +427,8 @@ for name, x, got in zip(("dQ", "dK", "dV"), (Q, K, V), gradients, strict=True):
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `if e < k.shape[2]:` guards all that follows; inside, `for j in range(k.shape[1]):` adds `k[h, j,
-# e] * v[h, j, m]`.
+# `if e < k.shape[2]:` guards all that follows; inside, `for j in range(k.shape[1]):` adds
+# `k[h, j, e] * v[h, j, m]`.
 #
 # </details>
 
@@ -476,7 +478,7 @@ show(quote(fast[1].kernel, "(10)", "(3)"))
 # %% [markdown]
 # Three things they do that yours does not:
 #
-# 1. **Tiles.** A block copies 32 tokens at a time into
+# 1. **[Tiles](glossary.md#tile).** A block copies 32 tokens at a time into
 #    [shared memory](glossary.md#shared-memory), which all its threads read. A key is fetched, and
 #    goes through $\varphi$, once for a whole row of $S$; in yours each thread fetches it again.
 # 2. **Several sums a thread.** `X_own` holds 4 rows of $S$, for each tile of columns, in
@@ -497,13 +499,13 @@ show(quote(back[-1].kernel, "(9)"))
 # %% [markdown]
 # ## What it costs: rank, and a floor
 #
-# The weights $A_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix with rank $E$ at most. Construct the
-# two factors: $A = U W$ (another $U$ than above) with
+# The weights $A_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix with rank $E$ at most. Construct
+# the two factors: $A = U W$ (another $U$ than above) with
 #
 # $$U_{ie} = q_{ie} Z_e / d_i \qquad W_{ej} = k_{je} / Z_e$$
 #
-# All are positive, and rows of both sum to one: $\sum_e q_{ie} Z_e = d_i$, and $\sum_j k_{je} =
-# Z_e$.
+# All are positive, and rows of both sum to one: $\sum_e q_{ie} Z_e = d_i$, and
+# $\sum_j k_{je} = Z_e$.
 #
 # Now give the head the hardest task: each of $L$ queries must find a key of its own, $\pi(i)$, no
 # two of them the same. As no $U_{ie}$ is above 1,
@@ -512,8 +514,8 @@ show(quote(back[-1].kernel, "(9)"))
 #
 # So a right key gets $E / L$ of the weight on average, at most. The logarithm is concave, so the
 # mean of $-\log A_{i\pi(i)}$ stays at $\log(L / E)$ or above, however long you train. **Predict**
-# the ranks of $A$ for $L = 32$ and $E = 4$: with every query seeing every key, and with a causal
-# mask, $j \le i$.
+# the ranks of $A$ for $L = 32$ and $E = 4$: with every query seeing every key, and with a
+# [causal mask](glossary.md#causal), $j \le i$.
 
 # %%
 guess("rank, both directions", 4)
@@ -547,5 +549,5 @@ print(f"queries that see all keys: no loss below {np.log(L / E):.3f}")
 # * It has no "before": $S$ sums over all $j$. With $j \le i$ every query has a bracket of its own,
 #   and $L$ sums of $L$ terms each are $L^2$ again.
 #
-# Or are they? $S_i$ differs from $S_{i-1}$ by one term. **Next question: what does a decoder have to
-# keep?**
+# Or are they? $S_i$ differs from $S_{i-1}$ by one term. **Next question: what does a decoder have
+# to keep?**

@@ -68,7 +68,7 @@ q, k = phi(Q, "elu"), phi(K, "elu")  # features, as in lesson 6
 # ## One term more
 #
 # The bracket of query $i$ differs from that of query $i - 1$ by *one term*. So keep it as a
-# *state*, and add that term:
+# [state](glossary.md#state), and add that term:
 #
 # $$S_i = S_{i-1} + k_i v_i^\top \qquad (E \times M) \tag{1}$$
 # $$Z_i = Z_{i-1} + k_i \qquad (E) \tag{2}$$
@@ -152,7 +152,8 @@ reveal("numbers of softmax / numbers of a state", kept[0] / kept[1])
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `F.stack(tokens, dim=2)` puts a list of outputs in a row; `F.cat([a, b], dim=2)` joins two Tensors.
+# `F.stack(tokens, dim=2)` puts a list of outputs in a row; `F.cat([a, b], dim=2)` joins two
+# Tensors.
 #
 # </details>
 
@@ -185,12 +186,13 @@ guess("p of the step", 0)
 
 # %%
 pasts = (64, 512) if FAST else (512, 4096, 32768)
-token = random.standard_normal((1, 1, 1, 64), np.float32)
-state = recurrent.LinearState(*map(np.zeros_like, (x[:, :, :64], y[:, :, 0])))
-now = token[:, :, 0]  # (N, H, E)
+E = 16
+token = random.standard_normal((1, 1, 1, E), np.float32)
+S, Z = np.zeros((1, 1, E, E), np.float32), np.zeros((1, 1, E), np.float32)
+state, now = recurrent.LinearState(S, Z), token[:, :, 0]  # (N, H, E)
 rows = []
 for past in pasts:
-    keys = random.standard_normal((1, 1, past, 64), np.float32)
+    keys = random.standard_normal((1, 1, past, E), np.float32)
     read = partial(softmax.forward, token, keys, keys)
     step = partial(recurrent.step, now, now, now, state)
     rows.append([*seconds(read), *seconds(step)])  # each finds its own cache
@@ -218,11 +220,12 @@ reveal("p of the step", slope(pasts, medians[1]))
 # $$dq_i = S_i\, gn_i + gd_i\, Z_i \tag{6}$$
 #
 # Store all $S_i$ for this? That would be the large array again. Run the recurrence once more
-# instead: a **forward scan**.
+# instead: a **forward [scan](glossary.md#scan)**.
 #
-# **Through (3), to the states.** $S_i$ is used twice: by $n_i$, which contributes $q_i\,
-# gn_i^\top$, and by $S_{i+1} = S_i + \dots$, which hands back all that *it* gets. Let $R_i =
-# \partial \ell / \partial S_i$ and $U_i = \partial \ell / \partial Z_i$, everything later included:
+# **Through (3), to the states.** $S_i$ is used twice: by $n_i$, which contributes
+# $q_i\, gn_i^\top$, and by $S_{i+1} = S_i + \dots$, which hands back all that *it* gets. Let
+# $R_i = \partial \ell / \partial S_i$ and $U_i = \partial \ell / \partial Z_i$, everything later
+# included:
 #
 # $$R_i = R_{i+1} + q_i\, gn_i^\top \qquad U_i = U_{i+1} + gd_i\, q_i \tag{7}$$
 #
@@ -270,8 +273,8 @@ show(
 print("d:", d.round(1))
 
 # %% [markdown]
-# Why does $R_1$ stand out? The first token has seen one key only, so that $d_1$ is small, and $gn_1 =
-# g_1 / d_1$ is large.
+# Why does $R_1$ stand out? The first token has seen one key only, so that $d_1$ is small, and
+# $gn_1 = g_1 / d_1$ is large.
 #
 # ### Is it right?
 #
@@ -340,8 +343,8 @@ print("gradcheck:", gradcheck(attention, inputs))
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# $S_i$ is still used twice: by $o_i$, and by $S_{i+1}$. Write down $\partial S_{i+1} / \partial
-# S_i$.
+# $S_i$ is still used twice: by $o_i$, and by $S_{i+1}$. Write down
+# $\partial S_{i+1} / \partial S_i$.
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
@@ -396,9 +399,9 @@ check("fading-backward", fading_backward)
 # ### Exercise: your own recurrence (5 points, 15 min)
 #
 # Write the fading forward as a kernel. A thread keeps its column, `WIDTH` numbers, in a
-# `cuda.local.array`: nobody else sees it, so no barriers. Blocks have `COLUMNS` threads; its column
-# is `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`, its head `cuda.blockIdx.y`. Mind the last
-# block: some of its threads have no column.
+# `cuda.local.array`: nobody else sees it, so no [barriers](glossary.md#barrier). Blocks have
+# `COLUMNS` threads; its column is `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`, its head
+# `cuda.blockIdx.y`. Mind the last block: some of its threads have no column.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -471,8 +474,8 @@ show(quote(launch.kernel, "(1)", "(2)", "(3)", "(4)"))
 #    thread keeps one number of it, and others add up $d$.
 #
 # You have run it without a GPU: between two barriers the source became a loop over threads. Here
-# are (1) and (3) in what was compiled for your processor. The innermost loop runs over `threadIdx.x`:
-# neighbouring threads, neighbouring numbers.
+# are (1) and (3) in what was compiled for your processor. The innermost loop runs over
+# `threadIdx.x`: neighbouring threads, neighbouring numbers.
 
 # %%
 show(quote_loop(launch.kernel, "(1)", "(3)"))
@@ -482,8 +485,8 @@ show(quote_loop(launch.kernel, "(1)", "(3)"))
 #
 # $$y_i = \sum_{j \le i} (A_i \cdot B_j)\, C_j + a_i \sum_{j \le i} b_j C_j \tag{10}$$
 #
-# with the table of lesson 6; $dk$ and $dv$ walk in reverse. The plain one reads best: `X` is $S^\top$,
-# then $R^\top$, then $R$; `x` is $Z$, then $U$; `way` is 1, then -1.
+# with the table of lesson 6; $dk$ and $dv$ walk in reverse. The plain one reads best: `X` is
+# $S^\top$, then $R^\top$, then $R$; `x` is $Z$, then $U$; `way` is 1, then -1.
 
 # %%
 gn, gd = (
@@ -523,15 +526,15 @@ def remembering(query, key, value):
 kept = 32 * (16 + 16)
 recalled = recall(softmax_attention, width=16)
 rows = [Row("softmax, E = 16", kept, kept, recalled)]
-for E in (16, 64):
+for E in (16,) if FAST else (16, 64):
     recalled = recall(remembering, width=E)
     rows.append(Row(f"linear, E = {E}", E * E + E, 2 * E * E, recalled))
 scoreboard(*rows)
 reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 
 # %% [markdown]
-# More than the bound on weights? A value that is right needs more weight than any *other value*, not
-# half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
+# More than the bound on weights? A value that is right needs more weight than any *other value*,
+# not half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
 #
 # That is the scoreboard of this course; each lesson from here on adds a row, or lowers a cost.
 #
@@ -539,6 +542,6 @@ reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 #
 # * Its memory has a fixed size. It pays for more pairs with a wider head, or forgets.
 # * It adds, and never corrects: a key that is written twice keeps both values. (Lesson 12.)
-# * It goes token by token. A thread has its column, but tokens wait for each other, and all $E
-#   \times M$ numbers of $S$ are touched for a single one. A GPU hates that. **Next question: can a
-#   recurrence take many tokens at a time?**
+# * It goes token by token. A thread has its column, but tokens wait for each other, and all
+#   $E \times M$ numbers of $S$ are touched for a single one. A GPU hates that. **Next question: can
+#   a recurrence take many tokens at a time?**

@@ -57,15 +57,15 @@ q, k = phi(query, "elu"), phi(key, "elu")  # features
 # %% [markdown]
 # ## A state that is only known now and then
 #
-# Cut the text into chunks of $C$ tokens. Let $S$ and $Z$ be the state *before* a chunk; before the
-# first one both are zero. A token of the chunk has seen the state, and the keys of the chunk up to
-# its own:
+# Cut the text into [chunks](glossary.md#chunk) of $C$ tokens. Let $S$ and $Z$ be the state *before*
+# a chunk; before the first one both are zero. A token of the chunk has seen the state, and the keys
+# of the chunk up to its own:
 #
 # $$S_i = S + \sum_{j \le i} k_j v_j^\top \tag{1}$$
 # $$n_i = S_i^\top q_i = S^\top q_i + \sum_{j \le i} (q_i \cdot k_j)\, v_j \tag{2}$$
 #
-# with $j$ in the chunk. In (2) the sum is *not* moved: inside a chunk you compute scores, as softmax
-# does. All that came before is one product with $S$.
+# with $j$ in the chunk. In (2) the sum is *not* moved: inside a chunk you compute scores, as
+# softmax does. All that came before is one product with $S$.
 
 # %%
 show(
@@ -115,9 +115,9 @@ for size in (1, 4, 6):
 # %% [markdown] exercise="chunked"
 # ### Exercise: chunk by chunk (3 points, 10 min)
 #
-# Write (3) to (6) for one head: features `q` and `k` (L, E), values `v` (L, M), and `size`, which is
-# $C$. One loop, over chunks. The last chunk may be shorter, or the only one. No array may hold the
-# scores of all pairs. The guard may be left out.
+# Write (3) to (6) for one head: features `q` and `k` (L, E), values `v` (L, M), and `size`, which
+# is $C$. One loop, over chunks. The last chunk may be shorter, or the only one. No array may hold
+# the scores of all pairs. The guard may be left out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -165,10 +165,10 @@ check("chunked", chunked)
 # | multiplications a token | $2EM$ | $2EM + C(E + M)$ | $L(E + M)$ |
 # | passes over $S$ | $L$ | $L / C$ | none |
 #
-# A chunk *adds* work: each token gets $C$ scores more, half of which the mask throws away. What that
-# buys is the last row: a number of $S$, once fetched, serves $C$ tokens. And a chunk is made of
-# products of matrices, which is what hardware does best. **Predict**, for $E = M = 64$: how many times the multiplications of the
-# recurrence does $C = 64$ take?
+# A chunk *adds* work: each token gets $C$ scores more, half of which the [mask](glossary.md#mask)
+# throws away. What that buys is the last row: a number of $S$, once fetched, serves $C$ tokens. And
+# a chunk is made of products of matrices, which is what hardware does best. **Predict**, for
+# $E = M = 64$: how many times the multiplications of the recurrence does $C = 64$ take?
 
 # %%
 guess("C = 64 against the recurrence", 64)
@@ -191,7 +191,8 @@ reveal("C = 64 against the recurrence", factor)
 #
 # Let a pass over $S$ cost `price` for each of its $E M$ numbers, where a multiplication costs 1. So
 # a text of $L$ tokens costs its multiplications, and its passes: one a chunk, also for a last chunk
-# that is not full. Return the $C$ from 1 to $L$ that costs least; the smallest, if there are several.
+# that is not full. Return the $C$ from 1 to $L$ that costs least; the smallest, if there are
+# several.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -227,8 +228,8 @@ def best_chunk(L, E, M, price):
 check("best-chunk", best_chunk)
 
 # %% [markdown]
-# Without the rounding you can see the answer: $C (E + M) + \mathrm{price} \cdot E M / C$ is least at
-# $C = \sqrt{\mathrm{price} \cdot E M / (E + M)}$. It grows with the head and with the price of
+# Without the rounding you can see the answer: $C (E + M) + \mathrm{price} \cdot E M / C$ is least
+# at $C = \sqrt{\mathrm{price} \cdot E M / (E + M)}$. It grows with the head and with the price of
 # memory, and not with the length. **Predict** the fastest $C$ of this project's kernel on your
 # machine ($E = M = 64$).
 
@@ -287,8 +288,8 @@ show(
 # %% [markdown] exercise="in-chunks"
 # ### Exercise: one sum for all (3 points, 10 min)
 #
-# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again no array may
-# hold all pairs.
+# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again no array
+# may hold all pairs.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -358,11 +359,11 @@ for name, x, got in (("dq", q, dq), ("dk", k, dk), ("dv", v, dv)):
 # %% [markdown] exercise="answers-kernel"
 # ### Exercise: the answers as a kernel (4 points, 15 min)
 #
-# Once the states are known where chunks begin, rows know nothing of each other: no thread waits.
-# So a thread owns a *row*. It reads the state before its chunk, and adds the keys of the chunk up to
-# its own: equation (2), numerators only. `q`, `k` (H, L, E), `v` (H, L, M), `S` (H, chunks, E, M), of
-# which `S[h, c]` is the state before chunk `c`; `size` is an integer, `out` (H, L, M) is written to.
-# The row is `cuda.grid(1)`, the head `cuda.blockIdx.y`.
+# Once the states are known where chunks begin, rows know nothing of each other: no thread waits. So
+# a thread owns a *row*. It reads the state before its chunk, and adds the keys of the chunk up to
+# its own: equation (2), numerators only. `q`, `k` (H, L, E), `v` (H, L, M), `S` (H, chunks, E, M),
+# of which `S[h, c]` is the state before chunk `c`; `size` is an integer, `out` (H, L, M) is written
+# to. The row is `cuda.grid(1)`, the head `cuda.blockIdx.y`.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -376,8 +377,8 @@ for name, x, got in (("dq", q, dq), ("dk", k, dk), ("dv", v, dv)):
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# Then `for j in range(c * size, i + 1):` a score, a scalar that starts as `float32(0)`; then `out[h,
-# i, m] += a * v[h, j, m]` for each m.
+# Then `for j in range(c * size, i + 1):` a score, a scalar that starts as `float32(0)`; then
+# `out[h, i, m] += a * v[h, j, m]` for each m.
 #
 # </details>
 
@@ -436,7 +437,8 @@ show(quote(fast[-1].kernel, "(3)", "(4)", "(5)", "(6)", also=kept))
 # 1. **A state that stays.** A block owns a head and up to 64 columns of $S$, in
 #    [shared memory](glossary.md#shared-memory), and walks along. Only the last state is written to
 #    memory.
-# 2. **Tiles of 16.** A number of $q$, $k$ or $S$, once read, serves 16 tokens; a thread owns 4 rows.
+# 2. **Tiles of 16.** A number of $q$, $k$ or $S$, once read, serves 16 tokens; a thread owns 4
+#    rows.
 # 3. **Segments.** Where heads are too few to fill the machine, several blocks share a sequence, in
 #    two walks: you saw two launches of `forward` above. The first only adds up (5), from zero. Then
 #    each segment starts from the sums of those before it, and the second walk answers. That is
@@ -467,5 +469,5 @@ scoreboard(Row("linear, E = 16, chunks of 16", E * E + E, work, recalled))
 # ## What it cannot do
 #
 # Chunks recall what linear attention recalls: the floor of lesson 6 stands. Every trick so far was
-# about *order*: who is multiplied with whom first. None touched $\varphi$, and $\mathrm{elu} + 1$ was a choice. **Next question: can features imitate
-# softmax?**
+# about *order*: who is multiplied with whom first. None touched $\varphi$, and $\mathrm{elu} + 1$
+# was a choice. **Next question: can features imitate softmax?**
