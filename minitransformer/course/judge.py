@@ -37,7 +37,7 @@ from minitransformer_kernels.cpu import cache, num_threads
 
 from .answers import File
 from .exercise import Case, Exercise, NotYet, by_lesson
-from .worker import DEFINED, GIVEN, RESULTS
+from .worker import DEFINED, GIVEN, LONGEST, RESULTS
 
 AT_ONCE = 4  # answers, as each may take its share of memory
 ERRORS = "errors"
@@ -105,7 +105,7 @@ def judge(path: Path, seed: int | None = None, limits: Limits = Limits()) -> Ite
     """
     file = File(path)
     seed = new_seed() if seed is None else seed
-    known = [(lesson, own) for lesson, all in by_lesson().items() for own in all]
+    known = [(lesson, own) for lesson, theirs in by_lesson().items() for own in theirs]
     names = file.names()
     asked = [(lesson, own) for lesson, own in known if own.name in names] or [
         (lesson, own) for lesson, own in known if file.defines(own.symbol)
@@ -178,7 +178,8 @@ def _difference(exercise: Exercise, case: Case, got: list[np.ndarray]) -> str:
     if len(got) != len(exercise.outputs):
         return "it did not say what came out"
     try:
-        exercise.compare(case, got)
+        with np.errstate(all="ignore"):
+            exercise.compare(case, got)
     except NotYet as difference:
         return str(difference)
     return ""
@@ -230,7 +231,7 @@ def _environment(home: Path, token: str) -> dict[str, str]:
 def _ending(code: int, limits: Limits) -> str:
     """What an exit code says of a process that has not tried all cases."""
     name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
-    if name in ("SIGXCPU", "SIGKILL"):
+    if name == "SIGXCPU":
         return f"it took more than {limits.cpu} s of computing: a loop without an end?"
     return f"it crashed ({name})" if name else f"it ended Python (exit code {code})"
 
@@ -288,5 +289,6 @@ def _array(file: io.BytesIO, dtype: str, shape: list[int]) -> np.ndarray:
 
 def _shown(message: str) -> str:
     """A message in a line that does nothing to a terminal: an answer may have written it."""
-    line = re.sub(r"(, cell \d+):(\d+)", r"\1, line \2", " ".join(message.split()))
+    words = " ".join(message[:LONGEST].split())
+    line = re.sub(r"(, cell \d+):(\d+)", r"\1, line \2", words)
     return "".join(sign if sign.isprintable() else "?" for sign in line)

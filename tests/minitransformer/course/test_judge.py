@@ -13,6 +13,7 @@ from minitransformer.course import judge as judging
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import find
 from minitransformer.course.judge import Limits, judge, verdict
+from minitransformer.course.worker import LONGEST
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit that Linux holds")
 NIGHTLY = pytest.mark.nightly
@@ -69,10 +70,14 @@ HOPELESS = {
         "loop = numba.njit(nogil=True)(spin)\nloop(np.zeros(1))",
         "it took more than 1 s of computing",
     ),
+    "a loop in compiled code that lets nobody run": (
+        "numba.njit(spin)(np.zeros(1))",
+        "it took more than 1 s of computing",
+    ),
     "the process is ended": ("os._exit(0)", r"it ended Python \(exit code 0\)$"),
     "the process is killed": (
-        "os.kill(os.getpid(), signal.SIGTERM)",
-        r"it crashed \(SIGTERM\)$",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        r"it crashed \(SIGKILL\)$",
     ),
     "memory that is nobody's": ("ctypes.string_at(8)", r"it crashed \(SIGSEGV\)"),
     "too much memory": (
@@ -108,7 +113,12 @@ HOPELESS = {
     "nothing": ("g + q @ k.T", "nothing is returned yet: it is your turn$"),
     "whole numbers": ("return [x.astype(int) for x in (q, k, v)]", r"dq\[0, 0\] is \S+, should be"),
 }
-BY_NIGHT = {"a loop in compiled code that lets others run", "an array too large", "whole numbers"}
+BY_NIGHT = {
+    "a loop in compiled code that lets others run",
+    "a loop in compiled code that lets nobody run",
+    "an array too large",
+    "whole numbers",
+}
 
 
 @LINUX
@@ -122,7 +132,7 @@ def test_it_fails_and_says_why(tmp_path, name):
     assert found.message.startswith(FIRST), found.message
     assert re.search(message, found.message), found.message
     assert found.message.isprintable()
-    assert len(found.message) < 2500
+    assert len(found.message) <= LONGEST
 
 
 @NIGHTLY
@@ -247,6 +257,13 @@ def test_forged_results_are_none(forged):
     said = b'{"case": 3, "problem": "off", "arrays": [["<f4", []], ["<i2", [0, 2]]]}\n' + bytes(4)
     ((case, (problem, (number, empty))),) = judging._read(said + forged).items()
     assert (case, problem, number.shape, empty.shape) == (3, "off", (), (0, 2))
+
+
+def test_a_message_is_one_short_line_of_text():
+    found = judging._shown("a\nb\x1b[2J\ud800 n.ipynb, cell 4:13: c" + "d" * 10**7)
+    assert found.startswith("a b?[2J? n.ipynb, cell 4, line 13: cddd")
+    assert found.isprintable()
+    assert len(found) <= LONGEST + 10
 
 
 @LINUX
