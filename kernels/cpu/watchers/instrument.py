@@ -411,11 +411,14 @@ class Watcher(emit.Rewriter):
         ]
 
     def row_by_row(self, node: ast.Assign, target: ast.expr) -> list[ast.stmt]:
-        """The assignment of a number to a whole array, row by row: each is an assignment again."""
+        """The assignment to a whole array, row by row: each is an assignment again."""
         number = self.body.names.fresh("run__number")
+        to, of = self.arrays.kind(target), self.arrays.kind(node.value)
+        rows = isinstance(to, types.Array) and isinstance(of, types.Array) and to.ndim == of.ndim
+        value = _part(node.value, ast.Name(number, ast.Load())) if rows else node.value
         count = ast.Call(ast.Name("len", ast.Load()), [_part(target)], [])
         turns = ast.Call(ast.Name("range", ast.Load()), [count], [])
-        row = ast.Assign([_part(target, ast.Name(number, ast.Load()))], node.value)
+        row = ast.Assign([_part(target, ast.Name(number, ast.Load()))], value)
         loop = ast.For(ast.Name(number, ast.Store()), turns, [row], [])
         return self.body.rewrite(_located(loop, node))
 

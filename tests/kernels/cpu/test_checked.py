@@ -184,6 +184,24 @@ def test_one_of_several_arrays_that_is_written() -> None:
 
 
 @pytest.mark.parametrize("checked", [False, True])
+def test_arrays_in_records_are_copied(checked: bool) -> None:
+    record = np.dtype([("n", np.int16), ("cells", np.float32, (3, 2))])
+
+    @cuda.jit
+    def copied(records, others, last):
+        t = cuda.threadIdx.x
+        records[t].cells = others[1 - t].cells
+        if t == 0:
+            records[2]["cells"] = last
+
+    records, others = np.zeros(3, record), np.zeros(2, record)
+    others["cells"] = np.arange(12).reshape(2, 3, 2)
+    with mk.checked(checked):
+        copied[1, 2](records, others, others["cells"][0].copy())
+    np.testing.assert_array_equal(records["cells"], others["cells"][[1, 0, 0]])
+
+
+@pytest.mark.parametrize("checked", [False, True])
 def test_an_atomic_in_an_index_happens_once(checked: bool) -> None:
     """Though a number that is added to is read and written, and a record is written in parts."""
     record = np.dtype([("a", np.int32), ("b", np.float64)])
