@@ -1,0 +1,33 @@
+"""The measure of a memory: its sequences ask for what they gave, and it tells memories apart."""
+
+import numpy as np
+
+from minitransformer.attention import linear_attention, softmax_attention
+from minitransformer.course.recall import KEYS, PAIRS, VALUES, Row, recall, scoreboard, sequences
+
+
+def test_every_key_is_given_once_and_asked_for_once():
+    pairs = next(sequences(np.random.default_rng(0)))
+    assert pairs.keys.max() < KEYS and pairs.values.max() < VALUES
+    for keys, values, asked, answers in zip(*pairs, strict=True):
+        given = dict(zip(keys.tolist(), values.tolist(), strict=True))
+        assert len(given) == PAIRS
+        assert given == dict(zip(asked.tolist(), answers.tolist(), strict=True))
+        assert (keys != asked).any()
+
+
+def test_what_looks_at_every_key_recalls_and_a_small_state_forgets():
+    exact = recall(softmax_attention, width=8)
+    small = recall(linear_attention, width=8)
+    assert exact > 0.95
+    assert 1 / VALUES < small < 0.8
+    assert recall(linear_attention, width=8) == small
+
+
+def test_who_ignores_the_values_guesses():
+    assert recall(lambda query, key, value: query, width=8, steps=20) < 0.15
+
+
+def test_the_scoreboard_is_a_table(capsys):
+    scoreboard(Row("softmax", 1024, 1024, 0.5))
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["softmax", "1024", "1024", "50%"]
