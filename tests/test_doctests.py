@@ -26,7 +26,13 @@ MODULES = [
 
 @pytest.mark.parametrize("name", ["minitransformer", "minitransformer_kernels", *MODULES])
 def test_examples(name):
-    failed, _ = doctest.testmod(importlib.import_module(name))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if ".publish." not in name:
+            raise
+        pytest.skip(f"needs {error.name}: pip install -e .[docs]")
+    failed, _ = doctest.testmod(module)
     assert not failed
 
 

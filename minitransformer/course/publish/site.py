@@ -79,7 +79,9 @@ def build_site(notebooks: Mapping[Lesson, Any], out: Path) -> None:
         source.mkdir()
         others = _others(notebooks)
         links = {name: name for name in others}
-        links |= {lesson.path.name: f"{lesson.name}.ipynb" for lesson in notebooks}
+        for lesson in notebooks:
+            for name in (lesson.path.name, f"pages/{lesson.name}.md"):
+                links[name] = f"{lesson.name}.ipynb"
         for name, file in others.items():
             text = file.read_text(encoding="utf-8")
             _write(source / name, pointing(text, links.get) if file.suffix == ".md" else text)
