@@ -330,12 +330,12 @@ reveal("gradients that need O", sum(rows["O"]))
 # ## 4. How large should weights begin?
 #
 # Let all numbers be independent, with mean 0. Then $y_i = \sum_j w_{ij} x_j$ has the variance
-# $D_{in} \operatorname{Var}(w) \operatorname{Var}(x)$: it stays the same if $\operatorname{Var}(w) =
+# $D_{in} \mathrm{Var}(w) \mathrm{Var}(x)$: it stays the same if $\mathrm{Var}(w) =
 # 1 / D_{in}$. Backward, $dx_j = \sum_i g_i w_{ij}$ asks for $1 / D_{out}$ in the same way. Both
 # cannot be had, so Glorot and Bengio (2010) take the mean of the widths:
 #
-# $$\operatorname{Var}(w) = \frac{2}{D_{in} + D_{out}}, \quad \text{uniform in } \pm\beta: \quad
-#   \frac{\beta^2}{3} = \operatorname{Var}(w), \quad \beta = \sqrt{\frac{6}{D_{in} + D_{out}}}$$
+# $$\mathrm{Var}(w) = \frac{2}{D_{in} + D_{out}}, \quad \text{uniform in } \pm\beta: \quad
+#   \frac{\beta^2}{3} = \mathrm{Var}(w), \quad \beta = \sqrt{\frac{6}{D_{in} + D_{out}}}$$
 #
 # It is called Xavier initialisation, by the first name of the first author.
 #
