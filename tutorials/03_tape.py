@@ -16,11 +16,11 @@
 # A model is a long formula, and to train it you need its derivative by every parameter. You could
 # derive that by hand, once, and do it all again when a line of the model changes. Or you let the
 # program *write down* what it computes, operation by operation, and read the list backwards: a
-# tape.
+# [tape](glossary.md#tape).
 #
-# You write one here, small enough to know by heart, and a check that tells a right gradient from one
-# that is off by a tenth of a per cent. Every later lesson is held to that check. Then you read
-# the tape that trains this project's models.
+# You write one here, small enough to know by heart, and a [check](glossary.md#gradient-check) that
+# tells a right gradient from one that is off by a tenth of a per cent. Every later lesson is held
+# to that check. Then you read the tape that trains this project's models.
 
 # %% tags=["hide-input"]
 import heapq
@@ -118,11 +118,11 @@ print("made in this order:", [value.order for value in (x, w, s, a, b, y)])
 # %% [markdown] exercise="tape-backward"
 # ### Exercise: backward (4 points, 20 min)
 #
-# Complete `backward`. It leaves in `.grad` of every value behind `root`, and of `root`, the gradient
-# of `sum(root * cotangent)`. (The [cotangent](glossary.md#cotangent) is the $\bar y$ that you begin
-# with; for a number it is 1.) Each value passes on its gradient once, when it is complete. All
-# `.grad` are `None` before. There may be 3,000 values in a row, and Python's recursion ends at
-# 1,000.
+# Complete `backward`. It leaves in `.grad` of every value behind `root`, and of `root`, the
+# gradient of `sum(root * cotangent)`. (The [cotangent](glossary.md#cotangent) is the $\bar y$ that
+# you begin with; for a number it is 1.) Each value passes on its gradient once, when it is
+# complete. All `.grad` are `None` before. There may be 3,000 values in a row, and Python's
+# recursion ends at 1,000.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -132,15 +132,15 @@ print("made in this order:", [value.order for value in (x, w, s, a, b, y)])
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# For the newest, go through its edges: `g = pull(node.grad)` is one term for the value there. Add it
-# to what has come before. A value that waits already must not get into the heap again: why?
+# For the newest, go through its edges: `g = pull(node.grad)` is one term for the value there. Add
+# it to what has come before. A value that waits already must not get into the heap again: why?
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# Add by `value.grad = value.grad + g`, not by `+=`: both edges of a sum hand on the very same array,
-# and whoever writes into it changes somebody else's gradient. A set `known` says who has been
-# in the heap.
+# Add by `value.grad = value.grad + g`, not by `+=`: both edges of a sum hand on the very same
+# array, and whoever writes into it changes somebody else's gradient. A set `known` says who has
+# been in the heap.
 #
 # </details>
 
@@ -208,9 +208,10 @@ reveal("pulls", next(pulls))
 #
 # ## 2. What broadcasting does to a gradient
 #
-# A bias of shape `(3,)` is added to each of four rows. NumPy stretches it: every number is used four
-# times. By (1) it collects four terms, so the gradient `(4, 3)` must be *summed* back to `(3,)`.
-# Broadcasting stretches in two ways: it adds axes on the left, and it repeats along axes of size 1.
+# A bias of shape `(3,)` is added to each of four rows. NumPy stretches it: every number is used
+# four times. By (1) it collects four terms, so the gradient `(4, 3)` must be *summed* back to
+# `(3,)`. [Broadcasting](glossary.md#broadcasting) stretches in two ways: it adds axes on the left,
+# and it repeats along axes of size 1.
 
 # %%
 g = random.standard_normal((4, 3)).round(1)
@@ -230,8 +231,8 @@ show(
 #
 # <details><summary>Hint 1 of 3</summary>
 #
-# Two sums, one after the other: first over the axes that were added, on the left, then over those of
-# size 1.
+# Two sums, one after the other: first over the axes that were added, on the left, then over those
+# of size 1.
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
@@ -301,8 +302,8 @@ def softmax(x, mistake=1.0):
 # numbers needs a cotangent $c$: then test $\sum c\, f(x)$, which is one number. Many a test takes
 # $c = 1$, that is `y.sum()`.
 #
-# **Predict.** Take the weights of softmax, sum them all, and ask for the gradient by the scores. How
-# large is it?
+# **Predict.** Take the weights of softmax, sum them all, and ask for the gradient by the scores.
+# How large is it?
 
 # %%
 guess("largest gradient of the sum", 0)
@@ -325,15 +326,15 @@ reveal("largest gradient of the sum", rows[0][2])
 
 # %% [markdown]
 # The weights of a row sum to 1, whatever the scores are. So the true gradient of their sum is zero,
-# and a backward that is wrong by *any* factor passes: it is off by rounding only. A random cotangent
-# sees it at once. That is why every check in this course draws one.
+# and a backward that is wrong by *any* factor passes: it is off by rounding only. A random
+# cotangent sees it at once. That is why every check in this course draws one.
 #
 # %% [markdown] exercise="gradcheck"
 # ### Exercise: a check that refuses (4 points, 15 min)
 #
 # Complete `agrees`. `f` makes of an array `x` another, maybe of another shape; `pulled(x, c)`
-# claims to be the gradient of `sum(c * f(x))`. Return `True` if it is right, and `False` if any number
-# is off by a tenth of a per cent. Draw the cotangent from `random`. A gradient may well be
+# claims to be the gradient of `sum(c * f(x))`. Return `True` if it is right, and `False` if any
+# number is off by a tenth of a per cent. Draw the cotangent from `random`. A gradient may well be
 # zero.
 #
 # <details><summary>Hint 1 of 3</summary>
@@ -344,14 +345,14 @@ reveal("largest gradient of the sum", rows[0][2])
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# Take `h = 1e-5`. Much smaller, and `f(x + h) - f(x - h)` loses its digits to rounding; much larger,
-# and the curve bends between the two.
+# Take `h = 1e-5`. Much smaller, and `f(x + h) - f(x - h)` loses its digits to rounding; much
+# larger, and the curve bends between the two.
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `np.allclose(claimed, measured, rtol=1e-5, atol=1e-7)` compares all numbers, those that are zero by
-# `atol`.
+# `np.allclose(claimed, measured, rtol=1e-5, atol=1e-7)` compares all numbers, those that are zero
+# by `atol`.
 #
 # </details>
 
@@ -445,14 +446,14 @@ print("a Tensor's gradient:", q.grad.numpy()[0].round(2))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **It keeps less.** Your `Value` keeps its array as long as the tape lives. There a tensor has an array, and the
-#    tape has *nodes*, which hold only what `forward` saved. `_Multiply` needs both operands. A sum
-#    needs two shapes, so no array stays alive on its behalf.
-# 2. **It does less.** A batch of data needs no gradient, so `needs_input_grad` says whom to make one
-#    for. And a gradient is dropped as soon as its node has used it: only leaves get a `.grad`.
-# 3. **It trusts nobody.** A gradient must have its input's shape and dtype. An array that somebody
-#    else may hold is copied before it becomes a `.grad`; you met the reason in the third hint of the
-#    first exercise.
+# 1. **It keeps less.** Your `Value` keeps its array as long as the tape lives. There a tensor has
+#    an array, and the tape has *nodes*, which hold only what `forward` saved. `_Multiply` needs
+#    both operands. A sum needs two shapes, so no array stays alive on its behalf.
+# 2. **It does less.** A batch of data needs no gradient, so `needs_input_grad` says whom to make
+#    one for. And a gradient is dropped as soon as its node has used it: only leaves get a `.grad`.
+# 3. **It trusts nobody.** A gradient must have its input's shape, and is brought to its dtype. An
+#    array that somebody else may hold is copied before it becomes a `.grad`; you met the reason in
+#    the third hint of the first exercise.
 #
 # Beyond that a node may have several outputs, and those that nobody used send nothing.
 #

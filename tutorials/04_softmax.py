@@ -84,8 +84,8 @@ print(f"for queries of {quantity(tokens, 'B')}; for each head")
 
 # %% [markdown]
 # **Predict.** As three operations (scores; weights; mixing), the matrices go to memory and come
-# back. Fused into one, only $q$, $k$, $v$ and $o$ do. How many times the bytes do the three
-# operations take, at these sizes?
+# back. [Fused](glossary.md#fused) into one, only $q$, $k$, $v$ and $o$ do. How many times the bytes
+# do the three operations take, at these sizes?
 
 # %%
 L, E = (64, 8) if FAST else (128, 16)
@@ -202,8 +202,9 @@ check("online-softmax", online_softmax)
 # $g_i \cdot v_j$.
 #
 # **To the scores.** $s_{it}$ is in all weights of its row: in $p_{it}$ above and below the line, in
-# the others below. The quotient rule makes of that $\partial p_{ij} / \partial s_{it} = p_{ij}
-# ([j = t] - p_{it})$. Sum over $j$, then call $t$ again $j$:
+# the others below. The quotient rule makes of that
+# $\partial p_{ij} / \partial s_{it} = p_{ij} ([j = t] - p_{it})$. Sum over $j$, then call $t$ again
+# $j$:
 #
 # $$ds_{ij} = p_{ij} \Big( g_i \cdot v_j - \sum_t p_{it}\; g_i \cdot v_t \Big)
 #   = p_{ij} (g_i \cdot v_j - \delta_i) \tag{7}$$
@@ -321,9 +322,9 @@ print("gradcheck:", gradcheck(Attention.apply, six_tokens()))
 # %% [markdown]
 # ## 4. Your kernel
 #
-# Lesson 1's pattern was the *owner*: a thread owns a number of the output. Here a thread owns a
-# query, and *walks* past the keys, by (3) and (4). It needs $h$ and $d$, two numbers of its own;
-# $n$ may lie in `out` itself.
+# Lesson 1's pattern was the [owner](glossary.md#owner): a thread owns a number of the output. Here
+# a thread owns a query, and *walks* past the keys, by (3) and (4). It needs $h$ and $d$, two
+# numbers of its own; $n$ may lie in `out` itself.
 #
 # The score is given, as a device function: a kernel may call it.
 
@@ -404,8 +405,9 @@ with watch() as plain:
 show(quote(plain[0].kernel, "(1)", "(12)", "(2)"))
 
 # %% [markdown]
-# And the fast one. A *block* of threads owns a tile of queries, `rows` of them, and walks past the
-# keys, `step` at a time. Look for (3), (4) and (5), and for `share`:
+# And the fast one: this course's second pattern, the [walk](glossary.md#walk). A block of threads
+# owns a [tile](glossary.md#tile) of queries, `rows` of them, and walks past the keys, `step` at a
+# time. Look for (3), (4) and (5), and for `share`:
 
 # %%
 with watch() as fast:
@@ -497,9 +499,9 @@ def yours():
 
 
 # %% [markdown]
-# The microscope notes every access of every thread. *Needed* are the bytes if a cache were perfect:
-# each number of an array comes once, and goes once. *Moved* are those without any cache, in
-# [sectors](glossary.md#sector) of 32 bytes.
+# The [microscope](glossary.md#microscope) notes every access of every thread. *Needed* are the
+# bytes if a cache were perfect: each number of an array comes once, and goes once. *Moved* are
+# those without any cache, in [sectors](glossary.md#sector) of 32 bytes.
 
 
 # %%

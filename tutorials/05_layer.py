@@ -19,8 +19,8 @@
 # have been, for the optimizer? These are two passes, and each needs something else that the forward
 # has kept.
 #
-# You write both. Then you find out how large weights must be in the beginning, make a layer explode,
-# and cure it in two ways.
+# You write both. Then you find out how large weights must be in the beginning, make a layer
+# explode, and cure it in two ways.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -80,8 +80,8 @@ random = np.random.default_rng(5)
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# Shapes decide: `G` is (R, Dout), `W` (Dout, Din), `X` (R, Din). Which product is (R, Din), and which
-# (Dout, Din)?
+# Shapes decide: `G` is (R, Dout), `W` (Dout, Din), `X` (R, Din). Which product is (R, Din), and
+# which (Dout, Din)?
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
@@ -159,8 +159,8 @@ show(
 )
 
 # %% [markdown]
-# **Backward for data** walks the equations from the last to the first. Each projection is crossed by
-# its weights; between them is lesson 4, for each head:
+# **Backward for data** walks the equations from the last to the first. Each projection is crossed
+# by its weights; between them is lesson 4, for each head:
 #
 # $$[dO_1 \dots dO_H] = G\, W_o \tag{5}$$
 #
@@ -236,8 +236,8 @@ check("layer-backward-data", layer_backward_data)
 #
 # <details><summary>Hint 1 of 3</summary>
 #
-# All four are the gradient of the weights in `linear_backward`. Which output gradient and which input
-# has each projection?
+# All four are the gradient of the weights in `linear_backward`. Which output gradient and which
+# input has each projection?
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
@@ -324,15 +324,15 @@ reveal("gradients that need X", sum(rows["X"]))
 reveal("gradients that need O", sum(rows["O"]))
 
 # %% [markdown]
-# The inputs serve only the weights: a layer that is frozen need not keep them. $O$ serves $dW_o$, and
-# by $\delta$ the queries and keys. $dV$ does without it.
+# The inputs serve only the weights: a layer that is frozen need not keep them. $O$ serves $dW_o$,
+# and by $\delta$ the queries and keys. $dV$ does without it.
 #
 # ## 4. How large should weights begin?
 #
 # Let all numbers be independent, with mean 0. Then $y_i = \sum_j w_{ij} x_j$ has the variance
-# $D_{in} \mathrm{Var}(w) \mathrm{Var}(x)$: it stays the same if $\mathrm{Var}(w) =
-# 1 / D_{in}$. Backward, $dx_j = \sum_i g_i w_{ij}$ asks for $1 / D_{out}$ in the same way. Both
-# cannot be had, so Glorot and Bengio (2010) take the mean of the widths:
+# $D_{in} \mathrm{Var}(w) \mathrm{Var}(x)$: it stays the same if
+# $\mathrm{Var}(w) = 1 / D_{in}$. Backward, $dx_j = \sum_i g_i w_{ij}$ asks for $1 / D_{out}$
+# in the same way. Both cannot be had, so Glorot and Bengio (2010) take the mean of the widths:
 #
 # $$\mathrm{Var}(w) = \frac{2}{D_{in} + D_{out}}, \quad \text{uniform in } \pm\beta: \quad
 #   \frac{\beta^2}{3} = \mathrm{Var}(w), \quad \beta = \sqrt{\frac{6}{D_{in} + D_{out}}}$$
@@ -365,7 +365,8 @@ reveal("growth by weights twice as large", growth[2.0])
 # %% [markdown]
 # ## 5. Predict zero
 #
-# The smallest test of a layer that learns: random inputs, and all outputs should be 0. The loss is
+# The smallest test of a layer that learns, from S3 of the [sources](sources.md): random inputs, and
+# all outputs should be 0. The loss is
 # the mean of the squared outputs. So $G = 2 Y / \text{size}$, and only the pass for the weights is
 # needed: nobody asks for the gradient of the data.
 
@@ -401,9 +402,9 @@ table(("size", "first loss", "last loss"), rows)
 
 # %% [markdown]
 # It learns. Now begin with weights six times as large. The output is a product of two of them,
-# $W_v$ and $W_o$. So the loss grows with the *fourth* power of the gain, or faster, its gradient with
-# the third, and the weights themselves with the first: the step is much too long. It lands where the
-# loss is larger still, and so is the next step.
+# $W_v$ and $W_o$. So the loss grows with the *fourth* power of the gain, or faster, its gradient
+# with the third, and the weights themselves with the first: the step is much too long. It lands
+# where the loss is larger still, and so is the next step.
 #
 # **Predict.** After how many steps is the loss beyond $10^{30}$?
 
@@ -431,12 +432,13 @@ show(
 )
 
 # %% [markdown]
-# *Clipping* shortens all gradients together, so that their length is 1 at most: the direction stays,
-# the step is bounded. *Normalising* takes the size out of the output itself, and this is next. (It
-# has a weight for each column, too, and finds the quickest way to predict zero: all of them to 0.)
+# *Clipping* shortens all gradients together, so that their length is 1 at most: the direction
+# stays, the step is bounded. *Normalising* takes the size out of the output itself, and this is
+# next. (It has a weight for each column, too, and finds the quickest way to predict zero: all of
+# them to 0.)
 #
-# Don't conclude that larger is better. The output is a product of weights, so near zero, where Xavier
-# begins, its gradients are small as well; and zero is what this test asks for.
+# Don't conclude that larger is better. The output is a product of weights, so near zero, where
+# Xavier begins, its gradients are small as well; and zero is what this test asks for.
 #
 # ## 6. Layer norm
 #
@@ -448,16 +450,17 @@ show(
 #
 # $$n_d = (x_d - m)\, r \qquad y_d = w_d n_d + b_d \tag{2}$$
 #
-# Backward, with $h_d = g_d w_d$, the gradient of $n_d$. Each $x_d$ is in $m$ and in $r$, and by them
-# in *all* $n_e$. As $\partial m / \partial x_d = 1/D$ and $\partial r / \partial x_d = -r^2 n_d / D$,
+# Backward, with $h_d = g_d w_d$, the gradient of $n_d$. Each $x_d$ is in $m$ and in $r$, and by
+# them in *all* $n_e$. As $\partial m / \partial x_d = 1/D$ and
+# $\partial r / \partial x_d = -r^2 n_d / D$,
 #
 # $$\frac{\partial n_e}{\partial x_d} = r \Big([e = d] - \frac{1}{D} - \frac{n_e n_d}{D}\Big)$$
 #
 # $$dx_d = \sum_e h_e \frac{\partial n_e}{\partial x_d}
 #   = r \Big(h_d - \frac1D \sum_e h_e - n_d \frac1D \sum_e h_e n_e \Big) \tag{3}$$
 #
-# Two sums for each row; the matrix of derivatives is never made. And note the $r$ in front: an output
-# that is four times as large gets a gradient of a quarter. That is the cure you saw.
+# Two sums for each row; the matrix of derivatives is never made. And note the $r$ in front: an
+# output that is four times as large gets a gradient of a quarter. That is the cure you saw.
 #
 # %% [markdown] exercise="norm-kernel"
 # ### Exercise: a thread a row (3 points, 15 min)
@@ -535,23 +538,24 @@ show(quote(fast.warp_sum))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **Neighbours read neighbours.** `d` begins at `tx` and goes on in steps of 32: the warp reads 32
-#    numbers that lie together, and uses every sector whole. Your threads are a row apart, so each
-#    fetches 32 bytes for the 4 that it wants. (Not quite eight times: of `weight`, all your threads
-#    want the same number at the same time.)
-# 2. **It adds up across threads.** `warp_sum` exchanges numbers between registers: with the neighbour,
+# 1. **Neighbours read neighbours.** `d` begins at `tx` and goes on in steps of 32: the warp reads
+#    32 numbers that lie together, and uses every sector whole. Your threads are a row apart, so
+#    each fetches 32 bytes for the 4 that it wants. (Not quite eight times: of `weight`, all your
+#    threads want the same number at the same time.)
+# 2. **It adds up across threads.** `warp_sum` exchanges numbers between
+#    [registers](glossary.md#register): with the neighbour,
 #    then two away, four, eight, sixteen. After five steps *every* thread has the whole sum. No
-#    shared memory, no barrier.
+#    [shared memory](glossary.md#shared-memory), no [barrier](glossary.md#barrier).
 # 3. **All threads stay to the end.** The sums stand outside `if i < R`, since a warp exchanges only
 #    among threads that are there.
 #
-# The gradients of `w` and `b` are sums along columns, over all rows: another division of labour, and
-# another kernel, as it was with keys and queries in lesson 4.
+# The gradients of `w` and `b` are sums along columns, over all rows: another division of labour,
+# and another kernel, as it was with keys and queries in lesson 4.
 #
 # **The projections** are products of matrices. A thread could own a number of the result, as in
-# lesson 1, and fetch a row and a column for it. Here a block owns a tile of 16 by 16, and each number
-# that it brings to [shared memory](glossary.md#shared-memory) is read 16 times. (On a CPU the engine
-# leaves these products to a library.)
+# lesson 1, and fetch a row and a column for it. Here a block owns a tile of 16 by 16, and each
+# number that it brings to shared memory is read 16 times. (On a CPU the engine leaves these
+# products to a library.)
 
 # %%
 product = tiled.matmul_kernel(float32)
