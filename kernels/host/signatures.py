@@ -5,11 +5,15 @@ Numbers are converted to them, as Numba does; an array must have its dtype and d
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
+from numba import typeof
 from numba.core import sigutils, types
 from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.core.typeconv import Conversion
 
 from ..cpu.errors import KernelError
 
@@ -62,14 +66,15 @@ def parsed(given: Any) -> list[Kinds]:
 
 
 def converted(name: str, signatures: list[Kinds], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments in the types of the first signature that takes them.
+    """The arguments in the types of the signature that takes them with the least conversion.
 
     Raises:
         KernelError: none does.
     """
-    for kinds in signatures:
-        if len(kinds) == len(arguments) and all(map(_takes, kinds, arguments)):
-            return tuple(map(_as, kinds, arguments))
+    fit = [k for k in signatures if len(k) == len(arguments) and all(map(_takes, k, arguments))]
+    if fit:
+        kinds = fit[0] if len(fit) == 1 else min(fit, key=lambda kinds: _cost(kinds, arguments))
+        return tuple(map(_as, kinds, arguments))
     expected = " or ".join(f"({', '.join(map(_text, kinds))})" for kinds in signatures)
     got = ", ".join(map(_kind, arguments))
     raise KernelError(
@@ -87,6 +92,17 @@ def _takes(kind: types.Type, argument: Any) -> bool:
     if isinstance(kind, types.Number | types.Boolean):
         return isinstance(argument, bool | int | float | complex | np.generic)
     return True  # what launches look at anyway
+
+
+def _cost(kinds: Kinds, arguments: tuple[Any, ...]) -> list[int]:
+    """How many numbers are converted, the worst kind of conversion first: what Numba goes by."""
+    convert = cpu_target.typing_context.can_convert
+    found = Counter(
+        convert(typeof(argument), kind)
+        for kind, argument in zip(kinds, arguments, strict=True)
+        if isinstance(kind, types.Number | types.Boolean)
+    )
+    return [found[conversion] for conversion in sorted(Conversion, reverse=True)]
 
 
 def _as(kind: types.Type, argument: Any) -> Any:

@@ -296,6 +296,22 @@ def test_signatures_convert_numbers(signature: Any) -> None:
     np.testing.assert_array_equal(x, X + 2)
 
 
+def test_of_several_signatures_the_nearest_holds() -> None:
+    @cuda.jit([f"void(float64[:], {kind}, {kind})" for kind in ("float32", "float64", "int64")])
+    def kernel(out, a, b):
+        out[0] = a + b
+
+    for a, b, total in (
+        (1.0, 3e-8, 1.00000003),
+        (np.float64(1), np.float32(2), 3.0),
+        (np.float32(1), np.float32(3e-8), 1.0),
+        (2**40, 1, 2**40 + 1),
+    ):
+        out = np.zeros(1)
+        kernel[1, 1](out, a, b)
+        assert out[0] == total
+
+
 def test_signatures_are_of_arrays_as_they_are() -> None:
     @cuda.jit("void(float32[:], int32)", fastmath=True)
     def kernel(x, n):
