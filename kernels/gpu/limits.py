@@ -12,7 +12,7 @@ import os
 from math import prod
 from typing import Any
 
-from ..arrays import SHARED_BYTES as SHARED  # the most that a block can declare
+from ..arrays import SHARED_BYTES
 from ..cpu.canonical import Shape3
 from ..cpu.errors import KernelError
 from .gpus import ARCHITECTURES, REGISTERS, WARP, find
@@ -60,15 +60,18 @@ def check_shared(kernel: str, declared: int, dynamic: int) -> None:
     Raises:
         KernelError: it is too much.
     """
-    if declared > SHARED:
+    if declared > SHARED_BYTES:
         raise KernelError(
             f"kernel {kernel!r}: its shared arrays come to {declared:,} bytes a block; a kernel "
-            f"can declare {SHARED:,} for any GPU. Use smaller arrays or a smaller dtype, float32"
+            f"can declare {SHARED_BYTES:,} for any GPU. Use smaller arrays or a smaller dtype, float32"
         )
-    if declared + dynamic <= SHARED:
+    if declared + dynamic <= SHARED_BYTES:
         return
     name = os.environ.get(VARIABLE, "")
-    most, whose = SHARED, f"every GPU has {SHARED:,} ({VARIABLE}=A100, say, names one with more)"
+    most, whose = (
+        SHARED_BYTES,
+        f"every GPU has {SHARED_BYTES:,} ({VARIABLE}=A100, say, names one with more)",
+    )
     if name:
         try:
             gpu = find(name)

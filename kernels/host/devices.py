@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..arrays import SHARED_BYTES
 from ..cpu.runtime.pool import num_threads
 from ..gpu import limits
 from ..gpu.gpus import ARCHITECTURES, REGISTERS, WARP
@@ -32,7 +33,7 @@ LIMITS = {
     "MAX_GRID_DIM_X": limits.GRID_X,
     "MAX_GRID_DIM_Y": limits.GRID_YZ,
     "MAX_GRID_DIM_Z": limits.GRID_YZ,
-    "MAX_SHARED_MEMORY_PER_BLOCK": limits.SHARED,
+    "MAX_SHARED_MEMORY_PER_BLOCK": SHARED_BYTES,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": OLDEST.shared - OLDEST.reserved,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": OLDEST.shared,
     "MAX_REGISTERS_PER_BLOCK": REGISTERS,

@@ -167,7 +167,8 @@ def stream(size: int, steps: int) -> Iterator[Any]:
 
 def _largest(layer: nn.Module) -> str:
     """The name of the parameter whose gradient is largest, or the first that is not finite."""
-    sizes = {name: float(np.abs(p.grad.numpy()).max()) for name, p in layer.named_parameters()}
+    gradients: dict[str, Any] = {name: p.grad for name, p in layer.named_parameters()}
+    sizes = {name: float(np.abs(grad.numpy()).max()) for name, grad in gradients.items()}
     broken = [name for name, size in sizes.items() if not math.isfinite(size)]
     return broken[0] if broken else max(sizes, key=lambda name: sizes[name])
 

@@ -8,6 +8,7 @@ import pytest
 from numba import float32, float64
 
 import minitransformer_kernels as mk
+from minitransformer_kernels.arrays import SHARED_BYTES
 from minitransformer_kernels.cuda import Kernel, cuda
 from minitransformer_kernels.gpu import limits
 from minitransformer_kernels.gpu.gpus import ARCHITECTURES, GPUS, occupancy
@@ -95,7 +96,7 @@ def test_a_gpu_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_one_gpu_has_another_may_not_have_less_of() -> None:
-    assert min(has.shared - has.reserved for has in ARCHITECTURES.values()) >= limits.SHARED
+    assert min(has.shared - has.reserved for has in ARCHITECTURES.values()) >= SHARED_BYTES
     assert {gpu.capability for gpu in GPUS.values()} <= set(ARCHITECTURES)
 
 
