@@ -63,7 +63,8 @@ def check_shared(kernel: str, declared: int, dynamic: int) -> None:
     if declared > SHARED_BYTES:
         raise KernelError(
             f"kernel {kernel!r}: its shared arrays come to {declared:,} bytes a block; a kernel "
-            f"can declare {SHARED_BYTES:,} for any GPU. Use smaller arrays or a smaller dtype, float32"
+            f"can declare {SHARED_BYTES:,} for any GPU. Use smaller arrays or a smaller dtype, "
+            "float32"
         )
     if declared + dynamic <= SHARED_BYTES:
         return
