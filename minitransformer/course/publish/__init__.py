@@ -62,7 +62,7 @@ def pages(which: Sequence[str], *, fast: bool = False) -> Iterator[Path]:
     """
     try:
         from .execute import executed
-        from .pages import write
+        from .markdown import write
     except ImportError as error:
         raise _missing(error) from None
     for lesson in _lessons(which):

@@ -11,7 +11,7 @@ pytest.importorskip("jupytext", reason="pages need jupytext: pip install -e .[te
 
 from minitransformer.course.publish import pages, with_table
 from minitransformer.course.publish.derivations import anchor, as_rst, rooms
-from minitransformer.course.publish.pages import prose, shown
+from minitransformer.course.publish.markdown import prose, shown
 from minitransformer.course.publish.reading import as_read, outside_code, pointing, unexecuted
 
 from . import tiny
