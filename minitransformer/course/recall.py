@@ -8,6 +8,8 @@ output to the 16 values. A guess is right once in 16.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -71,25 +73,35 @@ class Memory(nn.Module):
         return self.answer(output[:, 0])
 
 
-def recall(attention: Attention, width: int = 16, steps: int = STEPS, seed: int = 0) -> float:
+def recall(
+    attention: Attention,
+    width: int = 16,
+    steps: float = STEPS,
+    seed: int = 0,
+    seconds: float = math.inf,
+) -> float:
     """Train a memory for a second or two; return which share of pairs it then recalls.
 
     Args:
         attention: As `Memory` takes it.
         width: E = M, the head's.
-        steps: Of Adam, with 16 sequences each.
+        steps: Of Adam, with 16 sequences each; at most as many.
         seed: Decides the sequences, and where training begins.
+        seconds: How long it may train, from its second step on: the first one compiles.
     """
     random.manual_seed(seed)
     draw = sequences(np.random.default_rng(seed))
     memory = Memory(attention, width)
     optimizer = optim.Adam(memory.parameters(), lr=0.03)
-    for _ in range(steps):
+    step, began = 0, math.inf
+    while step < steps and time.perf_counter() - began < seconds:
         pairs = next(draw)
         loss = F.cross_entropy(memory(pairs).transpose(1, 2), pairs.answers)  # classes second
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        step += 1
+        began = min(began, time.perf_counter())
     with no_grad():
         tried = [
             (memory(pairs).numpy().argmax(-1), pairs.answers) for pairs in map(next, [draw] * 8)
