@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from .exercise import NotYet
+from .lesson import is_untouched
 
 LARGEST = 64 << 20  # bytes: a notebook with all its pictures has less
 
@@ -95,9 +96,12 @@ class File:
         return is_there or self._breaks(symbol) is not None
 
     def is_blank(self, symbol: str) -> bool:
-        """Whether the answer is a function of which nothing but its docstring is written."""
-        found = [s.is_blank for s in self._statements if symbol in s.binds]
-        return bool(found) and found[-1]
+        """Whether the answer is still as it was handed out, or nothing but its docstring."""
+        found = [s for s in self._statements if symbol in s.binds]
+        if not found:
+            return False
+        place, first, last, _, _, is_blank = found[-1]
+        return is_blank or is_untouched("\n".join(self._lines[place][first - 1 : last]))
 
     def needed(self, symbol: str) -> list[tuple[str, str]]:
         """Return the places that define an answer, and of each the text that does so.
@@ -133,8 +137,8 @@ class File:
             return before[-1] if before else None
         if not binding and (problem := self._breaks(name)):
             raise NotYet(problem)
-        if not binding and not hasattr(builtins, name):
-            return self._binding("*", at)
+        if not binding and name != "*" and not hasattr(builtins, name):
+            return self._binding("*", at)  # from a module, perhaps
         return binding[0] if binding else None
 
     def _kept(self, chosen: set[int]) -> list[tuple[str, str]]:
@@ -150,6 +154,7 @@ class File:
 
     def _breaks(self, name: str) -> str | None:
         """What is wrong with the cell that would bind a name; None if there is none."""
+        name = re.escape(name)
         binding = re.compile(
             rf"^(async +def|def|class) +{name}\b|^{name}\b.*=|^(import|from)\b.*\b{name}\b", re.M
         )

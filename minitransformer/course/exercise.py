@@ -27,6 +27,10 @@ Arrays = dict[str, Any]
 class NotYet(AssertionError):
     """An answer is missing or wrong; the message says in which case, where, and gives a hint."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message. The frames above it are the course's own."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class Case(NamedTuple):
     """Inputs of one trial.
@@ -177,11 +181,7 @@ class Exercise:
     def where(self, case: Case) -> str:
         """Return the case in words: its name, and the sizes of its inputs."""
         inputs = ", ".join(f"{name} {_size(x)}" for name, x in case.inputs.items())
-        return (
-            f"{self.symbol}, case {case.name!r} ({inputs})"
-            if inputs
-            else (f"{self.symbol}, case {case.name!r}")
-        )
+        return f"case {case.name!r} ({inputs})" if inputs else f"case {case.name!r}"
 
 
 def _size(value: Any) -> str:
@@ -201,7 +201,10 @@ def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
         return f"{name} should hold numbers like {truth.dtype}, got {got.dtype}"
     got, truth = got.astype(np.float64), truth.astype(np.float64)
     if np.isnan(got).all() and not np.isnan(truth).any():
-        return f"{name} is nan everywhere: nothing was written to it, or 0 was divided by 0"
+        return (
+            f"{name} is nan everywhere: was nothing written to it, or something added to what was "
+            "not set, or 0 divided by 0?"
+        )
     scale = max(float(abs(truth).max()), 1e-30)
     with np.errstate(invalid="ignore"):
         right = (abs(got - truth) <= tolerance * scale) | (got == truth)
@@ -211,7 +214,8 @@ def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
     index = f"[{', '.join(map(str, at))}]" if at else ""
     off = int((~right).sum())
     count = f" ({off} of {right.size} numbers are off)" if right.size > 1 else ""
-    return f"{name}{index} is {got[at]:.6g}, should be {truth[at]:.6g}{count}"
+    digits = next((n for n in (6, 9, 12) if f"{got[at]:.{n}g}" != f"{truth[at]:.{n}g}"), 17)
+    return f"{name}{index} is {got[at]:.{digits}g}, should be {truth[at]:.{digits}g}{count}"
 
 
 def by_lesson() -> dict[int, tuple[Exercise, ...]]:

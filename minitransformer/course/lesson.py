@@ -184,3 +184,14 @@ def blanked(text: str) -> str:
 def solved(text: str) -> str:
     """Return a lesson's text without the marks around its solutions."""
     return re.sub(r"^ *# (BEGIN|END) SOLUTION\n", "", text, flags=re.MULTILINE)
+
+
+def is_untouched(answer: str) -> bool:
+    """Whether the text of an answer is the very one that was handed out, blank and all."""
+    if BLANK not in answer:
+        return False
+    return any(
+        answer.strip() in blanked(lesson.solution(name).source)
+        for lesson in lessons()
+        for name in lesson.exercises
+    )

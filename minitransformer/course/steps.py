@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from minitransformer_kernels import checked
 
 from .exercise import NotYet, find, in_words
+from .lesson import is_untouched
 
 SEED = 2020  # of the cases that a lesson checks; the judge draws others
+PATIENCE = 30  # seconds
 
 _guesses: dict[str, Any] = {}
 
@@ -53,14 +59,41 @@ def check(name: str, answer: Any) -> None:
         NotYet: It is missing or wrong: in which case, where, and a hint.
     """
     exercise = find(name)
+    if _is_blank(answer):
+        raise NotYet(f"{exercise.symbol}: nothing is written yet: it is your turn")
     cases = exercise.drawn(SEED)
-    for case in cases:
-        try:
-            with checked(tested=False):
-                got = exercise.tried(answer, case)
-            exercise.compare(case, got)
-        except NotYet as problem:
-            raise NotYet(f"{exercise.where(case)}: {problem}") from None
-        except Exception as error:
-            raise NotYet(f"{exercise.where(case)}: {in_words(error)}") from error
+    with _patience():
+        for case in cases:
+            where = f"{exercise.symbol}, {exercise.where(case)}"
+            try:
+                with checked(tested=False):
+                    got = exercise.tried(answer, case)
+                exercise.compare(case, got)
+            except NotYet as problem:
+                raise NotYet(f"{where}: {problem}") from None
+            except Exception as error:
+                raise NotYet(f"{where}: {in_words(error)}") from error
     print(f"{name}: right, in {len(cases)} cases")
+
+
+def _is_blank(answer: Any) -> bool:
+    try:
+        return is_untouched(inspect.getsource(getattr(answer, "function", answer)))
+    except (OSError, TypeError):
+        return False
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Say something to who waits long: no clock can stop compiled code from within."""
+    words = (
+        f"This has run for {PATIENCE} seconds: a loop without an end? Stop it by the square above, "
+        "or Ctrl-C; where that does not help, restart."
+    )
+    timer = threading.Timer(PATIENCE, print, [words], {"flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

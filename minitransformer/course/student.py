@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +14,8 @@ from .lesson import blanked, chosen, lessons
 from .lesson import folder as of_lessons
 
 KINDS = ".ipynb", ".py"
-PAGES = "glossary.md", "first_kernel.md"  # that lessons link to
+BESIDE = "glossary.md", "sources.md", "first_kernel.md"  # what lessons link to
+_LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]+)[^)]*\)")
 
 _COLAB = """\
 # On Colab this installs what the lesson needs. Anywhere else it changes nothing.
@@ -66,7 +67,7 @@ def hand_out(
 ) -> list[tuple[Path, bool]]:
     """Put lessons into a student's folder, without solutions, and the pages that they link to.
 
-    What a student has written is kept.
+    What a student has written is kept. A link to what is not handed out becomes its text.
 
     Args:
         folder: Made if need be.
@@ -85,13 +86,20 @@ def hand_out(
         is_new = not path.exists()
         if is_new and scripts:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(blanked(lesson.text), encoding="utf-8")
+            path.write_text(_linked(blanked(lesson.text)), encoding="utf-8")
         elif is_new:
-            write(blanked(lesson.text), path)
+            write(_linked(blanked(lesson.text)), path)
         handed.append((path, is_new))
-    for page in PAGES:
-        shutil.copyfile(of_lessons() / page, folder / page)
+    for name in BESIDE:
+        text = (of_lessons() / name).read_text(encoding="utf-8")
+        text = _linked(text) if name.endswith(".md") else text
+        (folder / name).write_text(text, encoding="utf-8")
     return handed
+
+
+def _linked(text: str) -> str:
+    """A text whose links lead to what a student has."""
+    return _LINK.sub(lambda link: link[0] if link[2] in BESIDE else link[1], text)
 
 
 def files(folder: Path) -> list[Path]:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from minitransformer.course.answers import LARGEST, File
-from minitransformer.course.exercise import NotYet
+from minitransformer.course.exercise import NotYet, find
+from minitransformer.course.lesson import BLANK, blanked, chosen
 from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
@@ -253,3 +254,20 @@ def test_an_answer_keeps_its_text_and_its_place(tmp_path):
     assert inspect.getsource(answer) == "def answer(x):\n    return math.sqrt(x)\n"
     assert answer.__code__.co_filename == "mine.ipynb, cell 3"
     assert answer(4) == math.sqrt(4)
+
+
+def test_a_name_that_nobody_binds_is_left_to_python(tmp_path):
+    path = tmp_path / "answer.py"
+    path.write_text("def answer(x):\n    return x * factor + math.pi\n")
+    ((place, text),) = File(path).needed("answer")
+    assert (place, text.strip()) == ("answer.py", path.read_text().strip())
+
+
+def test_an_answer_as_it_was_handed_out_is_blank(tmp_path):
+    """Where code stands around the blank, too; a blank that was left beside an answer is none."""
+    lesson = chosen("0")
+    path = tmp_path / lesson.path.name
+    path.write_text(blanked(lesson.text))
+    assert all(File(path).is_blank(find(name).symbol) for name in lesson.exercises)
+    path.write_text(lesson.text.replace("# BEGIN SOLUTION", BLANK))
+    assert not any(File(path).is_blank(find(name).symbol) for name in lesson.exercises)

@@ -1,9 +1,13 @@
 """Every exercise of every lesson: the solution passes, the blank and each planted mistake fail."""
 
+import runpy
+import time
+
 import numpy as np
 import pytest
 
 from minitransformer.course import NotYet, check
+from minitransformer.course.answers import File
 from minitransformer.course.exercise import Case, Exercise, exercises, find
 from minitransformer.errors import UserError
 
@@ -107,3 +111,24 @@ def test_answers_cannot_change_the_inputs_of_the_truth(monkeypatch):
 def test_an_exercise_that_is_none_is_refused():
     with pytest.raises(UserError, match="there is no exercise 'x'"):
         find("x")
+
+
+def test_a_blank_is_told_before_it_is_tried(tmp_path, monkeypatch):
+    name, (lesson, exercise) = next(iter(FOUND.items()))
+    path = tmp_path / "blank.py"
+    path.write_text(f"{blank(lesson, exercise)}")
+    answer = tmp_path / "answer.py"
+    ((_, text),) = File(path).needed(exercise.symbol)
+    answer.write_text(text)
+    names = runpy.run_path(str(answer))
+    with pytest.raises(
+        NotYet, match=f"^{exercise.symbol}: nothing is written yet: it is your turn$"
+    ):
+        check(name, names[exercise.symbol])
+
+
+def test_who_waits_long_is_told_why(monkeypatch, capsys):
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+    monkeypatch.setattr("minitransformer.course.steps.PATIENCE", 0.01)
+    check("doubled", lambda x: (time.sleep(0.3), 2 * x)[1])
+    assert "a loop without an end? Stop it" in capsys.readouterr().out

@@ -37,7 +37,7 @@ def spin(x):
 
 """
 HEAD = "def fading_backward(g, q, k, v, gamma):\n    "
-FIRST = "fading_backward, case 'one token' (g (1, 3), q (1, 4), k (1, 4), v (1, 3), gamma 0."
+FIRST = "case 'one token' (g (1, 3), q (1, 4), k (1, 4), v (1, 3), gamma 0."
 
 
 def tried(folder, body, limits=SMALL, before=""):

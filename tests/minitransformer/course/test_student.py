@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import sys
 import types
 
@@ -115,3 +116,10 @@ def test_every_solution_is_found_in_a_notebook(tmp_path, name):
             needed = file.needed(exercise.symbol)
             assert all(place.startswith("solved.ipynb, cell ") for place, _ in needed)
             assert defined(needed, exercise.symbol).__name__ == exercise.symbol
+
+
+def test_no_link_leads_out_of_a_students_folder(tmp_path):
+    student.hand_out(tmp_path, scripts=True)
+    for path in (*tmp_path.glob("*.md"), *tmp_path.glob("[0-9]*.py")):
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
+            assert (tmp_path / target).exists(), f"{path.name}: {target}"
