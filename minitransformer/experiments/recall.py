@@ -8,7 +8,7 @@ learn. `course.recall` has the task.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,9 @@ def widest(attention: str, budget: int) -> int | None:
 
 def cases(scale: str) -> list[Case]:
     """Return each attention with each budget that it can keep to, several times."""
-    names, budgets, seeds = attention_names(), BUDGETS, SEEDS
+    names: Sequence[str] = attention_names()
+    budgets: Sequence[int] = BUDGETS
+    seeds = SEEDS
     if scale == "smoke":
         names, budgets, seeds = ("delta", "linear", "softmax"), BUDGETS[:1], 1
     return [
