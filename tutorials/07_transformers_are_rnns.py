@@ -327,7 +327,7 @@ attention = partial(linear_attention, causal=True, algorithm="recurrent")
 print("gradcheck:", gradcheck(attention, inputs))
 
 # %% [markdown] exercise="fading-backward"
-# ### Exercise: a state that fades (3 points, 12 min)
+# ### Exercise: a state that fades (5 points, 15 min)
 #
 # Let the state fade by $0 < \gamma < 1$ at each token and, to keep it short, have no normaliser:
 #
@@ -396,7 +396,7 @@ check("fading-backward", fading_backward)
 # lessons come back to it.
 
 # %% [markdown] exercise="fading-kernel"
-# ### Exercise: your own recurrence (5 points, 15 min)
+# ### Exercise: your own recurrence (3 points, 15 min)
 #
 # Write the fading forward as a kernel. A thread keeps its column, `WIDTH` numbers, in a
 # `cuda.local.array`: nobody else sees it, so no [barriers](glossary.md#barrier). Blocks have

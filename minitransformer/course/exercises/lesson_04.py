@@ -9,7 +9,8 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, Wrong, launched
+from ..exercise import Case, Exercise, NotYet, Wrong, launched
+from ..measuring import peak_bytes
 
 Array = Any
 Random = np.random.Generator
@@ -36,10 +37,22 @@ def _score_cases(random: Random) -> Iterator[Case]:
             "the first tile has the largest score: no exponent may be above 0",
         ),
         (
-            "scores of -1,000",
-            random.standard_normal((2, 5)) - 1000,
+            "a late peak",
+            random.standard_normal((2, 7)) + 1000 * (np.arange(7) > 2),
+            2,
+            "the maximum of the first tile does not do for the others",
+        ),
+        (
+            "scores of -2,000",
+            random.standard_normal((2, 5)) - 2000,
             2,
             "is h a score that the query has?",
+        ),
+        (
+            "a long row",
+            random.standard_normal((1, 2048)),
+            32,
+            "a tile is used, then it may go: keep h, d and n alone",
         ),
         ("an empty row", hidden, 2, "what is -inf - (-inf)? And 0 / 0?"),
     ):
@@ -48,9 +61,14 @@ def _score_cases(random: Random) -> Iterator[Case]:
 
 
 def _streamed(answer: Any, s: Array, v: Array, tile: int) -> Array:
-    """Answer each row, whose tiles can be looked at once."""
-    starts = range(0, len(v), int(tile))
-    rows = [answer((row[at : at + tile], v[at : at + tile]) for at in starts) for row in s]
+    """Answer each row, whose tiles can be looked at once; long ones must not be kept."""
+
+    def answered(row: Array) -> Any:
+        return answer((row[at : at + tile], v[at : at + tile]) for at in range(0, len(v), tile))
+
+    if len(v) > 1000 and (most := peak_bytes(lambda: answered(s[0]))) >= v.nbytes:
+        raise NotYet(f"it takes {most:,} bytes; all values together are {v.nbytes:,}")
+    rows = [answered(row) for row in s]
     return None if any(row is None for row in rows) else np.stack(rows)
 
 
@@ -63,19 +81,26 @@ def _at_once(s: Array, v: Array, tile: int) -> Array:
 
 
 def _backward_cases(random: Random) -> Iterator[Case]:
-    for name, queries, keys, shift, hint in (
-        ("one key", 2, 1, 0.0, "its weight is 1, whatever the score: what are dv, and ds?"),
-        ("six tokens", 6, 6, 0.0, "look at (7) to (9), a factor at a time"),
-        ("more keys than queries", 3, int(random.integers(5, 9)), 0.0, "whose sum is each axis?"),
-        ("scores of 1,000", 4, 5, 2000.0, "the weights are relative to h, as in (2)"),
+    for name, queries, keys, E, shift, hint in (
+        ("one key", 2, 1, 4, 0.0, "its weight is 1, whatever the score: what are dv, and ds?"),
+        ("six tokens", 6, 6, 4, 0.0, "look at (7) to (9), a factor at a time"),
+        (
+            "more keys than queries",
+            3,
+            int(random.integers(5, 9)),
+            5,
+            0.0,
+            "whose sum is each axis? And what is the scale for this E?",
+        ),
+        ("scores of 1,000", 4, 5, 4, 2000.0, "the weights are relative to h, as in (2)"),
     ):
-        g, q = (random.standard_normal((queries, width)) for width in (3, 4))
-        k, v = (random.standard_normal((keys, width)) for width in (4, 3))
+        g, q = (random.standard_normal((queries, width)) for width in (3, E))
+        k, v = (random.standard_normal((keys, width)) for width in (E, 3))
         if keys == 1:  # whole numbers, so that what is 0 is 0 in whatever order it is summed
             g, q, k, v = (np.rint(3 * x) for x in (g, q, k, v))
         if shift:
             q[:, 0], k[:, 0] = 40, shift / 40
-        s = q @ k.T / 2
+        s = q @ k.T / E**0.5
         h = s.max(axis=1)
         d = np.exp(s - h[:, None]).sum(axis=1)
         o = np.exp(s - h[:, None]) @ v / d[:, None]
@@ -90,15 +115,18 @@ def _gradients(
 
 
 def _kernel_cases(random: Random) -> Iterator[Case]:
-    for name, queries, keys, width, columns, size, hint in (
-        ("one query", 1, 3, 4, 3, 1.0, "31 threads of the block have no query: what do they do?"),
-        ("one key", 3, 1, 2, 2, 1.0, "the output is its value: is `out` 0 before the walk?"),
-        ("two blocks", int(random.integers(33, 60)), 7, 5, 2, 1.0, "which query is a thread's?"),
-        ("scores of 1,000", 5, 9, 4, 3, 40.0, "is every exponent 0 or less, at every key?"),
+    for name, queries, keys, width, columns, score, hint in (
+        ("one query", 1, 3, 4, 3, 0, "31 threads of the block have no query: what do they do?"),
+        ("one key", 3, 1, 2, 2, 0, "the output is its value: is `out` 0 before the walk?"),
+        ("two blocks", int(random.integers(33, 60)), 7, 5, 2, 0, "which query is a thread's?"),
+        ("scores of 1,000", 5, 9, 4, 3, 1000, "is every exponent 0 or less, at every key?"),
+        ("scores of -1,000", 5, 9, 4, 3, -1000, "is h a score that the query has?"),
     ):
         shapes = (queries, width), (keys, width), (keys, columns)
         query, key, value = (random.standard_normal(shape, np.float32) for shape in shapes)
-        key *= np.float32(size**2)
+        if score:  # whole numbers, so that large scores are exact in float32
+            query, key = np.rint(query), np.rint(key)
+            query[:, 0], key[:, 0] = 20, score / 10
         scale = np.float32(width**-0.5)
         yield Case(name, {"query": query, "key": key, "value": value, "scale": scale}, hint)
 
@@ -122,7 +150,13 @@ EXERCISES = (
             Wrong("n does not shrink", {"n = c * n +": "n = n +"}, "rising scores"),
             Wrong("d does not shrink", {"d = c * d +": "d = d +"}, "rising scores"),
             Wrong("the maximum of a tile", {"max(h, s.max())": "s.max()"}, "scores of 1,000"),
-            Wrong("h begins at 0", {"-1e30, 0.0, 0.0": "0.0, 0.0, 0.0"}, "scores of -1,000"),
+            Wrong("the first maximum for all", {"max(h, s.max())": "h if d > 0 else s.max()"},
+                  "a late peak"),
+            Wrong("h begins at 0", {"-1e30, 0.0, 0.0": "0.0, 0.0, 0.0"}, "scores of -2,000"),
+            Wrong("h begins at -1,000", {"-1e30": "-1e3"}, "scores of -2,000"),
+            Wrong("all tiles at once",
+                  {"for s, v in tiles:": "for s, v in [[np.concatenate(x) for x in zip(*tiles)]]:"},
+                  "a long row"),
             Wrong("h begins at -inf", {"-1e30": "-np.inf"}, "an empty row"),
             Wrong("divided by 0", {"n / d if d > 0 else n": "n / d"}, "an empty row"),
         ),
@@ -133,6 +167,7 @@ EXERCISES = (
         wrong=(
             Wrong("no delta", {" - delta[:, None]": ""}, "one key"),
             Wrong("weights not divided", {" / d[:, None]": ""}, "six tokens"),
+            Wrong("the scale of E = 4", {"q.shape[1] ** -0.5": "0.5"}, "more keys than queries"),
             Wrong("the scale in dq alone", {"scale * ds.T @ q": "ds.T @ q"}, "six tokens"),
             Wrong("queries take queries", {"scale * ds @ k,": "scale * ds @ ds.T @ q,"},
                   "six tokens"),
@@ -151,6 +186,8 @@ EXERCISES = (
                   "one query"),
             Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
             Wrong("no maximum", {"new = max(h, s)": "new = float32(0)"}, "scores of 1,000"),
+            Wrong("h begins at 0", {"float32(-1e30), float32(0)": "float32(0), float32(0)"},
+                  "scores of -1,000"),
         ),
     ),
 )  # fmt: skip

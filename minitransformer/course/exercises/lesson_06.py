@@ -9,7 +9,7 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, Wrong, launched, without_scores
+from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_scores
 
 Array = Any
 Random = np.random.Generator
@@ -21,22 +21,30 @@ def _numbers(random: Random) -> Iterator[Case]:
     for name, x, hint in (
         (
             "around zero",
-            random.uniform(-3, 3, 20),
+            random.uniform(-3, 3, 20).astype(np.float32),
             "there are two branches: which side gets which?",
         ),
         (
             "far below zero",
-            random.uniform(-30, -17, (3, 4)),
+            random.uniform(-30, -17, (3, 4)).astype(np.float32),
             "1 swallows the digits: do not add it",
         ),
-        ("large", random.uniform(80, 1000, 7), "np.where computes both branches everywhere"),
+        (
+            "large",
+            random.uniform(80, 1000, 7).astype(np.float32),
+            "np.where computes both branches everywhere",
+        ),
+        ("float64", random.uniform(-3, 3, (2, 3)), "a feature has the dtype of its x"),
     ):
-        yield Case(name, {"x": x.astype(np.float32)}, hint)
+        yield Case(name, {"x": x}, hint)
 
 
 def _quietly(answer: Any, x: Array) -> Array:
     with np.errstate(over="raise", invalid="raise"):
-        return answer(x)
+        got = answer(x)
+    if got is not None and np.asarray(got).dtype != x.dtype:
+        raise NotYet(f"the features of a {x.dtype} array are {np.asarray(got).dtype}")
+    return got
 
 
 def _features(x: Array) -> Array:
@@ -73,6 +81,7 @@ def _cotangents(random: Random) -> Iterator[Case]:
     for name, Lq, Lk, hint in (
         ("two tokens", 2, 2, "compare with (11), gradient by gradient"),
         ("more keys than queries", 3, int(random.integers(5, 9)), "R and U sum over queries"),
+        ("a long text", 700, 700, "(11) needs S, Z, R and U: no gradient of a single weight"),
     ):
         head = {name: x[0, 0] for name, x in _head(random, 1, 1, Lq, Lk, 4, 3).items()}
         yield Case(name, {"g": random.standard_normal((Lq, 3))} | head, hint)
@@ -120,6 +129,10 @@ EXERCISES = (
             Wrong("relu", {"np.exp(np.minimum(x, 0))": "0 * x"}, "around zero"),
             Wrong("branches swapped", {"x > 0": "x < 0"}, "around zero"),
             Wrong("exp overflows where nobody looks", {"np.minimum(x, 0)": "x"}, "large"),
+            Wrong("always float64", {"np.minimum(x, 0)": "np.minimum(x, np.zeros(1))"},
+                  "around zero"),
+            Wrong("always float32", {"np.minimum(x, 0)))": "np.minimum(x, 0))).astype(np.float32)"},
+                  "float64"),
         ),
     ),
     Exercise(
@@ -135,7 +148,9 @@ EXERCISES = (
     ),
     Exercise(
         "both-backward", "both_backward", 3, _cotangents, _gradients, ("dq", "dk", "dv"), 1e-9,
+        without_scores,
         wrong=(
+            Wrong("by all pairs", {"v @ R.T + U": "(v @ gn.T + gd) @ q"}, "a long text"),
             Wrong("U forgotten", {"v @ R.T + U": "v @ R.T"}, "two tokens"),
             Wrong("Z forgotten", {"gn @ S.T + np.outer(gd, Z)": "gn @ S.T"}, "two tokens"),
             Wrong("the quotient's sign", {", -(g *": ", (g *"}, "two tokens"),

@@ -108,7 +108,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "fading-backward", "fading_backward", 3, _fading_cases, _fading_gradients,
+        "fading-backward", "fading_backward", 5, _fading_cases, _fading_gradients,
         outputs=("dq", "dk", "dv"), tolerance=1e-9,
         wrong=(
             Wrong("R does not fade", {"R = gamma * R +": "R = R +"}, "two tokens"),
@@ -119,7 +119,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "fading-kernel", "fading_kernel", 5, _kernel_cases, _fading, ("out",), 1e-5, _launch,
+        "fading-kernel", "fading_kernel", 3, _kernel_cases, _fading, ("out",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if m < value.shape[2]:": "if True:"}, "one column"),
             Wrong("head forgotten", {"h = cuda.blockIdx.y": "h = 0"}, "two heads"),
