@@ -157,7 +157,7 @@ def forward(
         [[[2.0, 0.0], [2.0, 0.0]]]
     """
     name = "multi_head.forward"
-    if not isinstance(weights, Weights):
+    if getattr(weights, "_fields", None) != Weights._fields:
         raise TypeError(f"{name}: weights must be Weights, got {type(weights).__name__}")
     named = [(f"weights.{field}", x) for field, x in zip(Weights._fields, weights, strict=True)]
     for argument, x in (("query", query), ("key", key), ("value", value), *named):
