@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does a head compute?" minutes=40
+# %% [markdown] question="What does a head compute?" minutes=55
 # # Six tokens
 #
 # You read a text, and later somebody asks you about it. How do you remember?
@@ -86,8 +86,8 @@ for name, array in zip(("query", "key", "value"), six, strict=True):
 # ### Exercise 1 (2 points, 10 min): loops
 #
 # Write (1) and (2) as the loops that they are: for each query, its scores,
-# the largest of them, the weights, their sum, the average of the values.
-# There may be more keys than queries, and scores of 1,000.
+# the largest of them, the weights, their sum, the weighted average of the
+# values. There may be more keys than queries, and scores of 1,000.
 #
 # <details><summary>Hint 1 of 3</summary>
 # The loop over i is outside; what stands inside has no other query in it.
@@ -125,8 +125,8 @@ check("attend", attend)
 # Is that still a lookup? Store 32 random pairs, and ask for each by its own
 # key, times a factor: the louder the question, the larger the scores.
 #
-# **Predict**: the nearest value to what comes back is the right one in what
-# share of the 32, if the factor is 1?
+# **Predict**: for how many of the 32 questions is the value nearest to the
+# answer the right one, as a share, if the factor is 1?
 
 # %%
 guess("recalled at 1", 0.9)
@@ -152,7 +152,8 @@ reveal("recalled at 1", float(recalled[1]))
 # Nobody runs loops in Python. And not every query may look at every key. A
 # model that writes text must not see what comes later: it is
 # [causal](glossary.md#causal), $j \le i$. So there is a
-# [mask](glossary.md#mask): $w_{ij}$ is 1 where query i sees key j, else 0.
+# [mask](glossary.md#mask): `seen[i, j]` is True where query i sees key j. In
+# formulas it is called $w_{ij}$, and is 1 or 0.
 #
 # Masked scores become $-\infty$, since $e^{-\infty} = 0$. That is fine until
 # a query sees nothing at all: then $h_i = -\infty$, and
@@ -161,8 +162,8 @@ reveal("recalled at 1", float(recalled[1]))
 # %% [markdown] exercise="attend-arrays"
 # ### Exercise 2 (3 points, 12 min): arrays
 #
-# Write it without loops, for all heads of all sequences of a batch. Say with
-# each line which shape comes out.
+# Write it without loops, for all heads of all sequences of a batch. End each
+# line with a comment that says which shape comes out.
 #
 # <details><summary>Hint 1 of 3</summary>
 # `key.swapaxes(-1, -2)` turns each head's matrix, and `@` multiplies the
@@ -250,7 +251,7 @@ show(
 
 # %% [markdown]
 # Near 1 a weight hardly changes any more, whatever the scores do: its slope
-# by its own score is $p\,(1 - p)$. A head that begins there cannot learn to
+# with respect to its own score is $p\,(1 - p)$. A head that begins there cannot learn to
 # look elsewhere. That is what the scale is for.
 #
 # ## 4. Several heads
@@ -306,8 +307,9 @@ check("split-heads", split_heads)
 #
 # ## 5. The real one
 #
-# The engine holds all its attention against a naive one, written from the
-# formulas. This is where that one computes weights:
+# The *engine* is the library that this course takes apart, `minitransformer`
+# with its kernels. It holds all its attention against a naive one, written
+# from the formulas. This is where that one computes weights:
 
 # %%
 show(quote(softmax_weights, "(1)", "(2)", also=["-np.inf", "isfinite"]))

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does one thread do?" minutes=60
+# %% [markdown] question="What does one thread do?" minutes=80
 # # Your first kernel
 #
 # In lesson 0 you wrote attention as loops: one worker, one number after the
@@ -26,6 +26,8 @@
 # lies there.
 
 # %%
+from pathlib import Path
+
 import numpy as np
 from numba import float32
 
@@ -128,9 +130,10 @@ check("scale", scale)
 
 # %% [markdown]
 # Take the guard out and run both cells again: that message is worth seeing
-# once. The check ran your kernel in *checked mode*, which looks at every
-# access of every thread. (Your own kernels are checked at their first launch
-# anyway.)
+# once. It counts blocks and threads along three axes, x first, since both may
+# have so many: block (1, 0, 0) is number 1. The check ran your kernel in
+# *checked mode*, which looks at every access of every thread. (Your own
+# kernels are checked at their first launch anyway.)
 #
 # ## 2. A thread may own more
 #
@@ -153,8 +156,9 @@ check("scale", scale)
 # guard.
 # </details>
 # <details><summary>Hint 2 of 3</summary>
-# Add into a variable. It is the thread's own, in a register; `out` holds
-# nothing yet that you could add to.
+# Add into a variable. It is the thread's own: a GPU keeps it in a
+# [register](glossary.md#register), its fastest memory. `out` holds nothing
+# yet that you could add to.
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 # `r = cuda.grid(1)`, the guard `if r < x.shape[0]:`, in it
@@ -219,8 +223,9 @@ check("transpose", transpose)
 # [sectors](glossary.md#sector) of 32 bytes: eight float32 numbers. When the
 # 32 threads want 32 numbers in a row, four sectors hold them.
 #
-# **Predict**: your `transpose` reads along rows. How many sectors does a
-# warp touch when it *writes*?
+# **Predict**: your `transpose` reads along rows. It is launched in blocks of
+# 32 along x and 8 along y, so that a warp is one row. How many sectors does
+# a warp touch when it *writes*?
 
 # %%
 guess("sectors of a write", 32)
@@ -307,7 +312,8 @@ check("difference", difference)
 # Two threads that touch one element, one of them writing, with nothing in
 # between to order them: that is a [race](glossary.md#race). The result then
 # depends on who is faster. In checked mode it is an error, even where the
-# result happened to be right.
+# result happened to be right. (Only two threads that write the *same* value
+# are let through: it does not matter which is faster.)
 #
 # ## 4. A block adds up
 #
@@ -401,8 +407,9 @@ for rounds in (1, 2):
         hasty[2, THREADS](x, rounds, np.empty_like(x))
         print(f"rounds = {rounds}: no mistake found")
     except KernelError as mistake:
-        where = str(mistake).partition(".py:")[2]
-        print(f"rounds = {rounds}: {type(mistake).__name__}, line {where}")
+        print(f"rounds = {rounds}: {type(mistake).__name__}")
+        where, _, what = str(mistake).partition(": ")
+        print(f"   {Path(where).name}: {what}")
 
 # %% [markdown] exercise="mended"
 # ### Exercise 6 (2 points, 7 min): mend the race
@@ -448,7 +455,7 @@ check("mended", mended)
 #
 # **Predict**: which of these four does the checked mode refuse, if two
 # blocks of 32 threads get 64 numbers? It refuses what can go wrong *in this
-# launch*.
+# launch*. Write your guess as a text of letters, like `"a, b"`.
 
 
 # %%
@@ -484,7 +491,7 @@ def d(x, out):
 
 
 # %%
-guess("refused", "b and d")
+guess("refused", "b, d")
 
 # %%
 refused = []
@@ -496,7 +503,7 @@ for kernel in (a, b, c, d):
     except KernelError as mistake:
         print(f"{kernel.__name__}: {type(mistake).__name__}")
         refused.append(kernel.__name__)
-reveal("refused", " and ".join(refused))
+reveal("refused", ", ".join(refused))
 
 # %% [markdown]
 # 64 numbers fill two blocks, so `a` is lucky: give it 50 and it fails. In
@@ -514,10 +521,11 @@ show(quote(optimizer.descend_kernel, docstring=True))
 #
 # * It writes to what it reads. That is no race: each element has one owner,
 #   who reads first and writes then.
-# * The function that launches it turns `rate` and `decay` into the array's
-#   own type. A Python number would make the whole line float64.
-# * That function makes one row of an array of any shape, and refuses an
-#   array for which that needs a copy: the update would go to the copy.
+# * The function that launches it turns `rate` and `decay` (which pulls every
+#   parameter a little towards 0) into the array's own type. A Python number
+#   would make the whole line float64.
+# * That function flattens an array of any shape, and refuses one for which
+#   that needs a copy: the update would go to the copy.
 #
 # It says (1) as well; there the number is that of the update in its own
 # derivation.

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="How can a kernel run without a GPU?" minutes=45
+# %% [markdown] question="How can a kernel run without a GPU?" minutes=60
 # # How a block becomes a loop
 #
 # In lesson 1 the 32 threads of a block waited for each other, on a processor
@@ -23,6 +23,8 @@
 # number becomes the average of itself and its right neighbour, in a ring.
 
 # %%
+from pathlib import Path
+
 import numpy as np
 from numba import float32
 
@@ -370,7 +372,8 @@ show(quote_loop(scan, also=["sent_of[", "kept", "while", "value += "]))
 # threads reach is found when it happens.
 #
 # **Predict**: which of these five are refused, if two blocks of 32 threads
-# get 64 numbers? Ask of each barrier: is what decides about it uniform?
+# get 64 numbers? Ask of each barrier: is what decides about it uniform? Write
+# your guess as a text of letters, like `"a, b"`.
 
 
 # %%
@@ -427,7 +430,8 @@ for kernel in (a, b, c, d, e):
         print(f"{kernel.__name__}: runs")
     except KernelError as mistake:
         print(f"{kernel.__name__}: {type(mistake).__name__}")
-        print("   line", str(mistake).partition(".py:")[2])
+        where, _, what = str(mistake).partition(": ")
+        print(f"   {Path(where).name}: {what}")
         refused.append(kernel.__name__)
 reveal("refused", ", ".join(refused))
 

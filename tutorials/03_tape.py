@@ -10,10 +10,10 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Who calls the backward?" minutes=60
+# %% [markdown] question="Who calls the backward?" minutes=80
 # # A tape in fifty lines
 #
-# A model is a long formula, and to train it you need its derivative by every parameter. You could
+# A model is a long formula, and to train it you need its derivative with respect to every parameter. You could
 # derive that by hand, once, and do it all again when a line of the model changes. Or you let the
 # program *write down* what it computes, operation by operation, and read the list backwards: a
 # [tape](glossary.md#tape).
@@ -49,16 +49,23 @@ random = np.random.default_rng(3)
 # ## 1. A diamond
 #
 # Take $s = x w$, $a = \sin s$, $b = s + w$, $y = a b$. If $x$ moves, $s$ moves; then $a$ and $b$
-# both do, and $y$ for two reasons. The chain rule for a value $u$ that is *used* several times:
+# both do, and $y$ for two reasons. Write $\bar u$ for the gradient of $y$ with respect to $u$. The
+# chain rule for a number $u$ that is *used* several times:
+#
+# $$\bar u = \sum_{\text{uses } t \text{ of } u} \frac{\partial t}{\partial u}\, \bar t$$
+#
+# If $u$ and $t$ are arrays, $\partial t / \partial u$ is a matrix: a row for each number of $t$, a
+# column for each of $u$. Its transpose brings a gradient of $t$ back to $u$:
 #
 # $$\bar u = \sum_{\text{uses } t \text{ of } u}
 #   \Big(\frac{\partial t}{\partial u}\Big)^{\!\top} \bar t \tag{1}$$
 #
-# Here $\bar u$ is the gradient of $y$ by $u$. It may be computed once all the $\bar t$ are known:
-# so begin at $y$, where $\bar y = 1$, and go back. One walk gives the derivatives by *all* inputs.
+# It may be computed once all the $\bar t$ are known: so begin at $y$, where $\bar y = 1$, and go
+# back. One walk gives the derivatives with respect to *all* inputs.
 #
 # A value of our tape knows its *edges*: for each value that it was made of, that value and a
-# function `pull`, which makes of the gradient here what belongs there, one term of (1).
+# function `pull`, which makes of the gradient here what belongs there, one term of (1). (No `pull`
+# builds the matrix.) A value without edges is a *leaf*: an input, or a parameter.
 
 # %%
 made = itertools.count()
@@ -98,17 +105,31 @@ def sine(x):
     return Value(np.sin(x.data), (x, lambda g: g * np.cos(x.data)))
 
 
+# %% [markdown]
+# `unbroadcast` brings a gradient to an operand's shape. Until section 2 all shapes are equal, and
+# it has nothing to do. There you write the real one. (Run this cell again after that, and you have
+# this one back.)
+
+
+# %%
 def as_it_is(g, shape):
-    """Nothing to do while all shapes are equal."""
+    """Return the gradient: its shape is right."""
     return g
 
 
-unbroadcast = as_it_is  # until section 2
-x, w = Value(0.5), Value(2.0)
-s = multiply(x, w)
-a, b = sine(s), add(s, w)
-y = multiply(a, b)
-print("made in this order:", [value.order for value in (x, w, s, a, b, y)])
+unbroadcast = as_it_is
+
+
+# %%
+def diamond():
+    """Make x, w, s, a, b and y anew, without gradients."""
+    x, w = Value(0.5), Value(2.0)
+    s = multiply(x, w)
+    a, b = sine(s), add(s, w)
+    return x, w, s, a, b, multiply(a, b)
+
+
+print("made in this order:", [value.order for value in diamond()])
 
 # %% [markdown]
 # In which order may the values be visited, so that each has got all its terms before it passes on?
@@ -166,6 +187,7 @@ def backward(root, cotangent):
 check("tape-backward", backward)
 
 # %%
+x, w, s, a, b, y = diamond()
 backward(y, np.ones(()))
 by_hand = np.cos(1.0) * 2 * 3 + np.sin(1.0) * 2  # both ways to x, by hand
 print(f"dy/dx: tape {x.grad:.6f}, by hand {by_hand:.6f}")
@@ -302,8 +324,8 @@ def softmax(x, mistake=1.0):
 # numbers needs a cotangent $c$: then test $\sum c\, f(x)$, which is one number. Many a test takes
 # $c = 1$, that is `y.sum()`.
 #
-# **Predict.** Take the weights of softmax, sum them all, and ask for the gradient by the scores.
-# How large is it?
+# **Predict.** Take the weights of softmax, sum them all, and ask for the gradient with respect
+# to the scores. How large is it?
 
 # %%
 guess("largest gradient of the sum", 0)
@@ -359,7 +381,7 @@ reveal("largest gradient of the sum", rows[0][2])
 
 # %% exercise="gradcheck"
 def agrees(f, pulled, x, random):
-    """Whether pulled(x, c) is the gradient of sum(c * f(x)) by x."""
+    """Whether pulled is the gradient of sum(c f(x)) with respect to x."""
     # BEGIN SOLUTION
     c = random.standard_normal(f(x).shape)
     measured = np.empty_like(x)
