@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Why should the L x L matrix not exist?" minutes=75
+# %% [markdown] question="Why should the L x L matrix not exist?" minutes=120
 # # Softmax attention, fused
 #
 # Your head of lesson 0 makes a matrix of scores, turns it into weights, and mixes values with them.
@@ -85,7 +85,8 @@ print(f"for queries of {quantity(tokens, 'B')}; for each head")
 # %% [markdown]
 # **Predict.** As three operations (scores; weights; mixing), the matrices go to memory and come
 # back. [Fused](glossary.md#fused) into one, only $q$, $k$, $v$ and $o$ do. How many times the bytes
-# do the three operations take, at these sizes?
+# do the three operations take at smaller sizes, $L = 128$ and $E = M = 16$? (A fast run takes half
+# of both.)
 
 # %%
 L, E = (64, 8) if FAST else (128, 16)
@@ -149,8 +150,9 @@ show(
 # ### Exercise: an answer in tiles (3 points, 15 min)
 #
 # Write `online_softmax` for one query: `tiles` gives pairs of scores `(T,)` and values `(T, M)`,
-# once, in order; you never see all of them. A score of `-inf` is a key that the query may not see.
-# A query that sees nothing at all gets an output of zeros.
+# once, in order; you never see all of them, and may not keep them. (The check measures your
+# memory.) A score of `-inf` is a key that the query may not see. A query that sees nothing at all
+# gets an output of zeros.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -203,8 +205,8 @@ check("online-softmax", online_softmax)
 #
 # **To the scores.** $s_{it}$ is in all weights of its row: in $p_{it}$ above and below the line, in
 # the others below. The quotient rule makes of that
-# $\partial p_{ij} / \partial s_{it} = p_{ij} ([j = t] - p_{it})$. Sum over $j$, then call $t$ again
-# $j$:
+# $\partial p_{ij} / \partial s_{it} = p_{ij} ([j = t] - p_{it})$, where $[j = t]$ is 1 if $j = t$,
+# else 0. Sum over $j$, then call $t$ again $j$:
 #
 # $$ds_{ij} = p_{ij} \Big( g_i \cdot v_j - \sum_t p_{it}\; g_i \cdot v_t \Big)
 #   = p_{ij} (g_i \cdot v_j - \delta_i) \tag{7}$$
@@ -393,9 +395,11 @@ check("attend-kernel", attend_kernel)
 # %% [markdown]
 # ## 5. The kernels that run
 #
-# First the room's own plain kernel, cut to the lines that cite equations. It is simpler than yours:
-# it walks the keys twice, once for the maximum and once for the sums. It cites (12) where you have
-# (2): that is (2) with dropout, each weight times a factor $m_{ij}$, here 1.
+# Each attention has a folder, its *room*; here that is `kernels/softmax`. First the room's plain
+# kernel, cut to the lines that cite equations. It is simpler than yours: it walks the keys twice,
+# once for the maximum and once for the sums. It cites (12) where you have (2): that is (2) with
+# dropout, which in training sets some weights to 0 at random; each weight has a factor $m_{ij}$,
+# here 1.
 
 # %%
 Q, K, V = (random.standard_normal((L, E), np.float32) for _ in range(3))

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=60
+# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=100
 # # A whole layer
 #
 # The head of lesson 4 has no weights: there is nothing in it to learn. A layer puts *projections*
@@ -365,8 +365,7 @@ reveal("growth by weights twice as large", growth[2.0])
 # %% [markdown]
 # ## 5. Predict zero
 #
-# The smallest test of a layer that learns, from S3 of the [sources](sources.md): random inputs, and
-# all outputs should be 0. The loss is
+# The smallest test of a layer that learns: random inputs, and all outputs should be 0. The loss is
 # the mean of the squared outputs. So $G = 2 Y / \text{size}$, and only the pass for the weights is
 # needed: nobody asks for the gradient of the data.
 

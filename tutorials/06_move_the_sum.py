@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=60
+# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=100
 # # Move the sum
 #
 # The [fused](glossary.md#fused) kernel of lesson 4 never *stores* the $L \times L$ scores. It still
@@ -95,8 +95,9 @@ print("np.exp gives", np.exp(x))
 # %% [markdown] exercise="phi"
 # ### Exercise: a feature map that survives (1 point, 5 min)
 #
-# Write $\varphi$ for an array of any shape, float32 or float64. All digits must survive far below
-# zero, and nothing may overflow: $e^{1000}$ has no float.
+# Write $\varphi$ for an array of any shape. Features of float32 are float32, those of float64 are
+# float64. All digits must survive far below zero, and nothing may overflow: $e^{1000}$ has no
+# float.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -136,8 +137,9 @@ check("phi", phi)
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{3}$$
 #
 # These numbers are those of the room `kernels/linear`. Its $a_{ij}$ has a factor $w_{ij}$ more,
-# which is 0 where a row is padding. (The [guard](glossary.md#guard) keeps $d_i$ off zero; more of
-# it below.) First the loop, then the arrays:
+# which is 0 where a row is padding: a token that only fills a text up to the length of others. (The
+# [guard](glossary.md#guard) keeps $d_i$ off zero; more of it below.) First the loop, then the
+# arrays:
 
 # %%
 q, k = (reference.phi(x, "elu") for x in (Q, K))  # the project's own
@@ -261,17 +263,17 @@ for L in (16, 64, 256):
     print(f"L = {L}: {before:,} against {after:,}")
 
 # %% [markdown]
-# The factor is $L / E$: nothing is gained until a text is longer than a head is wide.
+# With $E = M$ the factor is $L / E$: nothing is gained until a text is longer than a head is wide.
 #
 # Operations are not seconds. So measure two kernels that do their best: lesson 4's fused softmax,
-# and the one of this lesson. Both take all pairs; no mask. **Predict** at which length the second
-# one wins, with $E = M = 32$.
+# and the one of this lesson. Both take all pairs; no mask. The lengths are 8, 16, 32 and so on.
+# **Predict** the first from which on the second kernel wins at *all* of them, with $E = M = 32$.
 
 # %%
 guess("linear attention is faster from L =", 128)
 
 # %%
-lengths = [2**p for p in (range(4, 9) if FAST else range(5, 12))]
+lengths = [2**p for p in range(3, 9 if FAST else 12)]
 times = {"softmax": [], "linear": []}
 for L in lengths:
     qkv = random.standard_normal((3, 1, 2, L, 32), np.float32)
@@ -282,7 +284,10 @@ for L in lengths:
         taken.append(time)
 
 pairs = zip(lengths, *times.values(), strict=True)
-wins = [L for L, slow, fast in pairs if fast.median < slow.median]
+lost = max(
+    (L for L, soft, own in pairs if own.median >= soft.median), default=0
+)
+wins = [L for L in lengths if lost < L]
 reveal("linear attention is faster from L =", min(wins, default="nowhere"))
 show(
     figures.lengths(lengths, times), "lengths",
@@ -301,7 +306,7 @@ show(
 # $$gn_i = g_i / D_i \qquad gd_i = -(g_i \cdot o_i) / D_i \cdot \mathrm{guard}'(d_i)
 #   \qquad D_i = \mathrm{guard}(d_i)$$
 #
-# (Equations (5) and (6) of `kernels/guards.py`.) The guard of positive features is
+# (The guard's own (5) and (6), in `kernels/guards.py`.) The guard of positive features is
 # $\max(d, \varepsilon)$ with the tiniest $\varepsilon$. Its slope is 1 above and 0 below. Adding an
 # $\varepsilon$ looks simpler, and changes every answer a little:
 
@@ -348,7 +353,7 @@ for d in (1.0, 1e-3, 4e-6):
 #
 # One head: the [cotangent](glossary.md#cotangent) `g` (Lq, M), which is what the rest of the
 # backward hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M). Return `dq, dk, dv`.
-# The guard's slope is 1.
+# The guard's slope is 1. Again no array may be as large as the scores.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -499,8 +504,9 @@ show(quote(back[-1].kernel, "(9)"))
 # %% [markdown]
 # ## What it costs: rank, and a floor
 #
-# The weights $A_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix with rank $E$ at most. Construct
-# the two factors: $A = U W$ (another $U$ than above) with
+# The weights $A_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix of rank $E$ at most: every row of
+# $A$ is a mix of the same $E$ rows of a matrix $W$. Construct the two factors: $A = U W$ (another
+# $U$ than above) with
 #
 # $$U_{ie} = q_{ie} Z_e / d_i \qquad W_{ej} = k_{je} / Z_e$$
 #
@@ -512,10 +518,10 @@ show(quote(back[-1].kernel, "(9)"))
 #
 # $$\sum_i A_{i\pi(i)} = \sum_e \sum_i U_{ie} W_{e\pi(i)} \le \sum_e \sum_i W_{e\pi(i)} = E$$
 #
-# So a right key gets $E / L$ of the weight on average, at most. The logarithm is concave, so the
-# mean of $-\log A_{i\pi(i)}$ stays at $\log(L / E)$ or above, however long you train. **Predict**
-# the ranks of $A$ for $L = 32$ and $E = 4$: with every query seeing every key, and with a
-# [causal mask](glossary.md#causal), $j \le i$.
+# So a right key gets $E / L$ of the weight on average, at most. The logarithm is concave (its curve
+# lies above its chords), so the mean of $-\log A_{i\pi(i)}$ stays at $\log(L / E)$ or above,
+# however long you train. **Predict** the ranks of $A$ for $L = 32$ and $E = 4$: with every query
+# seeing every key, and with a [causal mask](glossary.md#causal), $j \le i$.
 
 # %%
 guess("rank, both directions", 4)

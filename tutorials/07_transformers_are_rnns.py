@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does a decoder have to keep?" minutes=60
+# %% [markdown] question="What does a decoder have to keep?" minutes=80
 # # Transformers are RNNs
 #
 # Lesson 6 moved the sum: one matrix $S = \sum_j k_j v_j^\top$ answers all queries. But a model that
@@ -110,7 +110,8 @@ print(f"off by {error(out, truth):.0e} and {error(whole[0, 0], truth):.0e}")
 print("the first output is the first value:", out[0], V[0])
 
 # %% [markdown]
-# The array form needs every $S_i$ at once, where only one is ever used at a time:
+# The array form needs every $S_i$ at once, $L E M$ numbers, and that twice (products, then sums).
+# Only one $S_i$ is ever used at a time:
 
 # %%
 L, E = 128, 64
@@ -137,7 +138,7 @@ reveal("numbers of softmax / numbers of a state", kept[0] / kept[1])
 # A chat model reads a prompt at once and then writes token by token. Run the first `split` tokens
 # in one call of `linear_attention`, keep its state, and feed the others one by one to
 # `linear_attention_step`. Return all outputs, (N, H, L, M), as one Tensor. It must not matter where
-# you split.
+# you split, and nothing may be left after it. (The check counts the steps.)
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -152,8 +153,8 @@ reveal("numbers of softmax / numbers of a state", kept[0] / kept[1])
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `F.stack(tokens, dim=2)` puts a list of outputs in a row; `F.cat([a, b], dim=2)` joins two
-# Tensors.
+# `F.stack([token], dim=2)` gives an output a length of 1; `F.cat(outputs, dim=2)` joins a list of
+# Tensors along it.
 #
 # </details>
 
@@ -164,12 +165,12 @@ def continue_from(query, key, value, split):
     # BEGIN SOLUTION
     prompt = (x[:, :, :split] for x in (query, key, value))
     output, state = linear_attention(*prompt, causal=True, return_state=True)
-    tokens = []
+    outputs = [output]
     for i in range(split, query.shape[2]):
         now = (x[:, :, i] for x in (query, key, value))
         token, state = linear_attention_step(*now, state)
-        tokens.append(token)
-    return F.cat([output, F.stack(tokens, dim=2)], dim=2)
+        outputs.append(F.stack([token], dim=2))
+    return F.cat(outputs, dim=2)
     # END SOLUTION
 
 
@@ -536,7 +537,8 @@ reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 # More than the bound on weights? A value that is right needs more weight than any *other value*,
 # not half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
 #
-# That is the scoreboard of this course; each lesson from here on adds a row, or lowers a cost.
+# That is the scoreboard of this course; each lesson from here on adds a row, or lowers a cost, of
+# which work is only one.
 #
 # ## What it cannot do
 #

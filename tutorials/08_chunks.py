@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can a recurrence take many tokens at a time?" minutes=45
+# %% [markdown] question="Can a recurrence take many tokens at a time?" minutes=65
 # # Chunks
 #
 # Lesson 7 reads a text token by token, and touches all $E \times M$ numbers of $S$ for each. A GPU
@@ -39,11 +39,12 @@ from minitransformer.course import (
     seconds,
     show,
     six_tokens,
+    table,
     watch,
 )
 from minitransformer.course.figures import lesson_08 as figures
 from minitransformer.course.measuring import FAST
-from minitransformer.course.recall import Row, recall, scoreboard
+from minitransformer.course.recall import recall
 from minitransformer_kernels import chunked as room
 from minitransformer_kernels import recurrent
 from minitransformer_kernels.cuda import cuda
@@ -254,7 +255,8 @@ show(
 # %% [markdown]
 # Tiny chunks are slow in this kernel for one more reason. It always multiplies tiles of 16 tokens,
 # so that at $C = 1$ fifteen of sixteen rows are zeros. And a core of a CPU gains less from chunks
-# than a GPU: it has no barriers, and $S$ fits in its nearest cache.
+# than a GPU: it has no barriers, and $S$ fits in its nearest cache. On your CPU the recurrence may
+# well win; on a GPU, where one block a head would leave it idle, chunks win.
 #
 # ## Backward: the same step, other actors
 #
@@ -283,6 +285,7 @@ show(
 # $$Y = A X + a x^\top + W C \tag{9}$$
 # $$X' = X + B^\top C \qquad x' = x + C^\top b \tag{10}$$
 #
+# ($X$ is the transpose of lesson 6's, where $y_i = X A_i$ and not $X^\top A_i$; $x$ is its $z$.)
 # Compare with (3) to (5): nothing is new. The forward is this sum with $q, k, v$ and $a = b = 0$.
 
 # %% [markdown] exercise="in-chunks"
@@ -362,8 +365,8 @@ for name, x, got in (("dq", q, dq), ("dk", k, dk), ("dv", v, dv)):
 # Once the states are known where chunks begin, rows know nothing of each other: no thread waits. So
 # a thread owns a *row*. It reads the state before its chunk, and adds the keys of the chunk up to
 # its own: equation (2), numerators only. `q`, `k` (H, L, E), `v` (H, L, M), `S` (H, chunks, E, M),
-# of which `S[h, c]` is the state before chunk `c`; `size` is an integer, `out` (H, L, M) is written
-# to. The row is `cuda.grid(1)`, the head `cuda.blockIdx.y`.
+# of which `S[h, c]` is the state before chunk `c` (any numbers in the check); `size` is an integer,
+# `out` (H, L, M) is written to. The row is `cuda.grid(1)`, the head `cuda.blockIdx.y`.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -450,7 +453,8 @@ show(quote(room.fast._in_segments))
 # %% [markdown]
 # ## The scoreboard
 #
-# Chunks change what a memory costs, not what it holds. Its row proves it:
+# Chunks change what a memory costs, not what it holds. Beside lesson 7's row the work has *grown*;
+# what shrank is the number of passes over $S$:
 
 
 # %%
@@ -463,7 +467,13 @@ def remembering(query, key, value):
 E, C = 16, 16
 recalled = recall(remembering, width=E)
 work = multiplications(C, E, E)
-scoreboard(Row("linear, E = 16, chunks of 16", E * E + E, work, recalled))
+table(
+    ("E = 16", "numbers", "work a token", "passes over S a token", "recall"),
+    [
+        ("token by token", E * E + E, 2 * E * E, 1, "as in lesson 7"),
+        ("chunks of 16", E * E + E, work, 1 / C, f"{recalled:.0%}"),
+    ],
+)
 
 # %% [markdown]
 # ## What it cannot do

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 REST = "..."
+WIDTH = 79  # of a signature that is quoted whole
 _FOR_TOOLS = re.compile(r"  # (type: ignore|fmt: |noqa).*")
 
 
@@ -28,6 +29,8 @@ def quote(
     what: Any, *equations: str, also: Sequence[str] = (), docstring: bool = False
 ) -> Quotation:
     """Quote a kernel or a function: whole, or only the lines that cite equations.
+
+    What is cut has a short signature: one that takes more than a line becomes `(...)`.
 
     Args:
         what: A kernel, device function, function or class.
@@ -80,8 +83,16 @@ def _cut(text: str, equations: Sequence[str], also: Sequence[str], docstring: bo
     if not equations and not also:
         kept = lines[: tree.body[0].lineno - 1] + lines[body[0].lineno - 1 :] if body else lines
         return Quotation("\n".join(kept))
-    head = lines[: tree.body[0].lineno - 1]
+    head = _head(tree, lines)
     return Quotation("\n".join([*head, *_kept(body, lines, wanted)]))
+
+
+def _head(tree: Any, lines: list[str]) -> list[str]:
+    """Decorators and signature; a long signature without its arguments."""
+    start, end = tree.lineno - 1, tree.body[0].lineno - 1
+    if lines[start].endswith(":") and len(lines[start]) <= WIDTH:
+        return lines[:end]
+    return [*lines[:start], f"{lines[start].partition('(')[0]}({REST}):"]
 
 
 def _comment(line: str) -> str:

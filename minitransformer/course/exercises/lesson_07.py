@@ -10,7 +10,8 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 
-from ..exercise import Case, Exercise, Wrong, launched
+from ..exercise import Case, Exercise, NotYet, Wrong, launched
+from ..looking import watch
 
 Array = Any
 Random = np.random.Generator
@@ -23,6 +24,7 @@ def _splits(random: Random) -> Iterator[Case]:
         ("most of it by the prompt", 6, 5, "one token is left: does the loop start at `split`?"),
         ("one token of prompt", 5, 1, "is the new state kept for the next token?"),
         ("anywhere", 9, int(random.integers(2, 8)), "compare each token with the call for all"),
+        ("all by the prompt", 4, 4, "no token is left: what do you join then?"),
     ):
         inputs = (random.standard_normal((1, 2, length, 4)) for _ in range(3))
         yield Case(
@@ -33,7 +35,11 @@ def _splits(random: Random) -> Iterator[Case]:
 def _continued(answer: Any, query: Array, key: Array, value: Array, split: int) -> Array:
     from minitransformer import Tensor
 
-    got = answer(*map(Tensor, (query, key, value)), split)
+    with watch() as launches:
+        got = answer(*map(Tensor, (query, key, value)), split)
+    steps, left = sum(x.kernel.__name__ == "step" for x in launches), query.shape[2] - split
+    if got is not None and steps != left:
+        raise NotYet(f"linear_attention_step was called {steps} times, for {left} tokens")
     return got.numpy() if isinstance(got, Tensor) else got
 
 
@@ -103,6 +109,12 @@ EXERCISES = (
                   "most of it by the prompt"),
             Wrong("one token twice", {"range(split, ": "range(split - 1, "},
                   "most of it by the prompt"),
+            Wrong("all at once", {":split]": ":]", "range(split, query.shape[2])": "range(0)"},
+                  "most of it by the prompt"),
+            Wrong("a token must be left",
+                  {"outputs = [output]": "outputs = []", "F.stack([token], dim=2)": "token",
+                   "F.cat(outputs, dim=2)": "F.cat([output, F.stack(outputs, dim=2)], dim=2)"},
+                  "all by the prompt"),
             Wrong("the state stands still", {"token, state = linear": "token, _ = linear"},
                   "one token of prompt"),
         ),

@@ -43,6 +43,20 @@ def halved(x, out):
             out[i] = y
 
 
+@cuda.jit
+def halved_beyond(
+    x,
+    out,
+):
+    out[0] = x[0] / 2  # (1)
+
+
+def test_a_long_signature_is_cut_where_lines_are():
+    text = quote(halved_beyond, "(1)")
+    assert text.splitlines()[:2] == ["@cuda.jit", "def halved_beyond(...):"]
+    assert "    x,\n    out," in quote(halved_beyond)
+
+
 def test_quotations_keep_what_encloses_a_citation():
     assert quote(halved, "(1)").splitlines() == [
         "@cuda.jit", "def halved(x, out):", "    ...", "    if i < x.size:", "        ...",
