@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer_kernels import microscope
 from minitransformer_kernels.arrays import ceil_div
 
 from ..exercise import Case, Exercise, Wrong, launched
@@ -17,6 +18,35 @@ Random = np.random.Generator
 
 THREADS = 32
 ACROSS, DOWN = 8, 4  # threads of a block with two axes
+FEWEST = 2 * 5 + 1  # reads of the tile by thread 0: two a turn, and the sum
+OUTPUTS = "out", "the count of reads", "the count of reads by the busiest thread"
+IN_BLOCKS = "out", "the count of atomic additions", "the count of reads of the tile by thread 0"
+
+
+def _launched(
+    answer: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...], begin: float = np.nan
+) -> tuple[Array, Any]:
+    """What a kernel writes, and the report on how."""
+    output = launched(answer, grid, block, *inputs, out=out, begin=begin)
+    again = np.full(out, begin, output.dtype)
+    return output, microscope.inspect(answer[grid, block], *inputs, again, compiled=False)
+
+
+def _reading(report: Any, space: str) -> Array:
+    """The accesses that read memory of that space, but for `out`."""
+    trace = report.trace
+    kinds = [
+        site.kind == "read" and site.space == space and site.array != "out" for site in trace.sites
+    ]
+    return trace.accesses[np.isin(trace.accesses["site"], np.flatnonzero(kinds))]
+
+
+def _reads(launch: tuple[Array, Any]) -> tuple[Array, int, int]:
+    """What was written; the numbers read from arguments, in all and by the busiest thread."""
+    output, report = launch
+    made = _reading(report, "global")
+    _, counts = np.unique(made[["block", "thread"]], return_counts=True)
+    return output, len(made), counts.max(initial=0)
 
 
 def _row(random: Random, size: int) -> Array:
@@ -30,7 +60,7 @@ def _enough(size: int) -> int:
 
 def _scale_cases(random: Random) -> Iterator[Case]:
     for name, size, hint in (
-        ("six numbers", 6, "26 of 32 threads have no number: which question keeps them out?"),
+        ("six numbers", 6, "26 of 32 threads have no number, the others one each: what keeps them out?"),
         ("two blocks", int(random.integers(40, 60)), "thread 0 of the second block has number 32"),
         ("no numbers", 0, "nobody has anything to do"),
     ):
@@ -38,13 +68,17 @@ def _scale_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"x": _row(random, size), "factor": factor}, hint)
 
 
-def _scale(answer: Any, x: Array, factor: Any) -> Array:
-    return launched(answer, _enough(x.size), THREADS, x, factor, out=x.shape)
+def _scale(answer: Any, x: Array, factor: Any) -> tuple[Array, int, int]:
+    return _reads(_launched(answer, _enough(x.size), THREADS, x, factor, out=x.shape))
+
+
+def _scaled(x: Array, factor: Any) -> tuple[Array, int, int]:
+    return np.float64(factor) * x, x.size, min(x.size, 1)
 
 
 def _sums_cases(random: Random) -> Iterator[Case]:
     for name, rows, columns, hint in (
-        ("three rows", 3, 5, "row r is thread r's; where do its numbers stand?"),
+        ("three rows", 3, 5, "thread r reads row r, a number at a time: where do they stand?"),
         ("one column", int(random.integers(33, 60)), 1, "is the row's number that of (1)?"),
         ("rows of nothing", 4, 0, "the sum of no numbers is 0, and it has to be written"),
     ):
@@ -52,8 +86,12 @@ def _sums_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"x": x}, hint)
 
 
-def _sums(answer: Any, x: Array) -> Array:
-    return launched(answer, _enough(len(x)), THREADS, x, out=x.shape[:1])
+def _sums(answer: Any, x: Array) -> tuple[Array, int, int]:
+    return _reads(_launched(answer, _enough(len(x)), THREADS, x, out=x.shape[:1]))
+
+
+def _of_rows(x: Array) -> tuple[Array, int, int]:
+    return np.asarray(x, np.float64).sum(axis=1), x.size, x.shape[1]
 
 
 def _transpose_cases(random: Random) -> Iterator[Case]:
@@ -67,16 +105,21 @@ def _transpose_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"x": x}, hint)
 
 
-def _transpose(answer: Any, x: Array) -> Array:
+def _transpose(answer: Any, x: Array) -> tuple[Array, int, int]:
     rows, columns = x.shape
     grid = ceil_div(columns, ACROSS), ceil_div(rows, DOWN)
-    return launched(answer, grid, (ACROSS, DOWN), x, out=(columns, rows))
+    return _reads(_launched(answer, grid, (ACROSS, DOWN), x, out=(columns, rows)))
+
+
+def _transposed(x: Array) -> tuple[Array, int, int]:
+    return np.asarray(x, np.float64).T, x.size, 1
 
 
 def _difference_cases(random: Random) -> Iterator[Case]:
     for name, size, hint in (
         ("one number", 1, "left of the first number there is a 0: who puts it into the tile?"),
-        ("half a block", int(random.integers(9, 25)), "does every thread come to the barrier?"),
+        ("half a block", int(random.integers(9, 25)), "does every thread come to the barrier? Is "
+         "each number read from `x` by its own thread alone?"),
         ("three blocks", int(random.integers(70, 90)), "the left neighbour of number 32 lies in "
          "another block, whose tile you cannot see"),
         ("no numbers", 0, "is there an x[i] to fetch?"),
@@ -84,26 +127,44 @@ def _difference_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"x": _row(random, size)}, hint)
 
 
-def _on_row(answer: Any, x: Array) -> Array:
-    return launched(answer, _enough(x.size), THREADS, x, out=x.shape)
+def _on_row(answer: Any, x: Array) -> tuple[Array, int]:
+    return _reads(_launched(answer, _enough(x.size), THREADS, x, out=x.shape))[:2]
 
 
-def _left_to_right(x: Array) -> Array:
-    return np.diff(np.asarray(x, np.float64), prepend=0.0)
+def _left_to_right(x: Array) -> tuple[Array, int]:
+    """And each number is read once, but the last of a block by the next block, too."""
+    return np.diff(np.asarray(x, np.float64), prepend=0.0), x.size + _enough(x.size) - 1
 
 
 def _total_cases(random: Random) -> Iterator[Case]:
     for name, size, hint in (
-        ("one block", 32, "after the first turn the first 16 hold what is left to add"),
+        (
+            "one block",
+            32,
+            "after the first turn the first 16 hold what is left "
+            "to add; is the adding shared, and done in the tile?",
+        ),
         ("six numbers", 6, "26 threads have no number, but they take part in the halving"),
-        ("many blocks", int(random.integers(100, 200)), "do all blocks add to out[0] as one step?"),
+        (
+            "many blocks",
+            int(random.integers(100, 200)),
+            "do all blocks add to out[0] as one step, each once?",
+        ),
         ("no numbers", 0, "the sum of no numbers is 0"),
     ):
         yield Case(name, {"x": _row(random, size)}, hint)
 
 
-def _total(answer: Any, x: Array) -> Array:
-    return launched(answer, _enough(x.size), THREADS, x, out=(1,), begin=0)
+def _total(answer: Any, x: Array) -> tuple[Array, int, int]:
+    output, report = _launched(answer, _enough(x.size), THREADS, x, out=(1,), begin=0)
+    made = _reading(report, "shared")
+    reads = ((made["block"] == 0) & (made["thread"] == 0)).sum()
+    additions = report.total("global").atomics
+    return output, max(additions, _enough(x.size)), max(reads, FEWEST)  # fewer are no fault here
+
+
+def _by_halves(x: Array) -> tuple[Array, int, int]:
+    return np.asarray(x, np.float64).sum(keepdims=True), _enough(x.size), FEWEST
 
 
 def _smooth_cases(random: Random) -> Iterator[Case]:
@@ -131,19 +192,20 @@ _SECOND = "        cuda.syncthreads()\n"  # a barrier in a loop
 
 EXERCISES = (
     Exercise(
-        "scale", "scale", 1, _scale_cases, lambda x, factor: np.float64(factor) * x,
-        ("out",), 1e-6, _scale,
+        "scale", "scale", 1, _scale_cases, _scaled, OUTPUTS, 1e-6, _scale,
         wrong=(
             Wrong("no guard", {"if i < x.size:": "if True:"}, "six numbers"),
             Wrong("one too many", {"i < x.size": "i <= x.size"}, "six numbers"),
             Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
             Wrong("guarded by the block", {"i < x.size": "cuda.threadIdx.x < x.size"},
                   "two blocks"),
+            Wrong("one thread does it all", {"if i < x.size:\n        out[i] = factor * x[i]":
+                  "if i == 0:\n        for j in range(x.size):\n"
+                  "            out[j] = factor * x[j]"}, "six numbers"),
         ),
     ),
     Exercise(
-        "row-sums", "row_sums", 1, _sums_cases, lambda x: np.asarray(x, np.float64).sum(axis=1),
-        ("out",), 1e-6, _sums,
+        "row-sums", "row_sums", 1, _sums_cases, _of_rows, OUTPUTS, 1e-6, _sums,
         wrong=(
             Wrong("guarded by columns", {"r < x.shape[0]": "r < x.shape[1]"}, "three rows"),
             Wrong("first number forgotten", {"range(x.shape[1])": "range(1, x.shape[1])"},
@@ -152,20 +214,26 @@ EXERCISES = (
             Wrong("begins with the first number", {"float32(0)": "x[r, 0]",
                   "range(x.shape[1])": "range(1, x.shape[1])"}, "rows of nothing"),
             Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "one column"),
+            Wrong("left to NumPy", {"out[r] = total": "out[r] = x[r].sum()",
+                  "total += x[r, c]": "pass"}, "three rows"),
         ),
     ),
     Exercise(
-        "transpose", "transpose", 2, _transpose_cases, lambda x: np.asarray(x, np.float64).T,
-        ("out",), 1e-6, _transpose,
+        "transpose", "transpose", 2, _transpose_cases, _transposed, OUTPUTS, 1e-6, _transpose,
         wrong=(
             Wrong("no guard for columns", {" and c < x.shape[1]": ""}, "2 x 3"),
             Wrong("no guard for rows", {"r < x.shape[0] and ": ""}, "2 x 3"),
             Wrong("not transposed", {"out[c, r]": "out[r, c]"}, "2 x 3"),
             Wrong("x runs down", {"c, r = ": "r, c = "}, "a column"),
+            Wrong("one thread does it all", {"if r < x.shape[0] and c < x.shape[1]:\n        "
+                  "out[c, r] = x[r, c]": "if r == 0 and c == 0:\n        "
+                  "for a in range(x.shape[0]):\n            for b in range(x.shape[1]):\n"
+                  "                out[b, a] = x[a, b]"}, "2 x 3"),
         ),
     ),
     Exercise(
-        "difference", "difference", 3, _difference_cases, _left_to_right, ("out",), 1e-6, _on_row,
+        "difference", "difference", 3, _difference_cases, _left_to_right, OUTPUTS[:2], 1e-6,
+        _on_row,
         wrong=(
             Wrong("no barrier", {"    cuda.syncthreads()\n": ""}, "half a block"),
             Wrong("barrier under the guard", {"    cuda.syncthreads()\n    if i < x.size:\n":
@@ -176,11 +244,13 @@ EXERCISES = (
                   "three blocks"),
             Wrong("the first has the last for a neighbour", {" if i > 0 else float32(0)": ""},
                   "one number"),
+            Wrong("the neighbour's number is fetched, too", {"tile[t + 1] - tile[t]":
+                  "x[i] - (x[i - 1] if i > 0 else float32(0))"}, "one number"),
         ),
     ),
     Exercise(
         "total", "total", 3, _total_cases,
-        lambda x: np.asarray(x, np.float64).sum(keepdims=True), ("out",), 1e-6, _total,
+        _by_halves, IN_BLOCKS, 1e-6, _total,
         wrong=(
             Wrong("no barrier after filling", {"float32(0)\n    cuda.syncthreads()": "float32(0)"},
                   "one block"),
@@ -193,6 +263,13 @@ EXERCISES = (
             Wrong("no atomic", {"cuda.atomic.add(out, 0, tile[0])": "out[0] += tile[0]"},
                   "many blocks"),
             Wrong("a half is left out", {"THREADS // 2": "THREADS // 4"}, "one block"),
+            Wrong("every thread adds to out", {"    if t == 0:\n        cuda.atomic.add(out, 0, "
+                  "tile[0])": "    if i < x.size:\n        cuda.atomic.add(out, 0, x[i])"},
+                  "one block"),
+            Wrong("thread 0 adds up the tile", {"        cuda.atomic.add(out, 0, tile[0])":
+                  "        sum = float32(0)\n        for k in range(THREADS):\n"
+                  "            sum += tile[k]\n        cuda.atomic.add(out, 0, sum)",
+                  "half = THREADS // 2": "half = 0"}, "one block"),
         ),
     ),
     Exercise(
