@@ -9,28 +9,32 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, Wrong
+from ..exercise import Case, Exercise, Wrong, left_alone
 
 Array = Any
 Random = np.random.Generator
 
 
-def _inputs(random: Random, *lead: int, queries: int, keys: int, loud: float = 1) -> dict[str, Any]:
-    sizes = {"query": (queries, 4), "key": (keys, 4), "value": (keys, 3)}
+def _inputs(
+    random: Random, *lead: int, queries: int, keys: int, loud: float = 1, width: int = 4
+) -> dict[str, Any]:
+    sizes = {"query": (queries, width), "key": (keys, width), "value": (keys, 3)}
     inputs = {name: random.standard_normal((*lead, *size)) for name, size in sizes.items()}
     inputs["query"] *= loud
     return inputs
 
 
 def _loops(random: Random) -> Iterator[Case]:
-    for name, queries, keys, loud, hint in (
-        ("one key", 2, 1, 1, "with one key its weight is 1, whatever the score"),
-        ("six tokens", 6, 6, 1, "is the score divided by the root of E, the weight by the sum?"),
-        ("more keys than queries", 3, int(random.integers(5, 9)), 1,
+    for name, queries, keys, width, loud, hint in (
+        ("one key", 2, 1, 4, 1, "with one key its weight is 1, whatever the score"),
+        ("six tokens", 6, 6, 4, 1, "is the score divided by the root of E, the weight by the sum?"),
+        ("more keys than queries", 3, int(random.integers(5, 9)), 4, 1,
          "which loops run over queries, and which over keys?"),
-        ("large scores", 4, 5, 3000, "take the largest score of the row away before the exp"),
+        ("wider keys", 4, 6, 5, 1, "E is 5 here: by what is a score divided?"),
+        ("large scores", 4, 5, 4, 3000, "take the largest score of the row away before the exp"),
     ):  # fmt: skip
-        yield Case(name, _inputs(random, queries=queries, keys=keys, loud=loud), hint)
+        inputs = _inputs(random, queries=queries, keys=keys, loud=loud, width=width)
+        yield Case(name, inputs, hint)
 
 
 def _one_head(query: Array, key: Array, value: Array) -> Array:
@@ -53,6 +57,11 @@ def _arrays(random: Random) -> Iterator[Case]:
         queries, keys = seen.shape
         inputs = _inputs(random, *lead, queries=queries, keys=keys, loud=loud)
         yield Case(name, inputs | {"seen": seen}, hint)
+    inputs = _inputs(random, 1, 1, queries=2, keys=3)
+    inputs["query"][..., 0], inputs["key"][..., 2, :] = 1, (2000, 0, 0, 0)  # a score of 1,000
+    inputs["seen"] = np.array([[True, True, False]] * 2)
+    yield Case("a large score that is masked", inputs, "the largest score of a row is the largest "
+               "of those that its query sees")  # fmt: skip
 
 
 def _masked(query: Array, key: Array, value: Array, seen: Array) -> Array:
@@ -76,10 +85,14 @@ def _bands(x: Array, heads: int) -> Array:
 
 EXERCISES = (
     Exercise(
-        "attend", "attend", 2, _loops, _one_head, tolerance=1e-9,
+        "attend", "attend", 2, _loops, _one_head, tolerance=1e-9, run=left_alone,
         wrong=(
             Wrong("not divided by the sum", {"terms[j] / d": "terms[j]"}, "six tokens"),
             Wrong("no scale", {" / E**0.5": ""}, "six tokens"),
+            Wrong("a scale of 1/2", {"E**0.5": "2"}, "wider keys"),
+            Wrong("written to the query", {"    for i in range(len(query)):\n":
+                  "    query /= E**0.5\n    for i in range(len(query)):\n", "key[j] / E**0.5":
+                  "key[j]"}, "one key"),
             Wrong("scaled by E", {"E**0.5": "E"}, "six tokens"),
             Wrong("as many keys as queries", {
                   "E**0.5 for j in range(len(key))": "E**0.5 for j in range(len(query))"},
@@ -88,7 +101,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "attend-arrays", "attend_arrays", 3, _arrays, _masked, tolerance=1e-9,
+        "attend-arrays", "attend_arrays", 3, _arrays, _masked, tolerance=1e-9, run=left_alone,
         wrong=(
             Wrong("no mask", {"np.where(seen, s, -np.inf)": "s"}, "causal"),
             Wrong("masked scores are 0", {"-np.inf": "0"}, "causal"),
@@ -98,6 +111,10 @@ EXERCISES = (
             Wrong("minus infinity from itself", {"np.where(np.isfinite(h), h, 0)": "h"},
                   "a query that sees nothing"),
             Wrong("0 by 0", {"np.where(d == 0, 1, d)": "d"}, "a query that sees nothing"),
+            Wrong("the largest of all, seen or not", {
+                  "h = s.max(axis=-1, keepdims=True)": "",
+                  "s = np.where(seen": "h = s.max(axis=-1, keepdims=True)\n"
+                  "    s = np.where(seen"}, "a large score that is masked"),
             Wrong("one largest score for all", {"s.max(axis=-1, keepdims=True)": "s.max()"},
                   "large scores"),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import comb
 from typing import Any
 
@@ -14,7 +14,7 @@ from minitransformer_kernels.cpu.regions import all_lanes
 from minitransformer_kernels.cpu.source import place
 from minitransformer_kernels.cuda import cuda
 
-from ..exercise import Case, Exercise, Wrong
+from ..exercise import Case, Exercise, NotYet, Wrong, left_alone
 
 Array = Any
 Random = np.random.Generator
@@ -61,6 +61,22 @@ def _plan() -> tuple[Array, ...]:
     return tuple(np.array(answer, int) for answer in (varying, of_lines, slots))
 
 
+class _Marked(Exercise):
+    """Lists of marks: it tells how many are off, for where would be the answer."""
+
+    def compare(self, case: Case, got: Iterable[Any]) -> None:
+        marks = list(zip(self.outputs, got, self.expected(case), strict=True))
+        for name, given, truth in marks:
+            if given.shape != truth.shape:
+                raise NotYet(f"{name} should have {truth.size} entries, got {given.size}")
+        if any((given != truth).any() for _, given, truth in marks):
+            off = (
+                f"{(given != truth).sum()} of {truth.size} in {name}"
+                for name, given, truth in marks
+            )
+            raise NotYet(f"these are off: {', '.join(off)}. Hint: {case.hint}")
+
+
 def _asked(random: Random) -> Iterator[Case]:
     yield Case("bend", {}, "what is made without t and without reading an array is uniform; a "
                "region is one more than the barriers above; a slot is for what is set in one "
@@ -96,11 +112,33 @@ def _warps(random: Random) -> Iterator[Case]:
         ("one lane", 1, "there is nobody to take from"),
     ):  # fmt: skip
         yield Case(name, {"x": random.uniform(1, 2, lanes)}, hint)
+    swallows = np.array([2.0**53, *np.ones(int(random.integers(9, 31)))])
+    yield Case("a first number of 2**53", {"x": swallows}, "it swallows a 1 that is added to it, "
+               "but not a 2: here it shows in which steps you add, and `scan` doubles")  # fmt: skip
+
+
+def _steps(answer: Any, x: Array) -> tuple[Array, Array] | None:
+    sums = answer(x)
+    return None if sums is None else (sums, sums - x[0])
+
+
+def _doubling(x: Array) -> tuple[Array, Array]:
+    """Sums of up to 2, 4, 8, ... numbers, each of two sums of half as many."""
+
+    def last(width: int) -> Array:
+        if width == 1:
+            return x
+        half = last(width // 2)
+        return half + np.pad(half, (width // 2, 0))[: len(x)]
+
+    sums = last(1 << (len(x) - 1).bit_length())
+    return sums, sums - x[0]
 
 
 EXERCISES = (
     Exercise(
         "smooth-loops", "smooth_loops", 3, _smooth_cases, _binomials, tolerance=1e-12,
+        run=left_alone,
         wrong=(
             Wrong("one loop over the threads", {
                   " = value[t]\n            for t in range(threads):\n": " = value[t]\n"},
@@ -109,10 +147,12 @@ EXERCISES = (
                   "one round"),
             Wrong("no ring", {"(t + 1) % threads": "min(t + 1, threads - 1)"}, "one round"),
             Wrong("one round", {"range(rounds)": "range(min(rounds, 1))"}, "two rounds"),
+            Wrong("smoothed in place", {"            out[first + t] = value[t]":
+                  "            out[first + t] = x[first + t] = value[t]"}, "one round"),
             Wrong("one block", {"range(0, len(x), threads)": "[0]"}, "three blocks"),
         ),
     ),
-    Exercise(
+    _Marked(
         "plan", "plan", 3, _asked, _plan, ("varying", "regions", "slots"),
         wrong=(
             Wrong("t needs a slot", {"slots = [0,": "slots = [1,"}, "bend"),
@@ -123,13 +163,16 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "running-sums", "running_sums", 2, _warps, np.cumsum, tolerance=1e-12,
+        "running-sums", "running_sums", 2, _warps, _doubling,
+        ("the sums", "the sums less x[0]"), 1e-12, _steps,
         wrong=(
             Wrong("in place", {"+= sent[": "+= value["}, "a warp"),
             Wrong("no guard", {"if lane >= offset:": "if True:"}, "two lanes"),
             Wrong("sent once", {"sent[lane] = value[lane]": "sent[lane] = x[lane]"}, "a warp"),
             Wrong("the last step is left out", {"offset < len(x)": "2 * offset < len(x)"},
                   "two lanes"),
+            Wrong("one after the other", {"    offset = 1\n": "    return np.cumsum(x)\n"
+                  "    offset = 1\n"}, "a first number of 2**53"),
             Wrong("only whole halves", {"offset < len(x)": "offset <= len(x) // 2"},
                   "lanes that are no power of two"),
         ),
