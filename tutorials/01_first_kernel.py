@@ -133,7 +133,8 @@ check("scale", scale)
 # once. It counts blocks and threads along three axes, x first, since both may
 # have so many: block (1, 0, 0) is number 1. The check ran your kernel in
 # *checked mode*, which looks at every access of every thread. (Your own
-# kernels are checked at their first launch anyway.)
+# kernels are checked at their first launch anyway.) It counts them as well: a
+# thread that does the work of all is refused.
 #
 # ## 2. A thread may own more
 #
@@ -146,7 +147,8 @@ check("scale", scale)
 # ### Exercise 2 (1 point, 7 min): a thread owns a row
 #
 # In lesson 0 each query divided by the sum of its row. Let thread r add up
-# row r of a matrix `x` (R, C), and write the sum to `out[r]`.
+# row r of a matrix `x` (R, C), number by number, and write the sum to
+# `out[r]`.
 #
 # Begin the sum with `float32(0)`: a bare `0.0` is float64 to a GPU, which
 # most GPUs are slow at.
