@@ -103,7 +103,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "cu_seqlens": ([0, 2**40], [0.0, 1.0], [1], [-5, 3], "x"),
     "scale": (NAN, "a", float("inf"), [1.0]),
     "eps": (NAN, "a", 0.0, -1.0, float("inf")),
-    "guard": ("x", None, 3),
+    "guard": ("x", 3),  # None is the default where positions are relative
     "feature_map": ("x", None, 3),
     "dropout": (1.0, -0.1, NAN, "a", None),
     "seed": (-1, 1.5, 2**63, "a", None),

@@ -129,9 +129,16 @@ def moment_descend(
         eps: ε.
         weight_decay: λ.
 
+    Raises:
+        TypeError: an array, or betas, is something else.
+        ValueError: arrays do not fit, or a number is not finite.
+
     Source: Kingma and Ba 2015, algorithm 1; Liu et al. 2020, algorithm 2.
     """
-    keep1, keep2 = betas
+    try:
+        keep1, keep2 = betas
+    except (TypeError, ValueError):
+        raise TypeError(f"optimizer update: betas must be two numbers, got {betas!r}") from None
     numbers = rate, root_weight, eps, weight_decay, keep1, 1 - keep1, keep2, 1 - keep2
     _launch(moments_kernel, numbers, parameter, gradient=gradient, first=first, second=second)
 

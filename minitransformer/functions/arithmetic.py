@@ -132,7 +132,10 @@ class _Divide(Function):
 class _Power(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, y: Array) -> Array:
-        result = x**y
+        try:
+            result = x**y
+        except ValueError:
+            raise ValueError("power: integers have no negative powers; make x floating") from None
         ctx.save(x, y, result)
         return result
 
@@ -265,7 +268,11 @@ def divide(x: Operand, y: Operand) -> Tensor:
 
 
 def power(x: Operand, y: Operand) -> Tensor:
-    """Return ``x ** y`` with broadcasting, differentiable in both where ``x`` is positive."""
+    """Return ``x ** y`` with broadcasting, differentiable in both where ``x`` is positive.
+
+    Raises:
+        ValueError: Integers are raised to negative powers.
+    """
     return _Power.apply(*match("power", x, y))
 
 

@@ -67,7 +67,7 @@ def cross_entropy(
         as in PyTorch.
 
     Raises:
-        TypeError: The targets are not integers.
+        TypeError: The targets are not integers, or the logits not floating.
         ValueError: The shapes do not fit, or the reduction is unknown.
         IndexError: A target is not a class.
 
@@ -76,6 +76,8 @@ def cross_entropy(
     """
     _check_reduction("cross_entropy", reduction)
     shape_of("cross_entropy", logits)
+    if logits.dtype.kind != "f":
+        raise TypeError(f"cross_entropy: logits must be floating, got {logits.dtype}")
     classes = Tensor(targets).data
     if logits.ndim == 0 or classes.shape != logits.shape[:1] * (logits.ndim > 1) + logits.shape[2:]:
         raise ValueError(

@@ -298,7 +298,7 @@ CASES = [
     FunctionCase("divide", F.divide, np.divide, examples(broadcast(2)), positive),
     FunctionCase("power", F.power, np.power, examples(broadcast(2)), positive),
     FunctionCase("operators", lambda x: 3 - 2 / (1 + (-x) * x**2 - x / 2 + 0.5) + 2.0**x - (x - 1),
-                 lambda x: 3 - 2 / (1 + (-x) * x**2 - x / 2 + x.dtype.type(0.5)) + 2**x - (x - 1),
+                 lambda x: 3 - 2 / (1 + (-x) * x**2 - x / 2 + x.dtype.type(0.5)) + 2.0**x - (x - 1),
                  examples(one), lambda generator, shape: -positive(generator, shape)),
     unary("negative", np.negative),
     unary("exp", np.exp),
