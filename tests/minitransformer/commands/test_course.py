@@ -39,10 +39,10 @@ def test_a_file_is_judged_line_by_line(course, tmp_path):
     assert code == 1
     lines = re.sub(r"\[\d+\.\d s\]", "[. s]", out).splitlines()
     assert lines == [
-        "passed  fading-backward: 3 of 3 points, 3 cases  [. s]",
-        "failed  fading-kernel: 0 of 5 points  [. s]",
+        "passed  fading-backward: 5 of 5 points, 3 cases  [. s]",
+        "failed  fading-kernel: 0 of 3 points  [. s]",
         "        nothing is written yet: it is your turn",
-        "3 of 8 points; the same cases again: --seed 3",
+        "5 of 8 points; the same cases again: --seed 3",
     ]
 
 
@@ -52,10 +52,10 @@ def test_a_program_reads_json(course, tmp_path):
     found = json.loads(out)
     assert code == 1
     (exercise,) = found.pop("exercises")
-    assert found == {"file": "mine.py", "seed": 3, "problem": None, "points": 0, "possible": 3}
+    assert found == {"file": "mine.py", "seed": 3, "problem": None, "points": 0, "possible": 5}
     assert exercise.pop("seconds") < 1
     assert exercise == {
-        "lesson": 7, "exercise": "fading-backward", "passed": False, "points": 0, "possible": 3,
+        "lesson": 7, "exercise": "fading-backward", "passed": False, "points": 0, "possible": 5,
         "message": "nothing is written yet: it is your turn", "case": None,
     }  # fmt: skip
 
@@ -71,8 +71,8 @@ def test_a_folder_gives_a_table(course, tmp_path):
     assert code == 0
     assert out.splitlines() == [
         "file       fading-backward  fading-kernel  points",
-        "ada/07.py           3 of 3         0 of 5  3 of 8",
-        "bob.py              0 of 3              -  0 of 3",
+        "ada/07.py           5 of 5         0 of 3  5 of 8",
+        "bob.py              0 of 5              -  0 of 5",
         "eve.ipynb  this is not a notebook",
         "notes.py   there is no exercise of the course in it",
         "the same cases again: --seed 3",
@@ -81,7 +81,7 @@ def test_a_folder_gives_a_table(course, tmp_path):
     found = json.loads(out)
     assert code == 0
     assert [report["file"] for report in found] == ["ada/07.py", "bob.py", "eve.ipynb", "notes.py"]
-    assert [report["points"] for report in found] == [3, 0, 0, 0]
+    assert [report["points"] for report in found] == [5, 0, 0, 0]
     assert len({report["seed"] for report in found}) == 1
     assert found[2]["problem"] == "this is not a notebook"
 
@@ -128,7 +128,7 @@ def test_progress_names_the_next_exercise(course, tmp_path, monkeypatch):
     (folder / "notes.py").write_text("x = 1")
     (folder / "torn.ipynb").write_text("{")
     wanted = [
-        "mine.py  [#.]  3 of 8 points",
+        "mine.py  [#.]  5 of 8 points",
         "        next: fading-kernel: nothing is written yet: it is your turn",
         "torn.ipynb  this is not a notebook",
     ]
