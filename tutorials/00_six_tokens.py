@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does a head compute?" minutes=55
+# %% [markdown] question="What does a head compute?" minutes=55 after=[]
 # # Six tokens
 #
 # You read a text, and later somebody asks you about it. How do you remember?

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does one thread do?" minutes=80
+# %% [markdown] question="What does one thread do?" minutes=80 after=[]
 # # Your first kernel
 #
 # In lesson 0 you wrote attention as loops: one worker, one number after the

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="How can a kernel run without a GPU?" minutes=60
+# %% [markdown] question="How can a kernel run without a GPU?" minutes=60 after=[1]
 # # How a block becomes a loop
 #
 # In lesson 1 the 32 threads of a block waited for each other, on a processor

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Who calls the backward?" minutes=80
+# %% [markdown] question="Who calls the backward?" minutes=80 after=[0]
 # # A tape in fifty lines
 #
 # A model is a long formula, and to train it you need its derivative with respect to every parameter. You could

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Why should the L x L matrix not exist?" minutes=120
+# %% [markdown] question="Why should the L x L matrix not exist?" minutes=120 after=[0, 1, 3]
 # # Softmax attention, fused
 #
 # Your head of lesson 0 makes a matrix of scores, turns it into weights, and mixes values with them.

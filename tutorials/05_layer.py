@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=100
+# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=100 after=[3, 4]
 # # A whole layer
 #
 # The head of lesson 4 has no weights: there is nothing in it to learn. A layer puts *projections*

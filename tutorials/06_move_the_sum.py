@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=100
+# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=100 after=[0, 1, 3]
 # # Move the sum
 #
 # The [fused](glossary.md#fused) kernel of lesson 4 never *stores* the $L \times L$ scores. It still

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="What does a decoder have to keep?" minutes=80
+# %% [markdown] question="What does a decoder have to keep?" minutes=80 after=[6]
 # # Transformers are RNNs
 #
 # Lesson 6 moved the sum: one matrix $S = \sum_j k_j v_j^\top$ answers all queries. But a model that

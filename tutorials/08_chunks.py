@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can a recurrence take many tokens at a time?" minutes=65
+# %% [markdown] question="Can a recurrence take many tokens at a time?" minutes=65 after=[7]
 # # Chunks
 #
 # Lesson 7 reads a text token by token, and touches all $E \times M$ numbers of $S$ for each. A GPU

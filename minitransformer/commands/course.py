@@ -70,9 +70,8 @@ def add_to(commands: Any) -> None:
         description="Run the lessons, and make of them notebooks with what they print, notebooks "
         "to fill in,\nand a site that opens without a network.",
     )
-    build.add_argument("lessons", nargs="*", help="numbers or names; all by default")
+    _add_lessons(build)
     build.add_argument("--out", type=Path, default=SITE, help="where to (default: %(default)s)")
-    build.add_argument("--fast", action="store_true", help="small sizes: timings say little")
     build.set_defaults(command=_build, parser=build)
 
     pages = actions.add_parser(
@@ -81,9 +80,13 @@ def add_to(commands: Any) -> None:
         description="Run the lessons, and write them as Markdown with their figures into the "
         "pages/\nbeside them; renew the table in the README there.",
     )
-    pages.add_argument("lessons", nargs="*", help="numbers or names; all by default")
-    pages.add_argument("--fast", action="store_true", help="small sizes: timings say little")
+    _add_lessons(pages)
     pages.set_defaults(command=_pages, parser=pages)
+
+
+def _add_lessons(parser: Any) -> None:
+    parser.add_argument("lessons", nargs="*", help="numbers or names; all by default")
+    parser.add_argument("--fast", action="store_true", help="small sizes: timings say little")
 
 
 def _add_folder(parser: Any, which: str) -> None:

@@ -3,11 +3,11 @@
 The percent format: `# %%` begins a cell of code, `# %% [markdown]` one of text in comments, and
 what follows on that line is the cell's metadata, `key="value"`. Of it the course knows
 
-    # %% [markdown] question="..." minutes=60     the first cell of a lesson: what it asks
-    # %% [markdown] exercise="name"               an exercise's text and hints
-    # %% exercise="name"                          the blank that is to be filled, with its solution
-    # %% check="name"                             the check of the answer
-    # %% tags=["hide-input"]                      code that a page folds away
+    # %% [markdown] question="..." minutes=60 after=[1]   a lesson's first cell; what it builds on
+    # %% [markdown] exercise="name"                       an exercise's text and hints
+    # %% exercise="name"                                  the blank to be filled, with its solution
+    # %% check="name"                                     the check of the answer
+    # %% tags=["hide-input"]                              code that a page folds away
 """
 
 from __future__ import annotations
@@ -103,6 +103,11 @@ class Lesson:
     def minutes(self) -> int:
         """How long it takes."""
         return int(self.cells[0].metadata["minutes"])
+
+    @property
+    def after(self) -> list[int]:
+        """The numbers of the lessons that it builds on."""
+        return [int(number) for number in self.cells[0].metadata["after"]]
 
     @property
     def exercises(self) -> list[str]:

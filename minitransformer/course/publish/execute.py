@@ -18,6 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 import minitransformer
 import minitransformer_kernels
+from minitransformer_kernels.cpu.cache import folder as cache_folder
 
 from ...errors import UserError
 from ..lesson import Lesson
@@ -39,7 +40,7 @@ def executed(lesson: Lesson, *, fast: bool = False) -> Any:
     Raises:
         UserError: A cell fails; it says which, and why.
     """
-    kept = _folder() / f"{lesson.name}-{_digest(lesson.text, fast)}.ipynb"
+    kept = cache_folder() / "lessons" / f"{lesson.name}-{_digest(lesson.text, fast)}.ipynb"
     if not kept.exists():
         notebook = _run(lesson, fast)
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -120,8 +121,3 @@ def _surroundings() -> str:
                 if Path(__file__).parent not in file.parents:  # this folder comes after the run
                     found.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     return found.hexdigest()
-
-
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "minitransformer" / "lessons"

@@ -6,9 +6,6 @@ from collections.abc import Iterable
 
 from ..lesson import Lesson
 
-NEEDED = {2: (1,), 3: (0,), 4: (0, 1, 3), 5: (3, 4), 6: (0, 1, 3), 7: (6,), 8: (7,)}
-"""The lessons that each builds on; none where it is not listed."""
-
 
 def table(lessons: Iterable[Lesson], ending: str, folder: str = "") -> str:
     """Return the table as Markdown.
@@ -23,7 +20,7 @@ def table(lessons: Iterable[Lesson], ending: str, folder: str = "") -> str:
         "|---|---|---|---|---|---|",
     ]
     for lesson in lessons:
-        after = ", ".join(map(str, NEEDED.get(lesson.number, ()))) or "-"
+        after = ", ".join(map(str, lesson.after)) or "-"
         cells = (
             lesson.number, f"[{lesson.title}]({folder}{lesson.name}{ending})", lesson.question,
             lesson.minutes, after, ", ".join(f"`{name}`" for name in lesson.exercises),

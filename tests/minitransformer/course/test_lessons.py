@@ -64,6 +64,7 @@ def test_it_gives_something_to_do_soon(lesson):
 def test_it_has_the_parts_of_a_lesson(lesson):
     assert lesson.text.startswith(HEADER + "# %% [markdown] question=")
     assert lesson.cells[0].source.startswith("# ")
+    assert all(number < lesson.number for number in lesson.after)
     assert lesson.question.endswith("?") and 20 <= lesson.minutes <= 120
     for name in lesson.exercises:
         texts = [c for c in prose(lesson) if c.metadata.get("exercise") == name]

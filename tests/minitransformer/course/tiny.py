@@ -4,7 +4,7 @@ from minitransformer.course.lesson import HEADER
 
 TINY = (
     HEADER
-    + r'''# %% [markdown] question="What is a lesson?" minutes=20
+    + r'''# %% [markdown] question="What is a lesson?" minutes=20 after=[]
 # # A tiny lesson
 #
 # A state $S_i$, $\{x_i\}$ and a [warp](glossary.md#warp); code stays: `a[i](b)` and `$x$`.
