@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import functions as F
 from ..attention.checks import check_inputs
 from ..attention.multi_head import JoinedHeads, ProjectedHeads
+from ..device import array_module, as_array
 from ..tensor import Tensor
 from .layers import Dropout, Linear, check_positive
 from .module import Module
@@ -115,6 +117,10 @@ class MultiHeadAttention(Module):
             need_weights: whether to return the attention weights too. They are computed aside,
                 once more and without dropout, and no gradient flows through them.
 
+        Instead of N there may be several dimensions, such as (beam, batch) in S3's layout (beam,
+        batch, time, vector). Keys, values and lengths may lack the first of them, or have size 1
+        there: all beams then look at the same.
+
         Returns:
             (N, Lq, out_dim); with `need_weights` that and the weights (N, H, Lq, Lk).
         """
@@ -124,6 +130,16 @@ class MultiHeadAttention(Module):
             "query_lengths": query_lengths,
             "key_lengths": key_lengths,
         }
+        if isinstance(query, Tensor) and query.ndim > 3:
+            leading = query.shape[:-2]
+            inputs = {"query": query, "key": key, "value": value}
+            given = {name: _folded(name, x, 2, leading) for name, x in inputs.items()}
+            for name in ("query_lengths", "key_lengths"):
+                visible[name] = _folded(name, visible[name], 0, leading)
+            found = self.forward(**given, **visible, need_weights=need_weights)
+            if need_weights:
+                return tuple(_unfolded(x, leading) for x in found)
+            return _unfolded(found, leading)
         heads = self._heads(**self._inputs(query, key, value))
         dropped = {"dropout": self.dropout} if self.training and self.dropout else {}
         output = self._join(self.attention(*heads, **visible, **dropped))
@@ -227,6 +243,28 @@ def recorded_weights(model: Module) -> Iterator[dict[str, np.ndarray]]:
     finally:
         for layer, on_weights in before:
             layer.on_weights = on_weights
+
+
+def _folded(name: str, x: Any, own: int, leading: tuple[int, ...]) -> Any:
+    """Return an argument with all dimensions but its `own` last ones, as `leading`, as one."""
+    if x is None:
+        return None
+    x = x if isinstance(x, Tensor) else as_array(x)
+    rest = x.shape[x.ndim - own :]
+    expand = F.expand if isinstance(x, Tensor) else array_module(x).broadcast_to
+    try:
+        whole = expand(x, (*leading, *rest))
+    except ValueError:
+        raise ValueError(
+            f"MultiHeadAttention: {name} must have the dimensions {leading} of the queries before "
+            f"its {own} last, or 1 where they share it, got {x.shape}"
+        ) from None
+    return whole.reshape(prod(leading), *rest)
+
+
+def _unfolded(x: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """Return x (N, ...) with N as the dimensions it was folded from."""
+    return x.reshape(*leading, *x.shape[1:])
 
 
 def _dropout(fraction: float, variant: AttentionVariant) -> float:

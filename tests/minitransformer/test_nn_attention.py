@@ -109,6 +109,39 @@ def test_gradients_of_self_attention(variant: str) -> None:
     check_gradients(layer, lambda layer, x: layer(x), normal(2, 3, 4))
 
 
+@pytest.mark.parametrize("variant", ["softmax", "linear"])
+def test_beams_are_attended_one_by_one(variant: str) -> None:
+    """Layout (beam, batch, time, vector); keys and lengths may be the same for all beams."""
+    layer = float64(MultiHeadAttention(4, 2, attention=variant, **WIDTHS))
+    x, y, z = normal(3, 2, 4, 5), normal(1, 2, 6, 6), normal(2, 6, 7)
+    options: Any = {"causal": True, "query_offset": 1, "query_lengths": [4, 3]}
+    lengths = np.array([[6, 5], [4, 3], [2, 1]])
+    found, weights = layer(
+        *map(Tensor, (x, y, z)), **options, key_lengths=lengths, need_weights=True
+    )
+    assert (found.shape, weights.shape) == ((3, 2, 4, layer.out_projection.out_features),
+                                            (3, 2, 2, 4, 6))  # fmt: skip
+    for beam in range(3):
+        inputs = map(Tensor, (x[beam], y[0], z))
+        alone, its = layer(*inputs, **options, key_lengths=lengths[beam], need_weights=True)
+        np.testing.assert_allclose(found.numpy()[beam], alone.numpy(), rtol=1e-12)
+        np.testing.assert_array_equal(weights.numpy()[beam], its.numpy())
+    check_gradients(layer, lambda layer, *inputs: layer(*inputs, **options), x, y, z)
+
+
+def test_beams_of_self_attention() -> None:
+    """Any number of dimensions, side by side or not, and none of them filled."""
+    layer = float64(MultiHeadAttention(4, 2))
+    x = normal(2, 1, 3, 5, 4)
+    found = layer(Tensor(x)).numpy()
+    np.testing.assert_allclose(
+        found, layer(Tensor(x.reshape(6, 5, 4))).numpy().reshape(x.shape), rtol=1e-12
+    )
+    together = layer(Tensor(np.concatenate([x, x, x], axis=-1))).numpy()
+    np.testing.assert_allclose(together, found, rtol=1e-12)
+    assert layer(Tensor(normal(0, 2, 5, 4))).shape == (0, 2, 5, 4)
+
+
 def test_out_dropout_is_on_the_output_and_in_training_only() -> None:
     layer = MultiHeadAttention(64, 2, out_dropout=0.5, **HEAD_DIMS)
     x = Tensor(normal(4, 5, 64).astype(np.float32))
@@ -248,6 +281,11 @@ def test_the_cache_doubles_and_keeps_what_it_holds() -> None:
     assert cache.length == 200 and len(capacities) <= 4
 
 
+def beams(*shape: int) -> Tensor:
+    """Tokens of four numbers, float32."""
+    return Tensor(np.ones((*shape, 4), np.float32))
+
+
 test_refusals = refusals(
     (lambda: MultiHeadAttention(10, 4),
      "MultiHeadAttention: embed_dim must be a multiple of num_heads, got 10 and 4; or"),
@@ -263,6 +301,13 @@ test_refusals = refusals(
     (lambda: MultiHeadAttention(8, 2, attention="linear", dropout=0.1),
      "MultiHeadAttention: dropout=0.1 drops attention weights, which LinearAttention never has at "
      "hand; drop numbers of the output by out_dropout=0.1, or use attention='softmax'"),
+    (lambda: MultiHeadAttention(4, 2)(beams(3, 2, 5), beams(2, 3, 5)),
+     "MultiHeadAttention: key must have the dimensions (3, 2) of the queries before its 2 last, or "
+     "1 where they share it, got (2, 3, 5, 4)"),
+    (lambda: MultiHeadAttention(4, 2)(beams(3, 2, 5), key_lengths=[1, 2, 3]),
+     "MultiHeadAttention: key_lengths must have the dimensions (3, 2) of the queries"),
+    (lambda: MultiHeadAttention(4, 2)(beams(3, 2, 5), beams(3, 2, 5).numpy()), TypeError,
+     "MultiHeadAttention: key must be a Tensor, got ndarray"),
 )  # fmt: skip
 
 
