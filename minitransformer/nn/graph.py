@@ -1,6 +1,6 @@
 """Graph attention: every node of a graph looks at its neighbours."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from ..attention.graph import AdditiveScores, DotScores, neighbour_attention
 from ..device import Array, array_module, as_array, device_of, to_device
 from ..function import no_grad
 from ..tensor import Tensor
+from .attention import MultiHeadAttention
 from .layers import Linear, check_positive, xavier_uniform
 from .module import Module, Parameter
 
@@ -220,7 +221,7 @@ class AdditiveScore(Module):
 
 
 class DotScore(Module):
-    """scale (W_q x_i) . (W_k x_j): multi-head attention as the score.
+    """scale (W_q x_i) . (W_k x_j), the scores of multi-head attention.
 
     Source: S3; Vaswani et al. 2017, equation (1).
     """
@@ -238,6 +239,30 @@ class DotScore(Module):
         return scores
 
 
+class MultiHeadScore(Module):
+    """ELU(W_s [y_i || y_j] + b_s), with (y_i, y_j) multi-head attention of (W x_i, W x_j).
+
+    The two ends of an edge are a sequence of two tokens. As one vector, W x_i || W x_j would be a
+    sequence of one: its softmax is 1 whatever it holds, and attention nothing but a projection. W
+    is the projection of the values, too. Every edge is projected on its own, three times.
+
+    Source: S3.
+    """
+
+    def __init__(self, projection: Linear, num_heads: int) -> None:
+        width = projection.out_features
+        self.projection = projection
+        self.attention = MultiHeadAttention(width, num_heads, joined=False)
+        self.out_projection = Linear(2 * width, num_heads)
+
+    def forward(self, query_x: Tensor, x: Tensor, edges: Edges) -> Tensor:
+        """Score each edge between nodes (Tq, in) and (Tk, in): (H, edges)."""
+        queries = F.embedding(edges.rows, self.projection(query_x))  # (edges, H M)
+        keys = F.embedding(edges.columns, self.projection(x))
+        pairs = self.attention(F.stack([queries, keys], 1))  # (edges, 2, H M)
+        return F.elu(self.out_projection(pairs.flatten(1))).T
+
+
 class GraphAttention(Module):
     """A graph attention network's layer: each head mixes the projected values of the neighbours.
 
@@ -245,8 +270,8 @@ class GraphAttention(Module):
         in_features: width of a node.
         out_features: M, width of a head's output.
         num_heads: H.
-        score: "additive", LeakyReLU(c^T [W x_i || W x_j]); or "dot", multi-head attention's
-            product of projections.
+        score: "additive", LeakyReLU(c^T [W x_i || W x_j]); "dot", multi-head attention's product
+            of projections; or "multi_head", ELU(multi-head attention of W x_i and W x_j).
         concat: whether the heads' outputs stand side by side, or else are averaged.
         negative_slope: of LeakyReLU, below 0; for additive scores.
         bias: whether a learned vector is added to the output.
@@ -279,17 +304,18 @@ class GraphAttention(Module):
         check_positive(
             self, in_features=in_features, out_features=out_features, num_heads=num_heads
         )
-        check_choice("GraphAttention", "score", score, ("additive", "dot"))
+        scores: dict[str, Callable[[], Module]] = {
+            "additive": lambda: AdditiveScore(self.value_projection, num_heads, negative_slope),
+            "dot": lambda: DotScore(in_features, out_features, num_heads),
+            "multi_head": lambda: MultiHeadScore(self.value_projection, num_heads),
+        }
+        check_choice("GraphAttention", "score", score, tuple(scores))
         if not 0 <= dropout < 1:
             raise ValueError(f"GraphAttention: dropout must be in [0, 1), got {dropout}")
         self.in_features, self.num_heads = in_features, num_heads
         self.concat, self.dropout = concat, dropout
         self.value_projection = Linear(in_features, num_heads * out_features, bias=False)
-        self.score: AdditiveScore | DotScore = (
-            AdditiveScore(self.value_projection, num_heads, negative_slope)
-            if score == "additive"
-            else DotScore(in_features, out_features, num_heads)
-        )
+        self.score = scores[score]()
         width = num_heads * out_features if concat else out_features
         self.bias = Parameter(np.zeros(width, np.float32)) if bias else None
 

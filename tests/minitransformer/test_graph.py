@@ -1,5 +1,6 @@
 """Graphs, attention along their edges through the tape, and the layer around it."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,28 @@ def layer_of(score: str, **options: Any) -> tuple[GraphAttention, Graph, Tensor,
     return layer, Graph(OFFSETS, COLUMNS, KEYS), x, query_x
 
 
+SCORES = *ATTENTIONS, "multi_head"
+
+
+def pair_score(weights: dict[str, np.ndarray], x_i: np.ndarray, x_j: np.ndarray) -> np.ndarray:
+    """The score (H,) of one edge: ELU of multi-head attention of its two ends, projected."""
+
+    def linear(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    tokens = np.stack([x_i, x_j]) @ weights["value_projection.weight"].T  # (2, H M)
+    query, key, value = (
+        linear(f"score.attention.{name}_projection", tokens) for name in ("query", "key", "value")
+    )
+    heads = []
+    for of_head in (slice(M * h, M * h + M) for h in range(H)):
+        scores = query[:, of_head] @ key[:, of_head].T / np.sqrt(M)
+        p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        heads.append(p @ value[:, of_head])  # (2, M)
+    score = linear("score.out_projection", np.concatenate(heads, axis=1).ravel())
+    return np.where(score > 0, score, np.expm1(score))
+
+
 def by_hand(layer: GraphAttention, x: np.ndarray, query_x: np.ndarray) -> np.ndarray:
     """The heads' outputs (H, Tq, M) by the definition: c^T [W x_i || W x_j] for each pair."""
     weights = {name: p.numpy() for name, p in layer.named_parameters()}
@@ -193,6 +216,14 @@ def by_hand(layer: GraphAttention, x: np.ndarray, query_x: np.ndarray) -> np.nda
         query = project("score.query_projection.weight", query_x)
         key = project("score.key_projection.weight", x)
         return reference.graph_dot_product_attention(query, key, value, OFFSETS, COLUMNS)
+    if isinstance(layer.score, nn.graph.MultiHeadScore):
+        heads = np.zeros((H, QUERIES, M))
+        for i, (first, last) in enumerate(pairwise(OFFSETS)):
+            seen = COLUMNS[first:last]
+            if seen:
+                s = np.exp([pair_score(weights, query_x[i], x[j]) for j in seen])  # (edges of i, H)
+                heads[:, i] = np.einsum("eh,hem->hm", s / s.sum(axis=0), value[:, seen])
+        return heads
     mine, theirs = np.split(weights["score.vector"], 2, axis=1)  # (H, M)
     a = np.sum(mine[:, None] * project("value_projection.weight", query_x), axis=-1)
     b = np.sum(theirs[:, None] * value, axis=-1)
@@ -200,7 +231,7 @@ def by_hand(layer: GraphAttention, x: np.ndarray, query_x: np.ndarray) -> np.nda
 
 
 @pytest.mark.parametrize("concat", [True, False])
-@pytest.mark.parametrize("score", ATTENTIONS)
+@pytest.mark.parametrize("score", SCORES)
 def test_layer_is_its_definition(score: str, concat: bool) -> None:
     layer, graph, x, query_x = layer_of(score, concat=concat)
     heads = by_hand(layer, x.numpy(), query_x.numpy())
@@ -210,10 +241,10 @@ def test_layer_is_its_definition(score: str, concat: bool) -> None:
     assert_allclose(layer(x, graph, query_x).numpy(), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("score", ATTENTIONS)
+@pytest.mark.parametrize("score", SCORES)
 def test_gradients_of_the_layer(score: str) -> None:
     """Of every parameter, and of both kinds of nodes."""
-    layer, graph, x, query_x = layer_of(score, concat=score == "dot")
+    layer, graph, x, query_x = layer_of(score, concat=score != "additive")
     start = layer.state_dict()
     modules = dict(layer.named_modules())
 
@@ -226,7 +257,7 @@ def test_gradients_of_the_layer(score: str) -> None:
     gradcheck(call, [x, query_x, *start.values()])
 
 
-@pytest.mark.parametrize("score", ATTENTIONS)
+@pytest.mark.parametrize("score", SCORES)
 def test_weights_are_those_that_mix(score: str) -> None:
     layer, graph, x, query_x = layer_of(score, bias=False)
     weights = layer.attention_weights(x, graph, query_x)
@@ -264,7 +295,8 @@ test_nodes_that_do_not_fit = refusals(
 
 
 test_layers_that_cannot_be = refusals(
-    ({"score": "sum"}, "GraphAttention: score must be one of 'additive', 'dot', got 'sum'"),
+    ({"score": "sum"},
+     "GraphAttention: score must be one of 'additive', 'dot', 'multi_head', got 'sum'"),
     ({"dropout": 1}, "GraphAttention: dropout must be in [0, 1), got 1"),
     ({"num_heads": 0}, "GraphAttention: num_heads must be a whole number above 0, got 0"),
     of=lambda **options: GraphAttention(3, 2, **{"num_heads": 2, **options}),
@@ -285,7 +317,7 @@ def asked_of_one_neighbour(seed: int) -> tuple[Graph, Tensor, np.ndarray]:
     return graph, Tensor(x.reshape(-1, 3)), (sign[np.arange(count), marked] + 1) // 2
 
 
-@pytest.mark.parametrize("score", ATTENTIONS)
+@pytest.mark.parametrize("score", SCORES)
 def test_a_layer_learns_whom_to_attend_to(score: str) -> None:
     """On a graph that it has never seen; the mean of all neighbours is right in two of three."""
     manual_seed(0)

@@ -51,7 +51,7 @@ class GraphTask(DigitsTask):
 
     compared: ClassVar[Compared] = Compared(
         "score",
-        ("additive", "dot"),
+        ("additive", "dot", "multi_head"),
         ("additive", "dot"),
         default="additive",
         help="how much an image looks at a neighbour; both is additive, then dot",
@@ -67,7 +67,7 @@ class GraphTask(DigitsTask):
     )
 
     def build(self, attention: str) -> ImageNetwork:
-        """Return a new network, whose score is "additive" or "dot"."""
+        """Return a new network, whose score is "additive", "dot" or "multi_head"."""
         from .network import ImageNetwork
 
         return ImageNetwork(self.heads, self.head_dim, attention, self.dropout)
