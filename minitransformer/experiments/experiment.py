@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import pkgutil
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..machine import machine
@@ -66,7 +68,9 @@ def names() -> list[str]:
     """Return the names of all experiments."""
     folder = importlib.import_module(__package__ or "")
     return [
-        found.name for found in pkgutil.iter_modules(folder.__path__) if found.name != "experiment"
+        found.name
+        for found in pkgutil.iter_modules(folder.__path__)
+        if not found.ispkg and found.name != "experiment"
     ]
 
 
@@ -191,6 +195,48 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
     for name, draw in figures.items():
         draw(folder / name)
     return [page, *(folder / name for name in figures)]
+
+
+class Difference(NamedTuple):
+    """By how much one choice gives more than another."""
+
+    mean: float
+    error: float  # twice its standard error
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2%} ± {self.error:.2%}"
+
+    @property
+    def verdict(self) -> str:
+        """What that says of the first choice."""
+        if abs(self.mean) <= self.error:
+            return "no difference that stands out of the seeds"
+        return "better" if self.mean > 0 else "worse"
+
+
+def paired(
+    rows: Iterable[Row], value: str, setting: str, choices: tuple[Any, Any], alike: Iterable[str]
+) -> Difference:
+    """Return by how much a value is larger with the first of two choices than with the second.
+
+    Rows are paired that agree in the settings `alike`, such as the seed.
+    """
+    found: dict[tuple[Any, ...], dict[Any, float]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in alike), {})[row[setting]] = row[value]
+    first, second = choices
+    more = [x[first] - x[second] for x in found.values() if first in x and second in x]
+    error = 2 * statistics.stdev(more) / math.sqrt(len(more)) if len(more) > 1 else math.inf
+    return Difference(statistics.mean(more), error)
+
+
+def supported(holds: bool) -> str:
+    """Return what is said of a claim.
+
+    >>> supported(1 < 2)
+    '*Supported*'
+    """
+    return "*Supported*" if holds else "*Not supported*"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -25,7 +25,7 @@ from .. import functions as F
 from .. import nn, optim, random
 from ..plots import LINES, picture
 from ..tensor import Tensor
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 HEADS, EPOCH = 2, 100  # batches of an epoch
 SIZES, RATES, BATCHES = (4, 8, 16, 32), (1e-3, 1e-4, 1e-5), (1, 4, 8)
@@ -198,26 +198,32 @@ descent without momentum.
 
 {table(["input", "rate", "ours", "PyTorch", *_printed_heads()], _losses(learned))}
 
+{_comparison(learned)}
+
+![the loss of each size, rate and batch size](losses.png)
+
+![the loss of both layers from the same weights](race.png)
+
 ## The time
 
 Seconds for an epoch of 100 batches of 8, by one thread; printed are a thousandth of 1,000 epochs.
 
 {table(["input", "ours", "PyTorch", *_printed_heads()], _times(learned))}
 
-The source's time grows {_growth([times[0] for _, times in PRINTED.values()])} times from the
-smallest input to the largest, and falls behind PyTorch's from 16x16 on. Ours grows
-{_growth([_seconds(learned, "ours", size) for size in _sizes(learned)])} times.
+{_race(learned)}
+
+![seconds for an epoch against the size of the input](times.png)
 
 ## The explosion
 
 {_explosion(burst)}
 
-![the loss of each size, rate and batch size](losses.png)
-
 ![the loss without a square, and its cures](explosion.png)
 """,
         {
             "losses.png": partial(plot_losses, rows=learned),
+            "race.png": partial(plot_race, rows=learned),
+            "times.png": partial(plot_times, rows=learned),
             "explosion.png": partial(plot_explosion, rows=burst),
         },
     )
@@ -256,6 +262,46 @@ def _times(rows: list[Row]) -> Iterator[list[Any]]:
     for size in _sizes(rows):
         here = (_seconds(rows, layer, size) for layer in ("ours", PEER))
         yield [f"3x{size}x{size}", *here, *(x / 1000 for x in PRINTED[size][1])]
+
+
+def _comparison(rows: list[Row]) -> str:
+    """Say whether two layers with the same weights learn the same."""
+    ours, theirs = ([row["best"] for row in rows if row["layer"] == x] for x in ("ours", PEER))
+    if not theirs:
+        return f"{PEER} was not there to compare with."
+    apart = max(abs(x / y - 1) for x, y in zip(ours, theirs, strict=True))
+    more = [size for size, (losses, _) in PRINTED.items() if losses[0] < losses[1]]
+    return (
+        f"The source's layer comes lower than {PEER}'s at {_list(more)}, and less low at the other "
+        f"sizes. {supported(apart > 0.01)} as a difference between layers: from the same weights, "
+        f"on the same batches, the best losses of ours and of {PEER}'s differ by at most one part "
+        f"in {float(f'{1 / max(apart, 1e-12):.1g}'):,.0f}, in {len(ours)} settings. What the "
+        "source saw comes of something else than the layer, such as its start or its optimizer."
+    )
+
+
+def _race(rows: list[Row]) -> str:
+    """Say whose time grows, and who is ahead."""
+    source = [times[0] for _, times in PRINTED.values()]
+    sizes = _sizes(rows)
+    ours, theirs = ([_seconds(rows, x, size) for size in sizes] for x in ("ours", PEER))
+    said = (
+        f"The source's time grows {_growth(source)} times from the smallest input to the largest, "
+        f"and falls behind {PEER}'s from 16x16 on. Ours grows {_growth(ours)} times"
+    )
+    if "-" in theirs:
+        return said + "."
+    ratios = [x / y for x, y in zip(ours, theirs, strict=True)]
+    ahead = [size for size, ratio in zip(sizes, ratios, strict=True) if ratio < 1]
+    return (
+        f"{said}. Ahead of {PEER}'s, measured here: {_list(ahead) if ahead else 'at no size'}; it "
+        f"takes {min(ratios):.2g} to {max(ratios):.2g} times as long. So small a layer computes "
+        "little: what takes time is the way to each operation, in Python here, compiled there."
+    )
+
+
+def _list(sizes: list[int]) -> str:
+    return ", ".join(f"{size}x{size}" for size in sizes)
 
 
 def _growth(times: list[float]) -> str:
@@ -306,6 +352,47 @@ def plot_losses(path: Path, rows: list[Row]) -> None:
         axes[0].set_ylabel("mean squared output")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+
+
+def plot_race(path: Path, rows: list[Row]) -> None:
+    """Draw the loss of our layer over PyTorch's, a panel for each size."""
+    sizes, rate = _sizes(rows), max(row["rate"] for row in rows)
+    looks = {PEER: {"color": "#bbbbbb", "linewidth": 4}, "ours": LINES[0]}
+    with picture(path, (2.6 * len(sizes), 2.8)) as figure:
+        axes = figure.subplots(1, len(sizes), squeeze=False)[0]
+        for axis, size in zip(axes, sizes, strict=True):
+            axis.set_title(f"3x{size}x{size}", loc="left", fontsize=10)
+            for layer, look in looks.items():
+                wanted = {"size": size, "rate": rate, "batch": 8, "layer": layer}
+                curve = _found(rows, "curve", **wanted)
+                if curve != "-":
+                    axis.plot(np.arange(1, len(curve) + 1), curve, **look, label=layer)
+            axis.set_xlabel("epoch")
+            axis.grid(True)
+        axes[0].set_ylabel("mean squared output")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False,
+                      title=f"batches of 8, rate {rate:g}", alignment="left")  # fmt: skip
+
+
+def plot_times(path: Path, rows: list[Row]) -> None:
+    """Draw the time of an epoch against the size of the input, measured and printed."""
+    sizes = _sizes(rows)
+    with picture(path, (6.4, 3.2)) as figure:
+        axis = figure.subplots()
+        for line, layer in zip(LINES, ("ours", PEER), strict=False):
+            seconds = [_seconds(rows, layer, size) for size in sizes]
+            if "-" not in seconds:
+                axis.plot(sizes, seconds, **line, marker="o", label=f"{layer}, measured")
+        for place, (line, name) in enumerate(zip(LINES, _printed_heads(), strict=True)):
+            seconds = [PRINTED[size][1][place] / 1000 for size in PRINTED]
+            axis.plot(list(PRINTED), seconds, **line, alpha=0.4, label=name)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(list(PRINTED), [f"3x{size}x{size}" for size in PRINTED])
+        axis.set_ylabel("seconds for 100 batches of 8")
+        axis.grid(True)
+        figure.legend(loc="outside right upper", frameon=False)
 
 
 def plot_explosion(path: Path, rows: dict[str, Row]) -> None:

@@ -38,3 +38,24 @@ def test_every_size_rate_and_batch_is_a_case(scale):
     learned = [case for case in cases if "size" in case]
     assert len(learned) == (2 if scale == "smoke" else 4 * 3 * 3)
     assert [case["cure"] for case in cases if "cure" in case] == list(predict_zero.CURES)
+
+
+def learned(size, layer, best, seconds):
+    return {"size": size, "rate": 1e-3, "batch": 8, "epochs": 2, "layer": layer, "best": best,
+            "seconds": seconds, "curve": [2 * best, best]}  # fmt: skip
+
+
+@pytest.mark.parametrize(("best", "verdict"), [(0.02, "*Supported*"), (0.01, "*Not supported*")])
+def test_layers_are_compared_in_loss_and_time(best, verdict):
+    rows = [
+        learned(size, layer, loss, seconds * size)
+        for size in (4, 8)
+        for layer, loss, seconds in (("ours", best, 0.5), (predict_zero.PEER, 0.01, 1))
+    ]
+    rows += [{"cure": "none", "ended": 7, "largest": "x"}]
+    text = predict_zero.report(rows).text
+    assert f"{verdict} as a difference between layers" in text
+    assert "lower than PyTorch's at 8x8, 16x16, 32x32, and" in text
+    assert "Ours grows 2 times. Ahead of PyTorch's, measured here: 4x4, 8x8" in text
+    alone = [row for row in rows if row.get("layer") != predict_zero.PEER]
+    assert "PyTorch was not there" in predict_zero.report(alone).text
