@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from .training.checkpoint import write_atomically
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+SKY = "#56B4E9"
 INK = "#333333"
 TITLE: dict[str, Any] = {"fontsize": 11, "fontweight": "bold"}
 LINES: tuple[dict[str, Any], ...] = (
@@ -86,6 +87,17 @@ def draw_image(axis: Axes, image: np.ndarray) -> None:
     """Draw an image from 0, paper, to 1, ink."""
     axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
     hide_ticks(axis)
+
+
+def band(axis: Axes, x: Any, runs: Any, **line: Any) -> None:
+    """Draw the mean of several runs (R, len(x)), and how far apart they lie.
+
+    `line` is the mean's, and should have its `color`.
+    """
+    runs = np.asarray(runs, np.float64)
+    axis.plot(x, runs.mean(axis=0), **line)
+    ends = runs.min(axis=0), runs.max(axis=0)
+    axis.fill_between(x, *ends, color=line["color"], alpha=0.15, linewidth=0)
 
 
 def hide_ticks(axis: Axes) -> None:

@@ -1,0 +1,1 @@
+"""What several experiments have in common."""
