@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, UserError
-from ..settings import Option, Recipe
+from ..settings import Option, Recipe, options_of
 from ..tasks import Command, task_class, task_names, task_options
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def read_settings(run: Run) -> Settings:
     try:
         if config["task"] not in task_names():
             raise KeyError(config["task"])
-        options = task_options(task_class(config["task"]))
-        settings = {name: x.kind.parse(str(config[name])) for name, x in options.items()}
+        task = task_class(config["task"])
+        before = {name: x.default for name, x in options_of(task).items()}  # a run older than these
+        known = {**before, **config}
+        settings = {name: x.kind.parse(str(known[name])) for name, x in task_options(task).items()}
     except (KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise UserError(f"{run.config_path}: damaged ({error})") from error
     return {"task": config["task"], **settings}

@@ -1,6 +1,7 @@
 """The copy task: its data, its loss, what a model makes of it, and where its heads look."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,22 @@ def test_a_logit_for_each_symbol_and_the_separator(model: nn.Transformer) -> Non
     batch = TASK.draw(RNG, 3)
     logits = model(batch.source, batch.decoder_input)
     assert logits.shape == (*batch.source.shape, SEPARATOR + 1)
+
+
+@pytest.mark.parametrize(
+    ("attention", "positions", "ordered"),
+    [("linear", "none", False), ("linear", "sinusoidal", True), ("linear", "learned", True),
+     ("relative", "none", True)],
+)  # fmt: skip
+def test_the_order_of_a_source_is_known_by_positions_alone(
+    attention: str, positions: str, ordered: bool
+) -> None:
+    model = replace(TASK, positions=positions).build(attention)
+    told = [[SEPARATOR, 3, 1, 4, 1, 5]]
+    there, back = (
+        model(np.array([w]), told).numpy() for w in ([3, 1, 4, 1, 5, 9], [9, 5, 1, 4, 1, 3])
+    )
+    assert np.allclose(there, back, atol=1e-5) != ordered
 
 
 def test_loss_and_accuracy_of_an_answer() -> None:

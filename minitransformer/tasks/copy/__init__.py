@@ -23,7 +23,7 @@ import minitransformer as mt
 
 from ... import functions as F
 from ...function import no_grad
-from ...settings import ATTENTIONS, HEAD_DIM, Recipe, integer, setting
+from ...settings import ATTENTIONS, HEAD_DIM, Recipe, choice, integer, setting
 from ...tensor import Tensor
 from .. import Compared, Models, Page
 
@@ -66,6 +66,11 @@ class CopyTask:
     layers: int = setting(2, integer(1), "layers of the encoder, and as many of the decoder")
     heads: int = setting(4, integer(1), "attention heads of each layer")
     head_dim: int = setting(16, HEAD_DIM, "width of a head; the model is HEADS * HEAD_DIM")
+    positions: str = setting(
+        "learned",
+        choice(("learned", "sinusoidal", "none")),
+        "what is added to say where a symbol stands; none leaves that to the attention",
+    )
     seed: int = 0
 
     examples: ClassVar[str] = "sequences"
@@ -85,6 +90,7 @@ class CopyTask:
         usage="  minitransformer train copy\n"
         "  minitransformer train copy --attention both --out runs/both\n"
         "  minitransformer train copy --resume runs/both\n"
+        "  minitransformer train copy --attention relative --positions none    # S0\n"
         "  minitransformer train copy --layers 4 --heads 8 --head-dim 64 --batch-size 8 "
         "--steps 3000    # S1",
         command="copy",
@@ -92,7 +98,7 @@ class CopyTask:
     )
 
     def build(self, attention: str) -> mt.nn.Transformer:
-        """Return a new transformer, with learned positions and normalization first.
+        """Return a new transformer, with normalization first.
 
         Learned positions start at random, far apart, so that attention tells them apart from the
         first step; neighbouring sinusoids are close, and linear attention then takes several times
@@ -106,7 +112,7 @@ class CopyTask:
             nhead=self.heads,
             num_encoder_layers=self.layers,
             num_decoder_layers=self.layers,
-            positions="learned",
+            positions=None if self.positions == "none" else self.positions,
             max_length=self.length,
             attention=attention,
             dim_feedforward=4 * width,

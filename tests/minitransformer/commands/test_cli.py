@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from minitransformer import commands as cli
 from minitransformer import nn
 from minitransformer.commands import plan
+from minitransformer.commands.shared import read_settings
 from minitransformer.nn.variant import _variants as registered
 from minitransformer.settings import ATTENTIONS, Option
 from minitransformer.tasks import make_task, task_class, task_names, task_options
@@ -329,6 +330,7 @@ def runs(request: pytest.FixtureRequest, arguments: str) -> None:
         ("--lr", "inf", "expected a number above 0, got 'inf'"),
         ("--lr", "fast", "expected a number above 0, got 'fast'"),
         ("--optimizer", "lion", "expected adam, radam or sgd, got 'lion'"),
+        ("--positions", "None", "expected learned, sinusoidal or none, got 'None'"),
         ("--seed", "-1", "expected a whole number of at least 0, got '-1'"),
         ("--device", "tpu", "expected auto, cpu or cuda, got 'tpu'"),
     ],
@@ -445,6 +447,15 @@ def test_files_that_are_damaged_or_gone(
         (damaged / name).write_bytes(content)
     assert expected in complaint(1, "copy", "damaged", "3 1")
     assert expected in complaint(1, "train", "copy", "--resume", "damaged")
+
+
+def test_a_run_that_is_older_than_a_setting_has_its_default(
+    trained: object, folder: Path, tmp_path: Path
+) -> None:
+    config = json.loads((folder / "runs" / "both" / "config.json").read_text())
+    del config["positions"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_settings(Run(tmp_path)) == read_settings(Run(folder / "runs" / "both"))
 
 
 @pytest.mark.parametrize("task", READERS)
