@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STUDENT = Path("minitransformer-course")
 SITE = Path("site")
+CHANGED = "; the lesson has changed since"
 NOTHING = "there is no exercise of the course in it"
 SEED = Option(None, integer(0), "decides the hidden cases, to see the same again")
 
@@ -113,9 +114,11 @@ def _start(options: argparse.Namespace) -> int:
     from ..course.student import can_open, hand_out, open_notebooks
 
     handed = hand_out(_folder(options), options.lesson, scripts=options.scripts)
-    for path, is_new in handed:
-        print(path if is_new else f"{path}: yours is kept")
-    first = handed[0][0]
+    for path, is_new, is_outdated in handed:
+        print(path if is_new else f"{path}: yours is kept{CHANGED * is_outdated}")
+    first = handed[0].path
+    if any(one.is_outdated for one in handed):
+        print("\nTo see a lesson as it is now: minitransformer course start N --folder now")
     print(f"\nDo the exercises, then see what is right:\n  minitransformer course check {first}")
     if options.scripts or options.no_open:
         return 0

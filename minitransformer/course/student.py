@@ -6,8 +6,9 @@ import importlib.util
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from .lesson import blanked, chosen, lessons
@@ -15,7 +16,10 @@ from .lesson import folder as of_lessons
 
 KINDS = ".ipynb", ".py"
 BESIDE = "glossary.md", "sources.md", "first_kernel.md"  # what lessons link to
+_VERSION = re.compile(r'"?handed_out"?: "?([0-9a-f]{12})')  # in a script's head, or a notebook's
 _LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]+)[^)]*\)")
+
+_KERNEL = "#   kernelspec:\n"  # of a lesson's head
 
 _COLAB = """\
 # On Colab this installs what the lesson needs. Anywhere else it changes nothing.
@@ -62,9 +66,21 @@ def write(text: str, path: Path) -> None:
     nbformat.write(made, path)
 
 
-def hand_out(
-    folder: Path, which: str | None = None, *, scripts: bool = False
-) -> list[tuple[Path, bool]]:
+class Handed(NamedTuple):
+    """A lesson in a student's folder.
+
+    Attributes:
+        path: The file.
+        is_new: Whether it has been put there just now.
+        is_outdated: Whether the lesson has changed since it was.
+    """
+
+    path: Path
+    is_new: bool
+    is_outdated: bool
+
+
+def hand_out(folder: Path, which: str | None = None, *, scripts: bool = False) -> list[Handed]:
     """Put lessons into a student's folder, without solutions, and the pages that they link to.
 
     What a student has written is kept. A link to what is not handed out becomes its text.
@@ -74,22 +90,25 @@ def hand_out(
         which: A lesson's number or name; all by default.
         scripts: Whether as Python files in cells, which need no Jupyter.
 
-    Returns:
-        The files, and for each whether it is new.
-
     Raises:
         UserError: There is no such lesson, or jupytext is not installed.
     """
     handed = []
     for lesson in [chosen(which)] if which else lessons():
         path = folder / f"{lesson.name}{'.py' if scripts else '.ipynb'}"
-        is_new = not path.exists()
-        if is_new and scripts:
+        text = _linked(blanked(lesson.text))
+        version = sha256(text.encode()).hexdigest()[:12]
+        if path.exists():
+            theirs = _VERSION.search(path.read_text(encoding="utf-8", errors="replace"))
+            handed.append(Handed(path, False, theirs is not None and theirs[1] != version))
+            continue
+        text = text.replace(_KERNEL, f'#   handed_out: "{version}"\n{_KERNEL}', 1)
+        if scripts:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(_linked(blanked(lesson.text)), encoding="utf-8")
-        elif is_new:
-            write(_linked(blanked(lesson.text)), path)
-        handed.append((path, is_new))
+            path.write_text(text, encoding="utf-8")
+        else:
+            write(text, path)
+        handed.append(Handed(path, True, False))
     for name in BESIDE:
         text = (of_lessons() / name).read_text(encoding="utf-8")
         text = _linked(text) if name.endswith(".md") else text

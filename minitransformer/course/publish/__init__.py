@@ -42,7 +42,7 @@ def build(which: Sequence[str], out: Path, *, fast: bool = False) -> Iterator[Pa
         yield path
         student = out / STUDENTS / path.name
         student.unlink(missing_ok=True)
-        yield from (written for written, _ in hand_out(student.parent, lesson.name))
+        yield from (one.path for one in hand_out(student.parent, lesson.name))
     build_site(made, out)
     yield out / "index.html"
 

@@ -12,10 +12,15 @@ from minitransformer.course.lesson import lessons
 
 RIGHT = """import numpy as np
 def fading_backward(g, q, k, v, gamma):
-    distance = np.arange(len(q))[:, None] - np.arange(len(q))
-    weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0.0), 0)
-    scores, slopes = weights * (q @ k.T), weights * (g @ v.T)
-    return slopes @ k, slopes.T @ q, scores.T @ g
+    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    S = R = 0
+    for i in range(len(q)):
+        S = gamma * S + np.outer(k[i], v[i])
+        dq[i] = S @ g[i]
+    for i in reversed(range(len(q))):
+        R = gamma * R + np.outer(q[i], g[i])
+        dk[i], dv[i] = R @ v[i], k[i] @ R
+    return dq, dk, dv
 """
 BLANK = "def fading_backward(g, q, k, v, gamma):\n    pass  # your turn\n"
 BLANK_KERNEL = "def fading_kernel(query, key, value, gamma, out):\n    pass  # your turn\n"
@@ -39,7 +44,7 @@ def test_a_file_is_judged_line_by_line(course, tmp_path):
     assert code == 1
     lines = re.sub(r"\[\d+\.\d s\]", "[. s]", out).splitlines()
     assert lines == [
-        "passed  fading-backward: 5 of 5 points, 3 cases  [. s]",
+        "passed  fading-backward: 5 of 5 points, 4 cases  [. s]",
         "failed  fading-kernel: 0 of 3 points  [. s]",
         "        nothing is written yet: it is your turn",
         "5 of 8 points; the same cases again: --seed 3",
@@ -161,6 +166,9 @@ def test_start_hands_out_and_says_what_comes_next(course, monkeypatch, tmp_path)
     assert (code, opened) == (0, [path])
     assert out.startswith(f"{path}: yours is kept\n")
     assert (tmp_path / path).read_bytes() == before
+    (tmp_path / path).write_text(re.sub('"handed_out": ".', '"handed_out": "0', before.decode()))
+    _, out, _ = course("start", lesson.name, "--no-open")
+    assert out.startswith(f"{path}: yours is kept; the lesson has changed since\n\nTo see a lesson")
     assert course("start", "--no-open", "--scripts")[0] == 0
     assert len(opened) == 1
     scripts = sorted(path.stem for path in (tmp_path / "minitransformer-course").glob("*.py"))

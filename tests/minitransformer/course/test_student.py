@@ -11,7 +11,7 @@ import pytest
 from minitransformer.course import student
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import exercises
-from minitransformer.course.lesson import Lesson, lessons
+from minitransformer.course.lesson import HEADER, Lesson, lessons
 from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
@@ -63,13 +63,30 @@ def test_the_cell_for_colab_installs_there_alone(lesson, monkeypatch, on_colab):
 @pytest.mark.parametrize("scripts", [False, True])
 def test_what_a_student_has_is_kept(tmp_path, monkeypatch, lesson, scripts):
     monkeypatch.setattr(student, "lessons", lambda: [lesson])
-    ((path, is_new),) = student.hand_out(tmp_path / "mine", scripts=scripts)
+    ((path, is_new, _),) = student.hand_out(tmp_path / "mine", scripts=scripts)
     assert is_new and path.name == ("07_lesson.py" if scripts else "07_lesson.ipynb")
     file = File(path)
     assert file.is_blank("double") and "return 2 * x" not in file.text
     path.write_text("mine")
-    assert student.hand_out(tmp_path / "mine", scripts=scripts) == [(path, False)]
+    assert student.hand_out(tmp_path / "mine", scripts=scripts) == [(path, False, False)]
     assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("scripts", [False, True])
+def test_a_lesson_that_has_changed_since_is_told(tmp_path, monkeypatch, lesson, scripts):
+    text = HEADER + lesson.text
+    lesson.path.write_text(text)
+    monkeypatch.setattr(student, "lessons", lambda: [Lesson(lesson.path)])
+    ((path, _, _),) = student.hand_out(tmp_path / "mine", scripts=scripts)
+    path.write_text(path.read_text().replace("pass  # your turn", "return x + x"))
+    mine = path.read_text()
+    for told, edit in (
+        (False, ("return 2 * x", "return x + x  # another solution")),
+        (True, ("Title", "Another title")),
+    ):
+        lesson.path.write_text(text.replace(*edit))
+        assert student.hand_out(tmp_path / "mine", scripts=scripts) == [(path, False, told)]
+        assert path.read_text() == mine
 
 
 def test_a_lesson_that_is_none_is_refused(tmp_path):
@@ -102,7 +119,7 @@ def test_files_are_those_of_a_folder_and_its_students(tmp_path):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_lesson_is_handed_out_with_all_exercises_blank(tmp_path, name):
-    ((path, _),) = student.hand_out(tmp_path, name)
+    ((path, *_),) = student.hand_out(tmp_path, name)
     nbformat.validate(nbformat.read(path, as_version=4))
     assert File(path).names() == set(LESSONS[name].exercises)
 
@@ -114,7 +131,7 @@ def test_every_solution_is_found_in_a_notebook(tmp_path, name):
     for exercise in exercises():
         if exercise.name in LESSONS[name].exercises:
             needed = file.needed(exercise.symbol)
-            assert all(place.startswith("solved.ipynb, cell ") for place, _ in needed)
+            assert all(place.startswith("solved.ipynb, ") for place, _ in needed)
             assert defined(needed, exercise.symbol).__name__ == exercise.symbol
 
 
