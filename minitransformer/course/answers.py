@@ -13,6 +13,7 @@ import dis
 import json
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -28,6 +29,7 @@ _READS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 _BINDS = "STORE_NAME", "STORE_GLOBAL"
 # What Jupyter understands and Python does not: %magic, !command, ?help, x = !command, help?
 _MAGIC = re.compile(r"^(\s*)([%!?].*|\w+ *= *[%!].*|[\w.]+\?\??)$")
+_HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
 _NAMED = re.compile(r"""(?:\bcheck\(|\bexercise"?[=:])\s*\\?["']([\w-]+)""")
 
 
@@ -35,7 +37,8 @@ class Piece(NamedTuple):
     """A part of a file that parses by itself: a cell.
 
     Attributes:
-        place: What its reader calls it: the file, and in a notebook the cell.
+        place: What its reader calls it: the file; in a notebook also the exercise whose cell it is,
+            or the heading below which it stands.
         before: How many lines of the place stand before it.
         text: What stands there.
     """
@@ -65,14 +68,18 @@ class Statement(NamedTuple):
 class File:
     """A student's lesson: a script, in cells or not, or a notebook."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text: str | None = None) -> None:
         """Read it. A cell that does not parse leaves the others.
+
+        Args:
+            path: Where it is.
+            text: What stands in it, if that is known.
 
         Raises:
             UserError: It cannot be read, or is no notebook.
         """
         self.path = path
-        self.text = _read(path)
+        self.text = _read(path) if text is None else text
         cells = _notebook if path.suffix == ".ipynb" else _script
         self._lines: dict[str, list[str]] = {}  # by place
         self._statements: list[Statement] = []
@@ -188,13 +195,27 @@ def _script(path: Path, text: str) -> Iterator[Piece]:
 
 def _notebook(path: Path, text: str) -> Iterator[Piece]:
     """The cells of code of a notebook."""
+    heading, places = "at the top", Counter[str]()
     try:
-        for number, cell in enumerate(json.loads(text)["cells"], 1):
-            if cell["cell_type"] == "code":
-                source = re.sub(r"\r\n?", "\n", "".join(cell["source"]))
-                yield Piece(f"{path.name}, cell {number}", 0, source)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        for cell in json.loads(text)["cells"]:
+            is_code = cell["cell_type"] == "code"
+            source = "".join(cell["source"] if is_code else cell.get("source", ""))
+            if is_code:
+                exercise = cell.get("metadata", {}).get("exercise")
+                below = f"exercise {_plain(str(exercise))}" if exercise else heading
+                place = f"{path.name}, {below}"
+                places[place] += 1
+                again = f", cell {places[place]}" if places[place] > 1 else ""
+                yield Piece(place + again, 0, re.sub(r"\r\n?", "\n", source))
+            elif found := _HEADING.findall(source):
+                heading = f"below '{_plain(found[-1])}'"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: this is not a notebook") from error
+
+
+def _plain(heading: str) -> str:
+    """A heading without what stands for something else in a message or a file's name."""
+    return " ".join(re.sub(r"[^\w\s,.()'-]", " ", heading)[:80].split())
 
 
 def _parsed(lines: list[str]) -> ast.Module:

@@ -112,8 +112,8 @@ def test_cells_are_places(tmp_path):
         tmp_path, "import math\nk = 1\n", "print('no')", ["def answer():\n", "    return k"]
     )
     assert file.needed("answer") == [
-        ("mine.ipynb, cell 2", "\nk = 1\n"),
-        ("mine.ipynb, cell 4", "def answer():\n    return k"),
+        ("mine.ipynb, at the top", "\nk = 1\n"),
+        ("mine.ipynb, at the top, cell 3", "def answer():\n    return k"),
     ]
     assert defined(file.needed("answer"), "answer")() == 1
     marked = script(
@@ -154,11 +154,11 @@ def test_other_ends_of_lines(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("def answer(:\n    pass", "mine.ipynb, cell 3:1: SyntaxError: invalid syntax"),
-        ("@cuda.jit\ndef answer():\n  x = 1\n y = 2", "cell 3:4: IndentationError: unindent"),
-        ("def answer():\n    break", "cell 3:2: SyntaxError: 'break' outside loop"),
-        ("answer = 1 +", "cell 3:1: SyntaxError: invalid syntax"),
-        ("def answer():\n    return '\x00'", "cell 3:1: SyntaxError: source code"),
+        ("def answer(:\n    pass", "mine.ipynb, at the top, cell 2:1: SyntaxError: invalid syntax"),
+        ("@cuda.jit\ndef answer():\n  x = 1\n y = 2", "cell 2:4: IndentationError: unindent"),
+        ("def answer():\n    break", "cell 2:2: SyntaxError: 'break' outside loop"),
+        ("answer = 1 +", "cell 2:1: SyntaxError: invalid syntax"),
+        ("def answer():\n    return '\x00'", "cell 2:1: SyntaxError: source code"),
         ("answer = 1" + " + 1" * 50_000, "SyntaxError: "),
         ("answer = " + "(" * 500, "SyntaxError: too many nested parentheses"),
     ],
@@ -172,9 +172,26 @@ def test_an_answer_that_does_not_parse_is_told(tmp_path, broken, message):
     assert lines(file, "other") == ["def other():", "    return 1"]
 
 
+def test_cells_have_the_names_that_a_reader_sees(tmp_path):
+    """Of an exercise, or of the heading above: no number that Jupyter does not show."""
+    cells = [
+        ("markdown", "# A title\ntext\n\n## 1. Who: am `I`?\n", {}), ("code", "a = 1", {}),
+        ("markdown", "text\n", {}), ("code", "b = a", {}),
+        ("markdown", "### Exercise 1 (2 points): scale", {"exercise": "scale"}),
+        ("code", "def answer():\n    return b", {"exercise": "scale"}),
+    ]  # fmt: skip
+    path = tmp_path / "mine.ipynb"
+    keys = "cell_type", "source", "metadata"
+    path.write_text(json.dumps({"cells": [dict(zip(keys, cell, strict=True)) for cell in cells]}))
+    head = "mine.ipynb, below '1. Who am I'"
+    assert [place for place, _ in File(path).needed("answer")] == [
+        head, f"{head}, cell 2", "mine.ipynb, exercise scale",
+    ]  # fmt: skip
+
+
 def test_a_helper_that_does_not_parse_is_told(tmp_path):
     file = notebook(tmp_path, "import numpy as np\nx = = 1", "def answer():\n    return np.ones(3)")
-    with pytest.raises(NotYet, match="cell 2:2: SyntaxError"):
+    with pytest.raises(NotYet, match="at the top:2: SyntaxError"):
         file.needed("answer")
 
 
@@ -252,7 +269,7 @@ def test_an_answer_keeps_its_text_and_its_place(tmp_path):
     file = notebook(tmp_path, "import math", "\n\ndef answer(x):\n    return math.sqrt(x)\n")
     answer = defined(file.needed("answer"), "answer")
     assert inspect.getsource(answer) == "def answer(x):\n    return math.sqrt(x)\n"
-    assert answer.__code__.co_filename == "mine.ipynb, cell 3"
+    assert answer.__code__.co_filename == "mine.ipynb, at the top, cell 2"
     assert answer(4) == math.sqrt(4)
 
 
