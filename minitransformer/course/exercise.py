@@ -7,19 +7,22 @@ inputs, and what it returns is held against the truth. The first case that fails
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer_kernels import microscope
 from minitransformer_kernels.cuda import Kernel
 
 from ..errors import UserError
-from .measuring import peak_bytes
+from .measuring import Lines, TooManyLines, peak_bytes
 
 Arrays = dict[str, Any]
 
@@ -38,7 +41,7 @@ class Case(NamedTuple):
     Attributes:
         name: Says what is special about it, as "one token".
         inputs: The arguments of the answer by name, in order: arrays and numbers.
-        hint: What to think of when it fails.
+        hint: What to think of when it fails, and the mistake is none that is known.
     """
 
     name: str
@@ -47,10 +50,10 @@ class Case(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """A solution with a planted mistake, which must be caught.
+    """A known mistake: an edit of the solution, which must be caught.
 
     Attributes:
-        name: Of the mistake, as "no guard".
+        name: Of the mistake, as "not divided by the sum": whoever makes it is told so.
         edits: Texts of the solution, each of which stands there once, and what takes its place.
         case: The name of the case that catches it.
     """
@@ -84,24 +87,69 @@ def left_alone(answer: Callable[..., Any], *inputs: Any) -> Any:
     return result
 
 
-def without_scores(answer: Callable[..., Any], *inputs: Any) -> Any:
-    """Try a function of sequences `(..., L, E)` that must not make the scores of all pairs.
+def in_lines(most: int, otherwise: str, answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Try a function that must do its work in arrays: few lines of Python may run.
+
+    Args:
+        most: How many.
+        otherwise: What to say if there are more.
+        answer: The function.
+        inputs: Its arguments.
 
     Raises:
-        NotYet: Where sequences are long, its arrays take as much memory as the scores would.
+        NotYet: There are more.
     """
-    length = max(np.shape(x)[-2] for x in inputs if np.ndim(x) > 1)
-    scores = 8 * length**2
-    if scores > 1 << 21 and (most := peak_bytes(lambda: answer(*inputs))) >= scores:
-        raise NotYet(
-            f"its arrays take {most:,} bytes; the scores of all pairs alone would take {scores:,}"
-        )
+    try:
+        with Lines(most):
+            return answer(*inputs)
+    except TooManyLines:
+        raise NotYet(f"it runs more than {most:,} lines of Python: {otherwise}") from None
+
+
+def without_loops(answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Try a function that must have no loop, and must not write to its inputs.
+
+    Raises:
+        NotYet: It has, or does.
+    """
+    return left_alone(partial(in_lines, 60, "is there a loop? Arrays need none", answer), *inputs)
+
+
+def in_bytes(most: int, otherwise: str, answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Try a function whose arrays may not take much memory.
+
+    Args:
+        most: How many bytes may be taken at once.
+        otherwise: What to say if there are more.
+        answer: The function.
+        inputs: Its arguments.
+
+    Raises:
+        NotYet: There are more.
+    """
+    if (taken := peak_bytes(lambda: answer(*inputs))) >= most:
+        raise NotYet(f"its arrays take {taken:,} bytes: {otherwise}")
     return answer(*inputs)
+
+
+def without_scores(answer: Callable[..., Any], *inputs: Any) -> Any:
+    """Try a function of sequences `(..., L, E)` that must not go through all pairs of tokens.
+
+    Raises:
+        NotYet: Where sequences are long, its arrays take as much memory as the scores would, or it
+            loops over pairs.
+    """
+    pairs = max(np.shape(x)[-2] for x in inputs if np.ndim(x) > 1) ** 2
+    if pairs < 1 << 18:
+        return answer(*inputs)
+    looped = partial(in_lines, pairs // 4, "does it loop over all pairs of tokens?", answer)
+    told = f"the scores of all pairs alone would take {8 * pairs:,}"
+    return in_bytes(8 * pairs, told, looped, *inputs)
 
 
 def launched(
     kernel: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...],
-    dtype: Any = np.float32, begin: float = np.nan,
+    dtype: Any = np.float32, begin: float = np.nan, share: float = math.inf,
 ) -> Any:  # fmt: skip
     """Launch a kernel whose last argument is written to; return that.
 
@@ -113,15 +161,31 @@ def launched(
         out: The shape of the last.
         dtype: Its dtype.
         begin: What it is full of before: NaN shows what nobody writes.
+        share: How many of its numbers a thread owns: it may write no others.
 
     Raises:
-        NotYet: The answer is no kernel.
+        NotYet: The answer is no kernel, or a thread writes more than its share.
     """
     if not isinstance(kernel, Kernel):
         raise NotYet("this is no kernel: it needs @cuda.jit")
     output = np.full(out, begin, dtype)
     kernel[grid, block](*inputs, output)
+    if share < output.size:
+        most = _written(kernel[grid, block], *inputs, np.full(out, begin, dtype))
+        if most > share:
+            raise NotYet(
+                f"a thread writes {most} numbers; it owns {share}: does one do the work of others?"
+            )
     return output
+
+
+def _written(launch: Any, *arguments: Any) -> int:
+    """How many numbers of its arguments the busiest thread of a launch writes."""
+    trace = microscope.inspect(launch, *arguments, compiled=False).trace
+    sites = [site.space == "global" and site.kind != "read" for site in trace.sites]
+    made = trace.accesses[np.isin(trace.accesses["site"], np.flatnonzero(sites))]
+    owned = np.unique(made[["block", "thread", "address"]])
+    return int(np.unique(owned[["block", "thread"]], return_counts=True)[1].max(initial=0))
 
 
 @dataclass(frozen=True)
@@ -176,16 +240,18 @@ class Exercise:
             raise NotYet(f"{len(got)} results are returned, expected {len(self.outputs)}: {wanted}")
         return tuple(map(np.asarray, got))
 
-    def compare(self, case: Case, got: Iterable[Any]) -> None:
-        """Hold what came out against the truth.
+    def problem(self, case: Case, got: Iterable[Any]) -> str:
+        """Say which output has another shape than the truth, was not written, or is off, and where.
 
-        Raises:
-            NotYet: An output has another shape, was not written, or is off; it says where.
+        Nothing where all are right.
         """
-        for name, array, truth in zip(self.outputs, got, self.expected(case), strict=True):
-            problem = _difference(name, array, np.asarray(truth), self.tolerance)
-            if problem:
-                raise NotYet(f"{problem}. Hint: {case.hint}")
+        return self.difference(got, self.expected(case))
+
+    def difference(self, got: Iterable[Any], expected: Iterable[Any]) -> str:
+        """Say how outputs differ from others; nothing where they do not."""
+        triples = zip(self.outputs, got, expected, strict=True)
+        told = (_difference(n, x, np.asarray(y), self.tolerance) for n, x, y in triples)
+        return next(filter(None, told), "")
 
     def _outputs(self, result: Any) -> tuple[Any, ...]:
         several = len(self.outputs) > 1 and isinstance(result, (tuple, list))
@@ -214,13 +280,11 @@ def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
         return f"{name} should hold numbers like {truth.dtype}, got {got.dtype}"
     got, truth = got.astype(np.float64), truth.astype(np.float64)
     if np.isnan(got).all() and not np.isnan(truth).any():
-        return (
-            f"{name} is nan everywhere: was nothing written to it, or something added to what was "
-            "not set, or 0 divided by 0?"
-        )
-    scale = max(float(abs(truth).max()), 1e-30)
+        return f"{name} is nan everywhere (not written? added to what was not set? 0 / 0?)"
+    scale = max(float(abs(truth).max(where=np.isfinite(truth), initial=0)), 1e-30)
     with np.errstate(invalid="ignore"):
         right = (abs(got - truth) <= tolerance * scale) | (got == truth)
+    right |= np.isnan(got) & np.isnan(truth)
     if right.all():
         return ""
     at = tuple(int(i) for i in np.argwhere(~right)[0])

@@ -37,6 +37,7 @@ from minitransformer_kernels.cpu import cache, num_threads
 
 from .answers import File
 from .exercise import Case, Exercise, NotYet, by_lesson
+from .mistakes import compare
 from .worker import DEFINED, GIVEN, LONGEST, RESULTS
 
 AT_ONCE = 4  # answers, as each may take its share of memory
@@ -179,7 +180,7 @@ def _difference(exercise: Exercise, case: Case, got: list[np.ndarray]) -> str:
         return "it did not say what came out"
     try:
         with np.errstate(all="ignore"):
-            exercise.compare(case, got)
+            compare(exercise, case, got)
     except NotYet as difference:
         return str(difference)
     return ""
@@ -290,5 +291,5 @@ def _array(file: io.BytesIO, dtype: str, shape: list[int]) -> np.ndarray:
 def _shown(message: str) -> str:
     """A message in a line that does nothing to a terminal: an answer may have written it."""
     words = " ".join(message[:LONGEST].split())
-    line = re.sub(r"(, cell \d+):(\d+)", r"\1, line \2", words)
+    line = re.sub(r"(\.ipynb, [^:]{1,120}):(\d+)", r"\1, line \2", words)
     return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -12,6 +12,7 @@ from minitransformer_kernels import checked
 
 from .exercise import NotYet, find, in_words
 from .lesson import is_untouched
+from .mistakes import compare
 
 SEED = 2020  # of the cases that a lesson checks; the judge draws others
 PATIENCE = 30  # seconds
@@ -68,7 +69,7 @@ def check(name: str, answer: Any) -> None:
             try:
                 with checked(tested=False):
                     got = exercise.tried(answer, case)
-                exercise.compare(case, got)
+                compare(exercise, case, got)
             except NotYet as problem:
                 raise NotYet(f"{where}: {problem}") from None
             except Exception as error:

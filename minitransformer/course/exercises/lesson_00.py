@@ -9,7 +9,7 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, Wrong, left_alone
+from ..exercise import Case, Exercise, Wrong, left_alone, without_loops
 
 Array = Any
 Random = np.random.Generator
@@ -62,6 +62,9 @@ def _arrays(random: Random) -> Iterator[Case]:
     inputs["seen"] = np.array([[True, True, False]] * 2)
     yield Case("a large score that is masked", inputs, "the largest score of a row is the largest "
                "of those that its query sees")  # fmt: skip
+    inputs = _inputs(random, 8, 16, queries=70, keys=80)
+    inputs["seen"] = random.random((70, 80)) < 0.5
+    yield Case("128 heads", inputs, "does it hold for any number of heads and tokens?")
 
 
 def _masked(query: Array, key: Array, value: Array, seen: Array) -> Array:
@@ -88,46 +91,56 @@ EXERCISES = (
         "attend", "attend", 2, _loops, _one_head, tolerance=1e-9, run=left_alone,
         wrong=(
             Wrong("not divided by the sum", {"terms[j] / d": "terms[j]"}, "six tokens"),
-            Wrong("no scale", {" / E**0.5": ""}, "six tokens"),
-            Wrong("a scale of 1/2", {"E**0.5": "2"}, "wider keys"),
+            Wrong("scores are not divided by the root of E", {" / E**0.5": ""}, "six tokens"),
+            Wrong("divided by 2, whatever E is", {"E**0.5": "2"}, "wider keys"),
             Wrong("written to the query", {"    for i in range(len(query)):\n":
                   "    query /= E**0.5\n    for i in range(len(query)):\n", "key[j] / E**0.5":
                   "key[j]"}, "one key"),
-            Wrong("scaled by E", {"E**0.5": "E"}, "six tokens"),
-            Wrong("as many keys as queries", {
+            Wrong("divided by E, not by its root", {"E**0.5": "E"}, "six tokens"),
+            Wrong("keys are counted by the queries", {
                   "E**0.5 for j in range(len(key))": "E**0.5 for j in range(len(query))"},
                   "one key"),
-            Wrong("the largest score stays", {"s_j - max(s)": "s_j"}, "large scores"),
+            Wrong("the largest score is not taken away", {"s_j - max(s)": "s_j"}, "large scores"),
         ),
     ),
     Exercise(
-        "attend-arrays", "attend_arrays", 3, _arrays, _masked, tolerance=1e-9, run=left_alone,
+        "attend-arrays", "attend_arrays", 3, _arrays, _masked, tolerance=1e-9, run=without_loops,
         wrong=(
             Wrong("no mask", {"np.where(seen, s, -np.inf)": "s"}, "causal"),
-            Wrong("masked scores are 0", {"-np.inf": "0"}, "causal"),
-            Wrong("the sum counts what is masked", {"terms.sum(axis=-1, keepdims=True)":
+            Wrong("masked scores are set to 0", {"-np.inf": "0"}, "causal"),
+            Wrong("masked keys count in the sum d", {"terms.sum(axis=-1, keepdims=True)":
                   "np.exp(query @ key.swapaxes(-1, -2) / 2 - h).sum(axis=-1, keepdims=True)"},
                   "causal"),
-            Wrong("minus infinity from itself", {"np.where(np.isfinite(h), h, 0)": "h"},
+            Wrong("minus infinity is taken from itself", {"np.where(np.isfinite(h), h, 0)": "h"},
                   "a query that sees nothing"),
-            Wrong("0 by 0", {"np.where(d == 0, 1, d)": "d"}, "a query that sees nothing"),
-            Wrong("the largest of all, seen or not", {
+            Wrong("0 is divided by 0",
+                  {"np.where(d == 0, 1, d)": "d"}, "a query that sees nothing"),
+            Wrong("the largest score of a row may be a masked one", {
                   "h = s.max(axis=-1, keepdims=True)": "",
                   "s = np.where(seen": "h = s.max(axis=-1, keepdims=True)\n"
                   "    s = np.where(seen"}, "a large score that is masked"),
-            Wrong("one largest score for all", {"s.max(axis=-1, keepdims=True)": "s.max()"},
+            Wrong("one largest score for all rows", {"s.max(axis=-1, keepdims=True)": "s.max()"},
                   "large scores"),
+            Wrong("a loop over heads", {"s = query @ key.swapaxes(-1, -2)":
+                  "s = np.array([[q @ k.T for q, k in zip(*x)] for x in zip(query, key)])"},
+                  "128 heads"),
+            Wrong("a loop over queries", {"terms @ value":
+                  "np.stack([terms[..., i, :][..., None, :] @ value for i in range(len(seen))], "
+                  "axis=2)[..., 0, :]"}, "128 heads"),
         ),
     ),
     Exercise(
         "split-heads", "split_heads", 2, _splits, _bands, tolerance=1e-12,
         wrong=(
-            Wrong("reshaped only", {"x.reshape(N, L, heads, -1)": "x.reshape(N, heads, L, -1)",
+            Wrong("reshaped, but no axes swapped",
+                  {"x.reshape(N, L, heads, -1)": "x.reshape(N, heads, L, -1)",
                   "x.transpose(0, 2, 1, 3)": "x"}, "two heads"),
-            Wrong("every other column", {"x.reshape(N, L, heads, -1)": "x.reshape(N, L, -1, heads)",
+            Wrong("a head gets every other column",
+                  {"x.reshape(N, L, heads, -1)": "x.reshape(N, L, -1, heads)",
                   "(0, 2, 1, 3)": "(0, 3, 1, 2)"}, "two heads"),
-            Wrong("the batch moves", {"(0, 2, 1, 3)": "(2, 0, 1, 3)"}, "two heads"),
-            Wrong("not turned", {"x.transpose(0, 2, 1, 3)": "x"}, "one head"),
+            Wrong("the batch is not the first axis any more",
+                  {"(0, 2, 1, 3)": "(2, 0, 1, 3)"}, "two heads"),
+            Wrong("tokens and heads are not swapped", {"x.transpose(0, 2, 1, 3)": "x"}, "one head"),
         ),
     ),
 )  # fmt: skip

@@ -195,9 +195,11 @@ EXERCISES = (
         "scale", "scale", 1, _scale_cases, _scaled, OUTPUTS, 1e-6, _scale,
         wrong=(
             Wrong("no guard", {"if i < x.size:": "if True:"}, "six numbers"),
-            Wrong("one too many", {"i < x.size": "i <= x.size"}, "six numbers"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
-            Wrong("guarded by the block", {"i < x.size": "cuda.threadIdx.x < x.size"},
+            Wrong("the guard lets one too many in", {"i < x.size": "i <= x.size"}, "six numbers"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("the guard asks for the thread's number in its block",
+                  {"i < x.size": "cuda.threadIdx.x < x.size"},
                   "two blocks"),
             Wrong("one thread does it all", {"if i < x.size:\n        out[i] = factor * x[i]":
                   "if i == 0:\n        for j in range(x.size):\n"
@@ -207,14 +209,16 @@ EXERCISES = (
     Exercise(
         "row-sums", "row_sums", 1, _sums_cases, _of_rows, OUTPUTS, 1e-6, _sums,
         wrong=(
-            Wrong("guarded by columns", {"r < x.shape[0]": "r < x.shape[1]"}, "three rows"),
-            Wrong("first number forgotten", {"range(x.shape[1])": "range(1, x.shape[1])"},
+            Wrong("the guard asks for columns", {"r < x.shape[0]": "r < x.shape[1]"}, "three rows"),
+            Wrong("the first number of a row is forgotten",
+                  {"range(x.shape[1])": "range(1, x.shape[1])"},
                   "three rows"),
-            Wrong("added to nothing", {"out[r] = total": "out[r] += total"}, "three rows"),
-            Wrong("begins with the first number", {"float32(0)": "x[r, 0]",
+            Wrong("added to what is not set", {"out[r] = total": "out[r] += total"}, "three rows"),
+            Wrong("the sum begins with the first number, not with 0", {"float32(0)": "x[r, 0]",
                   "range(x.shape[1])": "range(1, x.shape[1])"}, "rows of nothing"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "one column"),
-            Wrong("left to NumPy", {"out[r] = total": "out[r] = x[r].sum()",
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "one column"),
+            Wrong("the sum is left to NumPy", {"out[r] = total": "out[r] = x[r].sum()",
                   "total += x[r, c]": "pass"}, "three rows"),
         ),
     ),
@@ -224,7 +228,7 @@ EXERCISES = (
             Wrong("no guard for columns", {" and c < x.shape[1]": ""}, "2 x 3"),
             Wrong("no guard for rows", {"r < x.shape[0] and ": ""}, "2 x 3"),
             Wrong("not transposed", {"out[c, r]": "out[r, c]"}, "2 x 3"),
-            Wrong("x runs down", {"c, r = ": "r, c = "}, "a column"),
+            Wrong("x is taken for the row", {"c, r = ": "r, c = "}, "a column"),
             Wrong("one thread does it all", {"if r < x.shape[0] and c < x.shape[1]:\n        "
                   "out[c, r] = x[r, c]": "if r == 0 and c == 0:\n        "
                   "for a in range(x.shape[0]):\n            for b in range(x.shape[1]):\n"
@@ -240,9 +244,9 @@ EXERCISES = (
                   "    if i < x.size:\n        cuda.syncthreads()\n"}, "one number"),
             Wrong("no guard", {"    if i < x.size:\n        out": "    if True:\n        out"},
                   "one number"),
-            Wrong("the block's first has no neighbour", {"x[i - 1] if i > 0 else ": ""},
+            Wrong("the first thread of a block has 0 on its left", {"x[i - 1] if i > 0 else ": ""},
                   "three blocks"),
-            Wrong("the first has the last for a neighbour", {" if i > 0 else float32(0)": ""},
+            Wrong("the first number has a neighbour on its left", {" if i > 0 else float32(0)": ""},
                   "one number"),
             Wrong("the neighbour's number is fetched, too", {"tile[t + 1] - tile[t]":
                   "x[i] - (x[i - 1] if i > 0 else float32(0))"}, "one number"),
@@ -262,8 +266,10 @@ EXERCISES = (
                   "if i < x.size:\n        tile[t] = x[i]"}, "six numbers"),
             Wrong("no atomic", {"cuda.atomic.add(out, 0, tile[0])": "out[0] += tile[0]"},
                   "many blocks"),
-            Wrong("a half is left out", {"THREADS // 2": "THREADS // 4"}, "one block"),
-            Wrong("every thread adds to out", {"    if t == 0:\n        cuda.atomic.add(out, 0, "
+            Wrong("the halving begins with a quarter",
+                  {"THREADS // 2": "THREADS // 4"}, "one block"),
+            Wrong("every thread adds to `out` itself",
+                  {"    if t == 0:\n        cuda.atomic.add(out, 0, "
                   "tile[0])": "    if i < x.size:\n        cuda.atomic.add(out, 0, x[i])"},
                   "one block"),
             Wrong("thread 0 adds up the tile", {"        cuda.atomic.add(out, 0, tile[0])":
@@ -279,7 +285,7 @@ EXERCISES = (
             Wrong("no first barrier", {"= value\n" + _SECOND: "= value\n"}, "one round"),
             Wrong("second barrier after the loop", {"float32(2)\n" + _SECOND:
                   "float32(2)\n    cuda.syncthreads()\n"}, "two rounds"),
-            Wrong("left for right", {"t + 1": "t - 1"}, "one round"),
+            Wrong("the left neighbour in place of the right one", {"t + 1": "t - 1"}, "one round"),
         ),
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from minitransformer_kernels.cpu.source import place
 from minitransformer_kernels.cuda import cuda
 
 from ..exercise import Case, Exercise, NotYet, Wrong, left_alone
+from ..measuring import Lines
 
 Array = Any
 Random = np.random.Generator
@@ -64,23 +65,39 @@ def _plan() -> tuple[Array, ...]:
 class _Marked(Exercise):
     """Lists of marks: it tells how many are off, for where would be the answer."""
 
-    def compare(self, case: Case, got: Iterable[Any]) -> None:
+    def problem(self, case: Case, got: Iterable[Any]) -> str:
         marks = list(zip(self.outputs, got, self.expected(case), strict=True))
         for name, given, truth in marks:
             if given.shape != truth.shape:
-                raise NotYet(f"{name} should have {truth.size} entries, got {given.size}")
-        if any((given != truth).any() for _, given, truth in marks):
-            off = (
-                f"{(given != truth).sum()} of {truth.size} in {name}"
-                for name, given, truth in marks
-            )
-            raise NotYet(f"these are off: {', '.join(off)}. Hint: {case.hint}")
+                return f"{name} should have {truth.size} entries, got {given.size}"
+        off = [(name, int((given != truth).sum()), truth.size) for name, given, truth in marks]
+        if not any(number for _, number, _ in off):
+            return ""
+        return "these are off: " + ", ".join(
+            f"{number} of {n} in {name}" for name, number, n in off
+        )
 
 
 def _asked(random: Random) -> Iterator[Case]:
     yield Case("bend", {}, "what is made without t and without reading an array is uniform; a "
                "region is one more than the barriers above; a slot is for what is set in one "
                "region and used in another")  # fmt: skip
+
+
+def _looped(least: int, answer: Any, *inputs: Any) -> Any:
+    """Try a function that must play each thread by itself: so many lines run at least."""
+    with Lines() as lines:
+        result = left_alone(answer, *inputs)
+    if result is not None and lines.count < least:
+        raise NotYet(
+            f"it runs {lines.count} lines of Python, for {least} turns of threads: write the loops "
+            "over the threads, and cut them where threads wait"
+        )
+    return result
+
+
+def _smooth(answer: Any, x: Array, rounds: int, threads: int) -> Array:
+    return _looped(len(x) * rounds, answer, x, rounds, threads)
 
 
 def _smooth_cases(random: Random) -> Iterator[Case]:
@@ -91,6 +108,7 @@ def _smooth_cases(random: Random) -> Iterator[Case]:
         ("three blocks", 3, int(random.integers(3, 7)), 3, "each block has a ring of its own"),
         ("one thread", 2, 1, 2, "a thread that is alone is its own neighbour"),
         ("no rounds", 2, 3, 0, "nothing happens to the numbers"),
+        ("twenty rounds", 1, 16, 20, "as two rounds, and again"),
     ):  # fmt: skip
         x = random.uniform(1, 2, blocks * threads)
         yield Case(name, {"x": x, "rounds": rounds, "threads": threads}, hint)
@@ -118,7 +136,8 @@ def _warps(random: Random) -> Iterator[Case]:
 
 
 def _steps(answer: Any, x: Array) -> tuple[Array, Array] | None:
-    sums = answer(x)
+    steps = (len(x) - 1).bit_length()
+    sums = _looped(len(x) * steps, answer, x)
     return None if sums is None else (sums, sums - x[0])
 
 
@@ -137,43 +156,62 @@ def _doubling(x: Array) -> tuple[Array, Array]:
 
 EXERCISES = (
     Exercise(
-        "smooth-loops", "smooth_loops", 3, _smooth_cases, _binomials, tolerance=1e-12,
-        run=left_alone,
+        "smooth-loops", "smooth_loops", 3, _smooth_cases, _binomials, tolerance=1e-12, run=_smooth,
         wrong=(
             Wrong("one loop over the threads", {
                   " = value[t]\n            for t in range(threads):\n": " = value[t]\n"},
                   "one round"),
-            Wrong("one value for all", {"value[t] = x[first + t]": "value[:] = x[first + t]"},
+            Wrong("all threads share one value",
+                  {"value[t] = x[first + t]": "value[:] = x[first + t]"},
                   "one round"),
-            Wrong("no ring", {"(t + 1) % threads": "min(t + 1, threads - 1)"}, "one round"),
-            Wrong("one round", {"range(rounds)": "range(min(rounds, 1))"}, "two rounds"),
-            Wrong("smoothed in place", {"            out[first + t] = value[t]":
+            Wrong("the last thread has no right neighbour",
+                  {"(t + 1) % threads": "min(t + 1, threads - 1)"}, "one round"),
+            Wrong("there is one round at most",
+                  {"range(rounds)": "range(min(rounds, 1))"}, "two rounds"),
+            Wrong("x is overwritten", {"            out[first + t] = value[t]":
                   "            out[first + t] = x[first + t] = value[t]"}, "one round"),
-            Wrong("one block", {"range(0, len(x), threads)": "[0]"}, "three blocks"),
+            Wrong("there is one block only", {"range(0, len(x), threads)": "[0]"}, "three blocks"),
+            Wrong("all threads at once", {"            for t in range(threads):\n"
+                  "                tile[t] = value[t]\n            for t in range(threads):\n"
+                  "                value[t] = (value[t] + tile[(t + 1) % threads]) / 2":
+                  "            value = (value + np.roll(value, -1)) / 2"}, "twenty rounds"),
         ),
     ),
     _Marked(
         "plan", "plan", 3, _asked, _plan, ("varying", "regions", "slots"),
         wrong=(
             Wrong("t needs a slot", {"slots = [0,": "slots = [1,"}, "bend"),
-            Wrong("a slot for what stays in its region", {"1, 1, 0, 0]": "1, 1, 0, 1]"}, "bend"),
+            Wrong("a slot for a variable that stays in its region",
+                  {"1, 1, 0, 0]": "1, 1, 0, 1]"}, "bend"),
             Wrong("the block's number varies", {"varying = [1, 0,": "varying = [1, 1,"}, "bend"),
-            Wrong("half is done by each thread", {"3, 0, 4, 4]": "3, 3, 4, 4]"}, "bend"),
+            Wrong("`half` is taken for varying", {"3, 0, 4, 4]": "3, 3, 4, 4]"}, "bend"),
             Wrong("a barrier overlooked", {"3, 0, 4, 4]": "3, 0, 3, 3]"}, "bend"),
         ),
     ),
     Exercise(
         "running-sums", "running_sums", 2, _warps, _doubling,
-        ("the sums", "the sums less x[0]"), 1e-12, _steps,
+        ("sums", "(sums - x[0])"), 1e-12, _steps,
         wrong=(
-            Wrong("in place", {"+= sent[": "+= value["}, "a warp"),
-            Wrong("no guard", {"if lane >= offset:": "if True:"}, "two lanes"),
-            Wrong("sent once", {"sent[lane] = value[lane]": "sent[lane] = x[lane]"}, "a warp"),
-            Wrong("the last step is left out", {"offset < len(x)": "2 * offset < len(x)"},
+            Wrong("a lane takes what its neighbour has after the step",
+                  {"+= sent[": "+= value["}, "a warp"),
+            Wrong("all lanes take, those below the offset too",
+                  {"if lane >= offset:": "if True:"}, "two lanes"),
+            Wrong("x is sent at each step",
+                  {"sent[lane] = value[lane]": "sent[lane] = x[lane]"}, "a warp"),
+            Wrong("there is a step too few", {"offset < len(x)": "2 * offset < len(x)"},
                   "two lanes"),
-            Wrong("one after the other", {"    offset = 1\n": "    return np.cumsum(x)\n"
-                  "    offset = 1\n"}, "a first number of 2**53"),
-            Wrong("only whole halves", {"offset < len(x)": "offset <= len(x) // 2"},
+            Wrong("added one after the other, not in doubling steps", {"    offset = 1\n":
+                  "    for lane in lanes:\n        value[lane] = x[0]\n"
+                  "        for below in range(1, lane + 1):\n"
+                  "            value[lane] += x[below]\n    return value\n    offset = 1\n"},
+                  "a first number of 2**53"),
+            Wrong("all lanes at once", {"        for lane in lanes:\n"
+                  "            sent[lane] = value[lane]\n        for lane in lanes:\n"
+                  "            if lane >= offset:\n"
+                  "                value[lane] += sent[lane - offset]":
+                  "        value[offset:] += value[:-offset].copy()"}, "a warp"),
+            Wrong("only half as long as the lanes allow",
+                  {"offset < len(x)": "offset <= len(x) // 2"},
                   "lanes that are no power of two"),
         ),
     ),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..exercise import Case, Exercise, Wrong
+from ..exercise import Case, Exercise, NotYet, Wrong
 
 Array = Any
 Random = np.random.Generator
 
 SUM, PRODUCT, SINE = range(3)  # what a row (operation, operand, operand) of a program does
+BEHIND = 2  # values whose gradients are looked at, beside those of leaves and root
 
 CHAIN = [(SINE, 0, 0), (PRODUCT, 1, 1)]  # two operands that are one value
 DIAMOND = [(PRODUCT, 0, 1), (SINE, 2, 2), (SUM, 2, 1), (SINE, 4, 4), (PRODUCT, 3, 5)]
@@ -47,31 +49,49 @@ def _tape_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"program": np.array(program), "x": x, "cotangent": cotangent}, hint)
 
 
-def _taped(answer: Any, program: Array, x: Array, cotangent: Array) -> Array | None:
+def _made(order: int, operation: int, a: _Value, b: _Value) -> _Value:
+    if operation == SUM:
+        return _Value(order, a.data + b.data, (a, lambda g: g), (b, lambda g: g))
+    if operation == PRODUCT:
+        return _Value(order, a.data * b.data, (a, lambda g: g * b.data), (b, lambda g: g * a.data))
+    return _Value(order, np.sin(a.data), (a, lambda g: g * np.cos(a.data)))
+
+
+def _taped(answer: Any, program: Array, x: Array, cotangent: Array) -> tuple[Any, ...] | None:
     values = [_Value(order, row) for order, row in enumerate(x)]
     for operation, first, second in program.tolist():
-        a, b, order = values[first], values[second], len(values)
-        if operation == SUM:
-            value = _Value(order, a.data + b.data, (a, lambda g: g), (b, lambda g: g))
-        elif operation == PRODUCT:
-            value = _Value(
-                order,
-                a.data * b.data,
-                (a, lambda g, y=b.data: g * y),
-                (b, lambda g, y=a.data: g * y),
-            )
-        else:
-            value = _Value(order, np.sin(a.data), (a, lambda g, y=a.data: g * np.cos(y)))
-        values.append(value)
+        values.append(_made(len(values), operation, values[first], values[second]))
+    edges, pulls = sum(len(value.edges) for value in values), itertools.count(1)
+
+    def counted(pull: Callable[..., Array]) -> Callable[..., Array]:
+        def once(g: Array) -> Array:
+            if next(pulls) > edges:
+                raise NotYet(f"there are {edges} edges, and more calls of pull: pass on once, when "
+                             "all terms have come")  # fmt: skip
+            return pull(g)
+
+        return once
+
+    for value in values:
+        value.edges = tuple((operand, counted(pull)) for operand, pull in value.edges)
     answer(values[-1], cotangent)
-    gradients = [value.grad for value in values[: len(x)]]
-    return None if any(g is None for g in gradients) else np.array(gradients)
+    leaves, behind = values[: len(x)], values[len(x) : len(x) + BEHIND]
+    if all(value.grad is None for value in leaves):
+        return None
+    for value in (*leaves, *behind, values[-1]):
+        if value.grad is None:
+            which = (
+                "a leaf" if value in leaves else "the root" if value is values[-1] else "a value"
+            )
+            raise NotYet(f"{which} has no .grad: each value gets one, leaves and root as well")
+    return tuple(np.array([v.grad for v in own]) for own in (leaves, behind, values[-1:]))
 
 
 def _by_tangents(program: Array, x: Array, cotangent: Array) -> Array:
-    """The other way through the chain rule: each input's influence goes forward with the values."""
-    data = list(x)
-    tangents = list(np.eye(len(x))[:, :, None] * np.ones(x.shape[1]))
+    """The other way through the chain rule: the influence of each value goes forward."""
+    data, nudged = list(x), len(x) + BEHIND
+    nudges = np.eye(len(x) + len(program), nudged)[:, :, None] * np.ones(x.shape[1])
+    tangents = list(nudges[: len(x)])
     for operation, a, b in program.tolist():
         if operation == SUM:
             data.append(data[a] + data[b])
@@ -82,7 +102,9 @@ def _by_tangents(program: Array, x: Array, cotangent: Array) -> Array:
         else:
             data.append(np.sin(data[a]))
             tangents.append(tangents[a] * np.cos(data[a]))
-    return cotangent * tangents[-1]
+        tangents[-1] = tangents[-1] + nudges[len(tangents) - 1]
+    gradients = cotangent * tangents[-1]
+    return gradients[: len(x)], gradients[len(x) :], cotangent[None]
 
 
 def _shape_cases(random: Random) -> Iterator[Case]:
@@ -143,6 +165,7 @@ def _claims(random: Random) -> Iterator[Case]:
         ("rows to numbers", ROWS, x, right, "the cotangent has the shape of the result"),
         ("a gradient of zero", CLIPPED, -x, right, "what is a share of nothing?"),
         ("large numbers", SQUARES, 1000 * x, right, "is the step lost in rounding?"),
+        ("small numbers", SQUARES, x / 100, 1.001 * right, "a small number may be wrong, too"),
     ):
         yield Case(name, {"function": function, "x": point, "factors": factors}, hint)
 
@@ -156,51 +179,81 @@ def _is_right(function: int, x: Array, factors: Array) -> bool:
     return bool((factors == 1).all())
 
 
+GRADIENTS = "the leaves' gradients", "those of the first values", "the root's"
+
 EXERCISES = (
     Exercise(
-        "tape-backward", "backward", 4, _tape_cases, _by_tangents, ("the leaves' gradients",),
-        1e-9, _taped,
+        "tape-backward", "backward", 4, _tape_cases, _by_tangents, GRADIENTS, 1e-9, _taped,
         wrong=(
-            Wrong("the last term wins", {"g if value.grad is None else value.grad + g": "g"},
+            Wrong("a term that comes later replaces the earlier ones",
+                  {"g if value.grad is None else value.grad + g": "g"},
                   "a value times itself"),
-            Wrong("a cotangent of ones", {"root.grad = cotangent": "root.grad = np.ones(2)"},
+            Wrong("the cotangent is all ones", {"root.grad = cotangent": "root.grad = np.ones(2)"},
                   "a value times itself"),
-            Wrong("the oldest first", {"(-value.order": "(value.order"}, "a diamond on a stem"),
-            Wrong("passed on twice", {"if value not in known": "if True"}, "a value times itself"),
-            Wrong("added in place", {"value.grad = g if value.grad is None else value.grad + g":
+            Wrong("the oldest value is visited first",
+                  {"(-value.order": "(value.order"}, "a diamond on a stem"),
+            Wrong("a value passes on twice",
+                  {"if value not in known": "if True"}, "a value times itself"),
+            Wrong("`+=` writes into an array that others hold",
+                  {"value.grad = g if value.grad is None else value.grad + g":
                   "value.grad = g if value.grad is None else value.grad.__iadd__(g)"},
                   "a diamond on a stem"),
-            Wrong("it calls itself", {"    root.grad = cotangent\n": """\
-    def visit(node, g):
+            Wrong("gradients are dropped when they are used", {
+                  "heapq.heappush(waiting, (-value.order, value))":
+                  "heapq.heappush(waiting, (-value.order, value))\n"
+                  "        if node.edges:\n            node.grad = None"}, "a value times itself"),
+            Wrong("each path by itself", {"    root.grad = cotangent\n": """\
+    todo = [(root, cotangent)]
+    while todo:
+        node, g = todo.pop()
         node.grad = g if node.grad is None else node.grad + g
-        for value, pull in node.edges:
-            visit(value, pull(g))
+        todo += [(value, pull(g)) for value, pull in node.edges]
+    return
+"""}, "a value times itself"),
+            Wrong("it calls itself", {"    root.grad = cotangent\n": """\
+    found = {}
 
-    return visit(root, cotangent)
+    def visit(node):
+        if node not in found:
+            for value, _ in node.edges:
+                visit(value)
+            found[node] = True
+
+    visit(root)
+    root.grad = cotangent
+    for node in reversed(found):
+        for value, pull in node.edges:
+            g = pull(node.grad)
+            value.grad = g if value.grad is None else value.grad + g
+    return
 """}, "3,000 deep"),
         ),
     ),
     Exercise(
         "unbroadcast", "unbroadcast", 3, _shape_cases, _collected, tolerance=1e-12, run=_shrunk,
         wrong=(
-            Wrong("axes added on the right", {"range(added)": "range(-added, 0)"}, "a row for all"),
-            Wrong("the axis of 1 is lost", {", keepdims=True": ""}, "a column for all"),
-            Wrong("added axes only", {"if n == 1": "if n == 0"}, "a column for all"),
-            Wrong("the mean", {"g = g.sum(": "g = g.mean("}, "a row for all"),
+            Wrong("axes are summed on the right, which were added on the left",
+                  {"range(added)": "range(-added, 0)"}, "a row for all"),
+            Wrong("the axis of size 1 is lost", {", keepdims=True": ""}, "a column for all"),
+            Wrong("axes of size 1 are not summed", {"if n == 1": "if n == 0"}, "a column for all"),
+            Wrong("the mean in place of the sum", {"g = g.sum(": "g = g.mean("}, "a row for all"),
         ),
     ),
     Exercise(
         "gradcheck", "agrees", 4, _claims, _is_right, ("the verdict",), run=_asked,
         wrong=(
-            Wrong("h in place of 2 h", {"/ 2e-5": "/ 1e-5"}, "a right gradient"),
-            Wrong("a step that rounding swallows", {"= 1e-5\n": "= 1e-14\n", "/ 2e-5": "/ 2e-14"},
+            Wrong("divided by h, not by 2 h", {"/ 2e-5": "/ 1e-5"}, "a right gradient"),
+            Wrong("the step is so small that rounding swallows it",
+                  {"= 1e-5\n": "= 1e-14\n", "/ 2e-5": "/ 2e-14"},
                   "a right gradient"),
-            Wrong("one per cent is tolerated", {"rtol=1e-5": "rtol=1e-2"}, "0.1 % off"),
-            Wrong("a cotangent of ones", {"random.standard_normal(f(x).shape)":
+            Wrong("an error of one per cent is tolerated", {"rtol=1e-5": "rtol=1e-2"}, "0.1 % off"),
+            Wrong("the cotangent is all ones", {"random.standard_normal(f(x).shape)":
                   "np.ones(f(x).shape)"}, "zeros for a softmax"),
-            Wrong("the input's shape", {"standard_normal(f(x).shape)": "standard_normal(x.shape)"},
+            Wrong("the cotangent has the shape of x",
+                  {"standard_normal(f(x).shape)": "standard_normal(x.shape)"},
                   "rows to numbers"),
-            Wrong("one row is enough", {"allclose(pulled(x, c), measured":
+            Wrong("what is small is not looked at", {"atol=1e-7": "atol=1e-4"}, "small numbers"),
+            Wrong("only one row is compared", {"allclose(pulled(x, c), measured":
                   "allclose(pulled(x, c)[0], measured[0]"}, "one number off"),
         ),
     ),

@@ -81,19 +81,16 @@ def _at_once(s: Array, v: Array, tile: int) -> Array:
 
 
 def _backward_cases(random: Random) -> Iterator[Case]:
-    for name, queries, keys, E, shift, hint in (
-        ("one key", 2, 1, 4, 0.0, "its weight is 1, whatever the score: what are dv, and ds?"),
-        ("six tokens", 6, 6, 4, 0.0, "look at (7) to (9), a factor at a time"),
-        (
-            "more keys than queries",
-            3,
-            int(random.integers(5, 9)),
-            5,
-            0.0,
-            "whose sum is each axis? And what is the scale for this E?",
-        ),
-        ("scores of 1,000", 4, 5, 4, 2000.0, "the weights are relative to h, as in (2)"),
-    ):
+    more = int(random.integers(5, 9))
+    for name, queries, keys, seen, E, shift, hint in (
+        ("one key", 2, 1, 1, 4, 0.0, "its weight is 1, whatever the score: what are dv, and ds?"),
+        ("six tokens", 6, 6, 6, 4, 0.0, "look at (7) to (9), a factor at a time"),
+        ("more keys than queries", 3, more, more, 5, 0.0,
+         "whose sum is each axis? And what is the scale for this E?"),
+        ("scores of 1,000", 4, 5, 5, 4, 2000.0, "the weights are relative to h, as in (2)"),
+        ("a tile of the keys", 4, 9, 3, 4, 0.0,
+         "k and v are the first 3 of 9 keys; h, d and o know all: use what was kept"),
+    ):  # fmt: skip
         g, q = (random.standard_normal((queries, width)) for width in (3, E))
         k, v = (random.standard_normal((keys, width)) for width in (E, 3))
         if keys == 1:  # whole numbers, so that what is 0 is 0 in whatever order it is summed
@@ -104,14 +101,23 @@ def _backward_cases(random: Random) -> Iterator[Case]:
         h = s.max(axis=1)
         d = np.exp(s - h[:, None]).sum(axis=1)
         o = np.exp(s - h[:, None]) @ v / d[:, None]
-        yield Case(name, {"g": g, "q": q, "k": k, "v": v, "o": o, "h": h, "d": d}, hint)
+        inputs = {"g": g, "q": q, "k": k, "v": v, "o": o, "h": h, "d": d}
+        yield Case(name, inputs | {"seen": seen}, hint)
 
 
-def _gradients(
-    g: Array, q: Array, k: Array, v: Array, o: Array, h: Array, d: Array
-) -> tuple[Array, ...]:
-    heads = (x[None, None] for x in (g, q, k, v))
-    return tuple(x[0, 0] for x in reference.softmax_attention_backward(*heads))
+def _in_tiles(answer: Any, g: Array, q: Array, k: Array, v: Array, *kept: Any) -> Any:
+    *known, seen = kept
+    return answer(g, q, k[:seen], v[:seen], *known)
+
+
+def _gradients(g: Array, q: Array, k: Array, v: Array, *kept: Any) -> tuple[Array, ...]:
+    """By the scores: ds is what comes back to queries that are scores, for keys of ones and 0s."""
+    s, seen = q @ k.T / q.shape[1] ** 0.5, kept[-1]
+    g, s, ones, v = (x[None, None] for x in (g, s, np.eye(len(k)), v))
+    found = reference.softmax_attention_backward(g, s, ones, v, scale=1.0)
+    ds, dv = found[0][0, 0], found[2][0, 0]
+    ds = ds[:, :seen] / q.shape[1] ** 0.5
+    return ds @ k[:seen], ds.T @ q, dv[:seen]
 
 
 def _kernel_cases(random: Random) -> Iterator[Case]:
@@ -134,7 +140,8 @@ def _kernel_cases(random: Random) -> Iterator[Case]:
 def _launch(answer: Any, query: Array, key: Array, value: Array, scale: Any) -> Array:
     out = len(query), value.shape[1]
     blocks = (len(query) + THREADS - 1) // THREADS
-    return launched(answer, blocks, THREADS, query, key, value, scale, out=out)
+    inputs = query, key, value, scale
+    return launched(answer, blocks, THREADS, *inputs, out=out, share=value.shape[1])
 
 
 def _attended(query: Array, key: Array, value: Array, scale: Any) -> Array:
@@ -147,10 +154,14 @@ EXERCISES = (
         "online-softmax", "online_softmax", 3, _score_cases, _at_once, tolerance=1e-9,
         run=_streamed,
         wrong=(
-            Wrong("n does not shrink", {"n = c * n +": "n = n +"}, "rising scores"),
-            Wrong("d does not shrink", {"d = c * d +": "d = d +"}, "rising scores"),
-            Wrong("the maximum of a tile", {"max(h, s.max())": "s.max()"}, "scores of 1,000"),
-            Wrong("the first maximum for all", {"max(h, s.max())": "h if d > 0 else s.max()"},
+            Wrong("n does not shrink when the maximum rises",
+                  {"n = c * n +": "n = n +"}, "rising scores"),
+            Wrong("d does not shrink when the maximum rises",
+                  {"d = c * d +": "d = d +"}, "rising scores"),
+            Wrong("the maximum is that of the tile alone",
+                  {"max(h, s.max())": "s.max()"}, "scores of 1,000"),
+            Wrong("the first tile's maximum is kept",
+                  {"max(h, s.max())": "h if d > 0 else s.max()"},
                   "a late peak"),
             Wrong("h begins at 0", {"-1e30, 0.0, 0.0": "0.0, 0.0, 0.0"}, "scores of -2,000"),
             Wrong("h begins at -1,000", {"-1e30": "-1e3"}, "scores of -2,000"),
@@ -164,15 +175,27 @@ EXERCISES = (
     ),
     Exercise(
         "softmax-backward", "softmax_backward", 3, _backward_cases, _gradients,
-        outputs=("dq", "dk", "dv"), tolerance=1e-9,
+        outputs=("dq", "dk", "dv"), tolerance=1e-9, run=_in_tiles,
         wrong=(
-            Wrong("no delta", {" - delta[:, None]": ""}, "one key"),
-            Wrong("weights not divided", {" / d[:, None]": ""}, "six tokens"),
-            Wrong("the scale of E = 4", {"q.shape[1] ** -0.5": "0.5"}, "more keys than queries"),
-            Wrong("the scale in dq alone", {"scale * ds.T @ q": "ds.T @ q"}, "six tokens"),
-            Wrong("queries take queries", {"scale * ds @ k,": "scale * ds @ ds.T @ q,"},
+            Wrong("h and d are made again, of the keys of a tile", {"    p = np.exp":
+                  "    s = scale * q @ k.T\n    h = s.max(axis=1)\n"
+                  "    d = np.exp(s - h[:, None]).sum(axis=1)\n    p = np.exp"},
+                  "a tile of the keys"),
+            Wrong("delta is summed over the keys of a tile, not made of g and o", {
+                  "(g * o).sum(axis=1)": "(p * (g @ v.T)).sum(axis=1)"}, "a tile of the keys"),
+            Wrong("delta is not taken away", {" - delta[:, None]": ""}, "one key"),
+            Wrong("weights are not divided by d", {" / d[:, None]": ""}, "six tokens"),
+            Wrong("the scale is 1/2, whatever E is",
+                  {"q.shape[1] ** -0.5": "0.5"}, "more keys than queries"),
+            Wrong("the scale is forgotten",
+                  {"scale * ds @ k, scale * ds.T @ q": "ds @ k, ds.T @ q"},
                   "six tokens"),
-            Wrong("no maximum", {"@ k.T - h[:, None]) / d": "@ k.T) / np.exp(h[:, None]) / d"},
+            Wrong("dk lacks the scale", {"scale * ds.T @ q": "ds.T @ q"}, "six tokens"),
+            Wrong("dq is summed over queries, not over keys",
+                  {"scale * ds @ k,": "scale * ds @ ds.T @ q,"},
+                  "six tokens"),
+            Wrong("h is not taken from the scores",
+                  {"@ k.T - h[:, None]) / d": "@ k.T) / np.exp(h[:, None]) / d"},
                   "scores of 1,000"),
         ),
     ),
@@ -180,13 +203,19 @@ EXERCISES = (
         "attend-kernel", "attend_kernel", 4, _kernel_cases, _attended, ("out",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if i < out.shape[0]:": "if True:"}, "one query"),
-            Wrong("the output begins anywhere", {"out[i, m] = float32(0)": "pass"}, "one query"),
-            Wrong("the output does not shrink", {"= c * out[i, m] +": "= out[i, m] +"},
+            Wrong("`out` is not set to 0 before the walk",
+                  {"out[i, m] = float32(0)": "pass"}, "one query"),
+            Wrong("`out` does not shrink when the maximum rises",
+                  {"= c * out[i, m] +": "= out[i, m] +"},
                   "one query"),
-            Wrong("a key too few", {"range(key.shape[0])": "range(key.shape[0] - 1)"},
+            Wrong("the last key is left out", {"range(key.shape[0])": "range(key.shape[0] - 1)"},
                   "one query"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
-            Wrong("no maximum", {"new = max(h, s)": "new = float32(0)"}, "scores of 1,000"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("one thread for all queries", {"    i = cuda.grid(1)\n    if i < out.shape[0]:":
+                  "    for i in range(out.shape[0] if cuda.grid(1) == 0 else 0):"}, "one key"),
+            Wrong("h is not taken from the scores",
+                  {"new = max(h, s)": "new = float32(0)"}, "scores of 1,000"),
             Wrong("h begins at 0", {"float32(-1e30), float32(0)": "float32(0), float32(0)"},
                   "scores of -2,000"),
             Wrong("h begins at -1,000", {"float32(-1e30)": "float32(-1e3)"}, "scores of -2,000"),

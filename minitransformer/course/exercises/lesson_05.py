@@ -120,7 +120,8 @@ def _norm_cases(random: Random) -> Iterator[Case]:
 
 def _launch(answer: Any, g: Array, x: Array, weight: Array, mean: Array, scale: Array) -> Array:
     blocks = (len(x) + THREADS - 1) // THREADS
-    return launched(answer, blocks, THREADS, g, x, weight, mean, scale, out=x.shape)
+    inputs = g, x, weight, mean, scale
+    return launched(answer, blocks, THREADS, *inputs, out=x.shape, share=x.shape[1])
 
 
 def _by_jacobians(g: Array, x: Array, weight: Array, mean: Array, scale: Array) -> Array:
@@ -136,31 +137,34 @@ EXERCISES = (
         "linear-backward", "linear_backward", 2, _linear_cases, _linear_gradients,
         ("dX", "dW", "db"), 1e-9,
         wrong=(
-            Wrong("W transposed", {"G @ W,": "G @ W.T,"}, "one row"),
-            Wrong("dW transposed", {"G.T @ X": "X.T @ G"}, "one row"),
-            Wrong("the mean", {"G.sum(axis=0)": "G.mean(axis=0)"}, "more rows"),
+            Wrong("dX takes the transpose of W", {"G @ W,": "G @ W.T,"}, "one row"),
+            Wrong("dW is transposed", {"G.T @ X": "X.T @ G"}, "one row"),
+            Wrong("the mean in place of the sum", {"G.sum(axis=0)": "G.mean(axis=0)"}, "more rows"),
         ),
     ),
     Exercise(
         "layer-backward-data", "layer_backward_data", 3, _layer_cases, _data_gradients, DATA,
         1e-9, _try_data,
         wrong=(
-            Wrong("a cotangent of ones", {"split(G @": "split(np.ones_like(G) @"}, "one head"),
-            Wrong("heads by rows", {"split(G @ W[3], len(O))": "(G @ W[3]).reshape(O.shape)"},
+            Wrong("G is not used", {"split(G @": "split(np.ones_like(G) @"}, "one head"),
+            Wrong("heads are cut out by reshape alone, not by split",
+                  {"split(G @ W[3], len(O))": "(G @ W[3]).reshape(O.shape)"},
                   "two heads"),
-            Wrong("not merged but flattened", {"map(merge, heads_backward(dO, *heads, O))":
+            Wrong("heads are flattened, not merged", {"map(merge, heads_backward(dO, *heads, O))":
                   "(d.reshape(d.shape[1], -1) for d in heads_backward(dO, *heads, O))"},
                   "two heads"),
-            Wrong("keys by the queries' weights", {"dK @ W[1]": "dK @ W[0]"}, "one head"),
+            Wrong("keys are crossed by the queries' weights",
+                  {"dK @ W[1]": "dK @ W[0]"}, "one head"),
         ),
     ),
     Exercise(
         "layer-backward-weights", "layer_backward_weights", 3, _layer_cases, _weight_gradients,
         WEIGHTS, 1e-9, _try_weights,
         wrong=(
-            Wrong("transposed", {"g.T @ x": "x.T @ g"}, "one head"),
-            Wrong("not merged but flattened", {"merge(O)": "O.reshape(len(G), -1)"}, "two heads"),
-            Wrong("one input for all", {"zip(projected, X, strict=True)":
+            Wrong("gradients are transposed", {"g.T @ x": "x.T @ g"}, "one head"),
+            Wrong("heads are flattened, not merged",
+                  {"merge(O)": "O.reshape(len(G), -1)"}, "two heads"),
+            Wrong("all three take the queries' input", {"zip(projected, X, strict=True)":
                   "((p, X[0]) for p in projected)"}, "one head"),
         ),
     ),
@@ -168,10 +172,13 @@ EXERCISES = (
         "norm-kernel", "norm_kernel", 3, _norm_cases, _by_jacobians, ("dx",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if i < x.shape[0]:": "if True:"}, "one row"),
-            Wrong("the sum of h forgotten", {" - h_sum / D": ""}, "one row"),
-            Wrong("the sum of h n forgotten", {" - n * hn_sum / D": ""}, "one row"),
-            Wrong("r forgotten", {"scale[i] * (h - h_sum": "(h - h_sum"}, "one row"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("the sum of h is forgotten", {" - h_sum / D": ""}, "one row"),
+            Wrong("the sum of h n is forgotten", {" - n * hn_sum / D": ""}, "one row"),
+            Wrong("the factor r is forgotten", {"scale[i] * (h - h_sum": "(h - h_sum"}, "one row"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),
+            Wrong("one thread for all rows", {"    i = cuda.grid(1)\n    if i < x.shape[0]:":
+                  "    for i in range(x.shape[0] if cuda.grid(1) == 0 else 0):"}, "two blocks"),
         ),
     ),
 )  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_scores
+from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_loops, without_scores
 
 Array = Any
 Random = np.random.Generator
@@ -69,8 +70,13 @@ def _texts(random: Random) -> Iterator[Case]:
             "a head and a text have sums of their own",
         ),
         ("a long text", (1, 1, 700, 700, 4, 3), "multiply keys and values first"),
+        ("128 heads", (8, 16, 5, 6, 4, 3), "does it hold for any number of heads?"),
     ):
         yield Case(name, _head(random, *sizes), hint)
+
+
+def _in_arrays(answer: Any, q: Array, k: Array, v: Array) -> Any:
+    return without_scores(partial(without_loops, answer), q, k, v)
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:
@@ -113,7 +119,8 @@ def _sums(random: Random) -> Iterator[Case]:
 
 def _launch(answer: Any, k: Array, v: Array) -> Array:
     H, E, M = len(k), k.shape[2], v.shape[2]
-    return launched(answer, (-(-E * M // THREADS), H), THREADS, k, v, out=(H, E, M))
+    grid = -(-E * M // THREADS), H
+    return launched(answer, grid, THREADS, k, v, out=(H, E, M), share=1)
 
 
 def _all_sums(k: Array, v: Array) -> Array:
@@ -124,48 +131,64 @@ EXERCISES = (
     Exercise(
         "phi", "phi", 1, _numbers, _features, ("the features",), run=_quietly,
         wrong=(
-            Wrong("the 1 is added after all", {"np.exp(": "np.float32(1) + np.expm1("},
+            Wrong("the 1 of elu + 1 is added", {"np.exp(": "np.float32(1) + np.expm1("},
                   "far below zero"),
-            Wrong("relu", {"np.exp(np.minimum(x, 0))": "0 * x"}, "around zero"),
-            Wrong("branches swapped", {"x > 0": "x < 0"}, "around zero"),
-            Wrong("exp overflows where nobody looks", {"np.minimum(x, 0)": "x"}, "large"),
-            Wrong("always float64", {"np.minimum(x, 0)": "np.minimum(x, np.zeros(1))"},
+            Wrong("0 below zero, as relu has it",
+                  {"np.exp(np.minimum(x, 0))": "0 * x"}, "around zero"),
+            Wrong("the two branches are swapped", {"x > 0": "x < 0"}, "around zero"),
+            Wrong("exp overflows where it is not taken", {"np.minimum(x, 0)": "x"}, "large"),
+            Wrong("features are always float64", {"np.minimum(x, 0)": "np.minimum(x, np.zeros(1))"},
                   "around zero"),
-            Wrong("always float32", {"np.minimum(x, 0)))": "np.minimum(x, 0))).astype(np.float32)"},
+            Wrong("features are always float32",
+                  {"np.minimum(x, 0)))": "np.minimum(x, 0))).astype(np.float32)"},
                   "float64"),
         ),
     ),
     Exercise(
         "values-first", "values_first", 2, _texts, _attention, ("the output",), 1e-9,
-        without_scores,
+        _in_arrays,
         wrong=(
-            Wrong("scores first", {"q @ S": "(q @ k.swapaxes(-1, -2)) @ v"}, "a long text"),
-            Wrong("no normaliser", {" / (q @ Z)": ""}, "six tokens"),
-            Wrong("Z of queries", {"Z = k.sum": "Z = q.sum"}, "six tokens"),
-            Wrong("heads share Z", {"k.sum(axis=-2)": "k.sum(axis=(1, 2))[:, None]"},
+            Wrong("queries meet keys first",
+                  {"q @ S": "(q @ k.swapaxes(-1, -2)) @ v"}, "a long text"),
+            Wrong("not divided by d", {" / (q @ Z)": ""}, "six tokens"),
+            Wrong("Z sums queries", {"Z = k.sum": "Z = q.sum"}, "six tokens"),
+            Wrong("all heads share one Z", {"k.sum(axis=-2)": "k.sum(axis=(1, 2))[:, None]"},
                   "more keys than queries"),
+            Wrong("a loop over heads", {"k.swapaxes(-1, -2) @ v":
+                  "np.array([[a.T @ b for a, b in zip(*x)] for x in zip(k, v)])"}, "128 heads"),
         ),
     ),
     Exercise(
         "both-backward", "both_backward", 3, _cotangents, _gradients, ("dq", "dk", "dv"), 1e-9,
         without_scores,
         wrong=(
-            Wrong("by all pairs", {"v @ R.T + U": "(v @ gn.T + gd) @ q"}, "a long text"),
-            Wrong("U forgotten", {"v @ R.T + U": "v @ R.T"}, "two tokens"),
-            Wrong("Z forgotten", {"gn @ S.T + np.outer(gd, Z)": "gn @ S.T"}, "two tokens"),
-            Wrong("the quotient's sign", {", -(g *": ", (g *"}, "two tokens"),
-            Wrong("R from g", {"q.T @ gn": "q.T @ g"}, "two tokens"),
+            Wrong("all pairs are made", {"v @ R.T + U": "(v @ gn.T + gd) @ q"}, "a long text"),
+            Wrong("a loop over pairs", {"v @ R.T + U":
+                  "np.stack([sum((x @ n + y) * z for n, y, z in zip(gn, gd, q)) for x in v])"},
+                  "a long text"),
+            Wrong("dk lacks U", {"v @ R.T + U": "v @ R.T"}, "two tokens"),
+            Wrong("dq lacks the term with Z",
+                  {"gn @ S.T + np.outer(gd, Z)": "gn @ S.T"}, "two tokens"),
+            Wrong("gd lacks its minus sign", {", -(g *": ", (g *"}, "two tokens"),
+            Wrong("R is made of g, not of gn", {"q.T @ gn": "q.T @ g"}, "two tokens"),
         ),
     ),
     Exercise(
         "sums-kernel", "sums_kernel", 3, _sums, _all_sums, ("S",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if e < k.shape[2]:": "if True:"}, "one number"),
-            Wrong("head forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
-            Wrong("a row has E numbers", {"t // v.shape[2], t % v": "t // k.shape[2], t % k"},
+            Wrong("the head is forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
+            Wrong("rows of S are taken to have E numbers",
+                  {"t // v.shape[2], t % v": "t // k.shape[2], t % k"},
                   "two heads"),
-            Wrong("a token forgotten", {"range(k.shape[1])": "range(1, k.shape[1])"}, "one number"),
+            Wrong("one thread for all numbers", {
+                  "    e, m = t // v.shape[2], t % v.shape[2]\n    if e < k.shape[2]:":
+                  "    for n in range(k.shape[2] * v.shape[2] if t == 0 else 0):\n"
+                  "        e, m = n // v.shape[2], n % v.shape[2]"}, "two heads"),
+            Wrong("the first token is forgotten",
+                  {"range(k.shape[1])": "range(1, k.shape[1])"}, "one number"),
         ),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 
-from ..exercise import Case, Exercise, NotYet, Wrong, launched
+from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_scores
 from ..looking import watch
 
 Array = Any
@@ -74,6 +74,7 @@ def _fading_cases(random: Random) -> Iterator[Case]:
             int(random.integers(5, 9)),
             "does the reverse scan begin at the last token?",
         ),
+        ("a long text", 600, "two scans, each over all tokens once: no pairs"),
     ):
         inputs = {
             "g": random.standard_normal((length, 3)), "q": random.standard_normal((length, 4)),
@@ -98,7 +99,8 @@ def _kernel_cases(random: Random) -> Iterator[Case]:
 def _launch(answer: Any, query: Array, key: Array, value: Array, gamma: Any) -> Array:
     heads, _, columns = value.shape
     grid = (columns + COLUMNS - 1) // COLUMNS, heads
-    return launched(answer, grid, COLUMNS, query, key, value, gamma, out=value.shape)
+    inputs, share = (query, key, value, gamma), value.shape[1]
+    return launched(answer, grid, COLUMNS, *inputs, out=value.shape, share=share)
 
 
 EXERCISES = (
@@ -107,37 +109,58 @@ EXERCISES = (
         wrong=(
             Wrong("the state is forgotten", {"*now, state)": "*now, None)"},
                   "most of it by the prompt"),
-            Wrong("one token twice", {"range(split, ": "range(split - 1, "},
+            Wrong("a token is read twice", {"range(split, ": "range(split - 1, "},
                   "most of it by the prompt"),
-            Wrong("all at once", {":split]": ":]", "range(split, query.shape[2])": "range(0)"},
+            Wrong("all tokens in one call",
+                  {":split]": ":]", "range(split, query.shape[2])": "range(0)"},
                   "most of it by the prompt"),
-            Wrong("a token must be left",
+            Wrong("the prompt's output is joined to an empty list",
                   {"outputs = [output]": "outputs = []", "F.stack([token], dim=2)": "token",
                    "F.cat(outputs, dim=2)": "F.cat([output, F.stack(outputs, dim=2)], dim=2)"},
                   "all by the prompt"),
-            Wrong("the state stands still", {"token, state = linear": "token, _ = linear"},
+            Wrong("the new state is not kept", {"token, state = linear": "token, _ = linear"},
                   "one token of prompt"),
         ),
     ),
     Exercise(
         "fading-backward", "fading_backward", 5, _fading_cases, _fading_gradients,
-        outputs=("dq", "dk", "dv"), tolerance=1e-9,
+        outputs=("dq", "dk", "dv"), tolerance=1e-9, run=without_scores,
         wrong=(
+            Wrong("all weights at once", {"    S = R = np.zeros": "    L = np.arange(len(q))\n"
+                  "    w = np.tril(gamma ** np.maximum(L[:, None] - L, 0.0))\n"
+                  "    s, r = w * (q @ k.T), w * (g @ v.T)\n"
+                  "    return r @ k, r.T @ q, s.T @ g\n    S = R = np.zeros"}, "a long text"),
+            Wrong("a loop over pairs", {"dq[i] = S @ g[i]":
+                  "dq[i] = sum(gamma ** (i - j) * (g[i] @ v[j]) * k[j] for j in range(i + 1))"},
+                  "a long text"),
+            Wrong("dq is made before S has its token", {
+                  "        S = gamma * S + np.outer(k[i], v[i])\n        dq[i] = S @ g[i]":
+                  "        dq[i] = S @ g[i]\n        S = gamma * S + np.outer(k[i], v[i])"},
+                  "one token"),
             Wrong("R does not fade", {"R = gamma * R +": "R = R +"}, "two tokens"),
-            Wrong("no forward scan", {"S = gamma * S + np.outer(k[i], v[i])": "pass"}, "one token"),
+            Wrong("S stays 0: there is no forward scan",
+                  {"S = gamma * S + np.outer(k[i], v[i])": "pass"}, "one token"),
             Wrong("both scans go forward", {"reversed(range(len(q)))": "range(len(q))"},
                   "two tokens"),
-            Wrong("dk fades twice", {"dk[i] = R @ v[i]": "dk[i] = gamma * R @ v[i]"}, "one token"),
+            Wrong("dk has a factor gamma too many",
+                  {"dk[i] = R @ v[i]": "dk[i] = gamma * R @ v[i]"}, "one token"),
         ),
     ),
     Exercise(
         "fading-kernel", "fading_kernel", 3, _kernel_cases, _fading, ("out",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if m < value.shape[2]:": "if True:"}, "one column"),
-            Wrong("head forgotten", {"h = cuda.blockIdx.y": "h = 0"}, "two heads"),
-            Wrong("block forgotten", {"cuda.blockIdx.x * COLUMNS + cuda": "cuda"}, "50 columns"),
-            Wrong("nothing fades", {"S[e] = gamma * S[e]": "S[e] = S[e]"}, "one column"),
-            Wrong("the state begins anywhere", {"S[e] = float32(0)": "pass"}, "one column"),
+            Wrong("the head is forgotten", {"h = cuda.blockIdx.y": "h = 0"}, "two heads"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.blockIdx.x * COLUMNS + cuda": "cuda"}, "50 columns"),
+            Wrong("one thread for all columns", {"    if m < value.shape[2]:\n":
+                  "    for m in range(value.shape[2] if m == 0 else 0):\n"
+                  "        for e in range(WIDTH):\n            S[e] = float32(0)\n"}, "two heads"),
+            Wrong("the new token fades, too", {"gamma * S[e] + key[h, i, e] * value[h, i, m]":
+                  "gamma * (S[e] + key[h, i, e] * value[h, i, m])"}, "one column"),
+            Wrong("the state does not fade", {"S[e] = gamma * S[e]": "S[e] = S[e]"}, "one column"),
+            Wrong("the state is not set to 0 before the first token",
+                  {"S[e] = float32(0)": "pass"}, "one column"),
         ),
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,26 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import CAUSAL
 
-from ..exercise import Case, Exercise, Wrong, launched, without_scores
+from ..exercise import Case, Exercise, Wrong, in_bytes, in_lines, launched
 
 Array = Any
 Random = np.random.Generator
 
 THREADS = 32  # of a block of the answers
+
+
+def _in_chunks(answer: Any, *inputs: Any) -> Any:
+    """Try a function that must go chunk by chunk, and do each in products of matrices."""
+    length, size = len(inputs[0]), int(inputs[-1])
+    chunks = -(-length // size)
+    told = (
+        f"one loop over chunks of {size} has {chunks} turn{'s' * (chunks > 1)}, of matrix products"
+    )
+    looped = partial(in_lines, 30 * (chunks + 1), told, answer)
+    if length < 500 or chunks == 1:
+        return looped(*inputs)
+    most = 8 * length * (4 * size + 64)
+    return in_bytes(most, f"are chunks larger than {size}, or all pairs made?", looped, *inputs)
 
 
 def _chunkings(random: Random) -> Iterator[Case]:
@@ -25,6 +40,7 @@ def _chunkings(random: Random) -> Iterator[Case]:
         ("one chunk", 4, 9, "there is no state yet: A does it all"),
         ("anything", int(random.integers(20, 30)), int(random.integers(4, 9)), "see the others"),
         ("a long text", 600, 20, "no array may be larger than a chunk's scores"),
+        ("a long chunk", 3000, 3000, "there is one chunk: A does it all"),
     ):
         q, k = (random.uniform(0.1, 2, (length, 4)) for _ in range(2))
         yield Case(
@@ -62,6 +78,7 @@ def _actors(random: Random) -> Iterator[Case]:
         ("two chunks", 6, 3, "what does the second chunk get from X, what from x?"),
         ("a ragged tail", 8, 3, "does the state grow from chunk to chunk?"),
         ("a long text", 600, int(random.integers(10, 30)), "W has only the pairs of a chunk"),
+        ("a long chunk", 3000, 3000, "there is one chunk: W does it all"),
     ):
         A, B, C = (random.standard_normal((length, width)) for width in (3, 3, 4))
         a, b = random.standard_normal((2, length))
@@ -87,7 +104,7 @@ def _rows(random: Random) -> Iterator[Case]:
 def _launch(answer: Any, q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
     heads, length, _ = q.shape
     grid = -(-length // THREADS), heads
-    return launched(answer, grid, THREADS, q, k, v, S, size, out=v.shape)
+    return launched(answer, grid, THREADS, q, k, v, S, size, out=v.shape, share=v.shape[2])
 
 
 def _numerators(q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
@@ -99,49 +116,73 @@ def _numerators(q: Array, k: Array, v: Array, S: Array, size: int) -> Array:
 
 EXERCISES = (
     Exercise(
-        "chunked", "chunked", 3, _chunkings, _causal, ("the output",), 1e-9, without_scores,
+        "chunked", "chunked", 3, _chunkings, _causal, ("the output",), 1e-9, _in_chunks,
         wrong=(
-            Wrong("the future of a chunk", {"np.tril(Q @ K.T)": "Q @ K.T"}, "a ragged tail"),
-            Wrong("d without the past", {"Q @ Z + A": "A"}, "chunks of one"),
-            Wrong("no state is handed over", {"S, Z = S + K.T @ V, Z + K": "S, Z = K.T @ V, K"},
+            Wrong("a token sees the later ones of its chunk",
+                  {"np.tril(Q @ K.T)": "Q @ K.T"}, "a ragged tail"),
+            Wrong("a token does not see its own key", {"np.tril(Q @ K.T)": "np.tril(Q @ K.T, -1)"},
                   "chunks of one"),
-            Wrong("the tail forgotten", {"len(q), size)": "len(q) - size + 1, size)"},
+            Wrong("d lacks Z, the past", {"Q @ Z + A": "A"}, "chunks of one"),
+            Wrong("the state is not handed from chunk to chunk",
+                  {"S, Z = S + K.T @ V, Z + K": "S, Z = K.T @ V, K"},
+                  "chunks of one"),
+            Wrong("the last, shorter chunk is forgotten",
+                  {"len(q), size)": "len(q) - size + 1, size)"},
                   "a ragged tail"),
             Wrong("all pairs at once", {"    for t in": "    size = len(q)\n    for t in"},
                   "a long text"),
+            Wrong("chunks are of another size than asked for",
+                  {"    for t in": "    size = 256\n    for t in"},
+                  "a long text"),
+            Wrong("small chunks, whatever the size", {"    for t in":
+                  "    size = min(size, 64)\n    for t in"}, "a long chunk"),
+            Wrong("token by token", {"    for t in": "    return chunk_loop(q, k, v, size)[0]\n"
+                  "    for t in"}, "one chunk"),
         ),
     ),
     Exercise(
         "best-chunk", "best_chunk", 1, _prices, _best, ("C",), 0,
         wrong=(
-            Wrong("the last pass forgotten", {"-(-L // C)": "L // C"}, "a state that is dear"),
-            Wrong("a pass is one number", {"price * E * M": "price"}, "in between"),
-            Wrong("one chunk is not tried", {"range(1, L + 1)": "range(1, L)"},
+            Wrong("a last chunk that is not full is not counted",
+                  {"-(-L // C)": "L // C"}, "a state that is dear"),
+            Wrong("a pass costs one price, not one for each number of S",
+                  {"price * E * M": "price"}, "in between"),
+            Wrong("C = L is not tried", {"range(1, L + 1)": "range(1, L)"},
                   "a state that is dear"),
         ),
     ),
     Exercise(
-        "in-chunks", "in_chunks", 3, _actors, _sum, ("Y",), 1e-9, without_scores,
+        "in-chunks", "in_chunks", 3, _actors, _sum, ("Y",), 1e-9, _in_chunks,
         wrong=(
-            Wrong("no triangle", {"np.tril(": "("}, "one chunk"),
-            Wrong("a b forgotten inside", {"A[t] @ B[t].T + np.outer(a[t], b[t])": "A[t] @ B[t].T"},
+            Wrong("a row does not see itself",
+                  {"np.outer(a[t], b[t]))": "np.outer(a[t], b[t]), -1)"},
                   "one chunk"),
-            Wrong("x forgotten", {" + np.outer(a[t], x)": ""}, "two chunks"),
+            Wrong("W has no triangle", {"np.tril(": "("}, "one chunk"),
+            Wrong("W lacks a b", {"A[t] @ B[t].T + np.outer(a[t], b[t])": "A[t] @ B[t].T"},
+                  "one chunk"),
+            Wrong("Y lacks a x", {" + np.outer(a[t], x)": ""}, "two chunks"),
             Wrong("all pairs at once", {"    for start in": "    size = len(A)\n    for start in"},
                   "a long text"),
-            Wrong("X starts again", {"X, x = X + B": "X, x = B"}, "a ragged tail"),
+            Wrong("small chunks, whatever the size", {"    for start in":
+                  "    size = min(size, 64)\n    for start in"}, "a long chunk"),
+            Wrong("X is not handed from chunk to chunk",
+                  {"X, x = X + B": "X, x = B"}, "a ragged tail"),
         ),
     ),
     Exercise(
         "answers-kernel", "answers_kernel", 4, _rows, _numerators, ("out",), 1e-5, _launch,
         wrong=(
             Wrong("no guard", {"if i < q.shape[1]:": "if True:"}, "one token"),
-            Wrong("its own key forgotten", {"i + 1)": "i)"}, "one token"),
-            Wrong("S is not looked at",
+            Wrong("a row does not see its own key", {"i + 1)": "i)"}, "one token"),
+            Wrong("S is not used",
                   {"S[h, c, e, m]": "float32(0)", "range(c * size, ": "range(0, "}, "one token"),
             Wrong("the past counted twice", {"range(c * size, ": "range(0, "}, "two heads"),
-            Wrong("head forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
-            Wrong("block forgotten", {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
+            Wrong("the head is forgotten", {", cuda.blockIdx.y": ", 0"}, "two heads"),
+            Wrong("the block's number is forgotten",
+                  {"cuda.grid(1)": "cuda.threadIdx.x"}, "more than a block"),
+            Wrong("one thread for all rows", {"i, h = cuda.grid(1), cuda.blockIdx.y":
+                  "first, h = cuda.grid(1), cuda.blockIdx.y", "    if i < q.shape[1]:":
+                  "    for i in range(q.shape[1] if first == 0 else 0):"}, "two heads"),
         ),
     ),
 )  # fmt: skip

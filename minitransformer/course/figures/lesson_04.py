@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from ..looking import Launched
-from ..measuring import quantity, slope
-from . import AMBER, BLUE, INK, ORANGE, PALE, SKY, box, canvas, lengths_axis, numbers, panels
+from . import AMBER, INK, PALE, SKY, box, canvas, numbers, panels
 
 
 def walk(q: Any, k: Any, v: Any, row: int, tile: int) -> Figure:
@@ -99,18 +98,3 @@ def _square(axis: Axes, L: int, rows: int, step: int, text: str, by_keys: bool) 
     axis.text(0, 1.04 * L, told, va="top")
     axis.set_xlim(-0.12 * L, 1.02 * L)
     axis.set_ylim(1.25 * L, -0.12 * L)
-
-
-def memory(lengths: Sequence[int], taken: Sequence[Sequence[int]]) -> Figure:
-    """Draw the peak of memory against the length: of arrays, and of the fused kernel."""
-    figure, (axis,) = panels(1, 7, 3.8)
-    for column, name, color, marker in ((0, "arrays", ORANGE, "s"), (1, "fused", BLUE, "o")):
-        peaks = [row[column] for row in taken]
-        axis.plot(lengths, peaks, color=color, marker=marker, markersize=6)
-        text = f"{name}: {quantity(peaks[-1], 'B')}, slope {slope(lengths, peaks):.2f}"
-        axis.annotate(text, (lengths[-1], peaks[-1]), (-8, 8), textcoords="offset points",
-                      ha="right", color=color)  # fmt: skip
-    lengths_axis(axis, lengths)
-    axis.margins(y=0.2)
-    axis.set(title="Memory that attention takes beside its inputs", ylabel="bytes at the peak")
-    return figure

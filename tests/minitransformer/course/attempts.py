@@ -1,8 +1,11 @@
 """Answers tried in this process: a lesson's own solution, its blank, and planted mistakes."""
 
+from pathlib import Path
+
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import NotYet, in_words
 from minitransformer.course.lesson import blanked, lessons
+from minitransformer.course.mistakes import compare
 from minitransformer.course.worker import defined
 from minitransformer_kernels import checked
 
@@ -10,15 +13,14 @@ LESSONS = {lesson.name: lesson for lesson in lessons()}
 SEED = 7
 
 
-def first_failure(text, exercise, folder):
+def first_failure(text, exercise):
     """The name of the first case that the answer in a text fails, and the message; else None."""
-    written = folder / "lesson.py"
-    written.write_text(text)
-    answer = defined(File(written).needed(exercise.symbol), exercise.symbol)
+    file = File(Path("lesson.py"), text)
+    answer = defined(file.needed(exercise.symbol), exercise.symbol)
     for case in exercise.drawn(SEED):
         try:
             with checked(tested=False):
-                exercise.compare(case, exercise.tried(answer, case))
+                compare(exercise, case, exercise.tried(answer, case))
         except NotYet as problem:
             return case.name, str(problem)
         except Exception as error:
@@ -30,12 +32,3 @@ def blank(lesson, exercise):
     """The lesson with a blank in the place of one solution."""
     cell = lesson.solution(exercise.name).source
     return lesson.text.replace(cell, blanked(cell))
-
-
-def edited(lesson, exercise, edits):
-    """The lesson with a planted mistake in one solution."""
-    cell = mistaken = lesson.solution(exercise.name).source
-    for right, wrong in edits.items():
-        assert mistaken.count(right) == 1, f"{right!r} stands {mistaken.count(right)} times"
-        mistaken = mistaken.replace(right, wrong)
-    return lesson.text.replace(cell, mistaken)

@@ -8,10 +8,12 @@ import pytest
 
 from minitransformer.course import NotYet, check
 from minitransformer.course.answers import File
-from minitransformer.course.exercise import Case, Exercise, exercises, find
+from minitransformer.course.exercise import Case, Exercise, exercises, find, launched
+from minitransformer.course.mistakes import edited
 from minitransformer.errors import UserError
+from minitransformer_kernels.cuda import cuda
 
-from .attempts import LESSONS, blank, edited, first_failure
+from .attempts import LESSONS, blank, first_failure
 
 FOUND = {
     exercise.name: (lesson, exercise)
@@ -37,22 +39,29 @@ def test_lessons_and_exercises_know_each_other():
 
 
 @pytest.mark.parametrize(("lesson", "exercise"), TASKS)
-def test_the_solution_passes(lesson, exercise, tmp_path):
-    assert first_failure(lesson.text, exercise, tmp_path) is None
+def test_the_solution_passes(lesson, exercise):
+    assert first_failure(lesson.text, exercise) is None
 
 
 @pytest.mark.parametrize(("lesson", "exercise"), TASKS)
-def test_the_blank_fails(lesson, exercise, tmp_path):
-    case, message = first_failure(blank(lesson, exercise), exercise, tmp_path)
+def test_the_blank_fails(lesson, exercise):
+    case, message = first_failure(blank(lesson, exercise), exercise)
     assert case == exercise.drawn(7)[0].name
     assert message
 
 
 @pytest.mark.parametrize(("lesson", "exercise", "wrong"), MISTAKES)
-def test_the_mistake_is_caught(lesson, exercise, wrong, tmp_path):
-    failure = first_failure(edited(lesson, exercise, wrong.edits), exercise, tmp_path)
+def test_the_mistake_is_caught_and_named(lesson, exercise, wrong):
+    """By its name, or by what a launch or a count says of it: never by a hint at something else."""
+    text = lesson.solution(exercise.name).source
+    for right, mistaken in wrong.edits.items():
+        assert text.count(right) == 1, f"{right!r} stands {text.count(right)} times"
+        text = text.replace(right, mistaken)
+    failure = first_failure(edited(lesson, exercise.name, wrong.edits), exercise)
     assert failure is not None, "nobody noticed"
     assert failure[0] == wrong.case, failure
+    assert "Hint: " not in failure[1]
+    assert ("It looks like" in failure[1]) == (wrong.name in failure[1])
 
 
 @pytest.mark.parametrize(("lesson", "exercise"), TASKS)
@@ -89,6 +98,33 @@ def test_differences_are_told(monkeypatch, answer, message):
     monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
     with pytest.raises(NotYet, match=rf"^double, case 'two' \(x \(2, 2\)\): {message}"):
         check("doubled", answer)
+
+
+SHARED = Exercise(
+    "doubled", "double", 1,
+    lambda random: [Case("two", {"x": np.arange(64, dtype=np.float32)}, "add")],
+    lambda x: 2 * x, run=lambda answer, x: launched(answer, 2, 32, x, out=x.shape, share=1),
+)  # fmt: skip
+
+
+@cuda.jit
+def by_all(x, out):
+    i = cuda.grid(1)
+    out[i] = 2 * x[i]
+
+
+@cuda.jit
+def by_one(x, out):
+    if cuda.grid(1) == 0:
+        for i in range(x.size):
+            out[i] = 2 * x[i]
+
+
+def test_a_thread_may_write_its_share(monkeypatch, capsys):
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: SHARED)
+    check("doubled", by_all)
+    with pytest.raises(NotYet, match="a thread writes 64 numbers; it owns 1: does one do the"):
+        check("doubled", by_one)
 
 
 def test_right_answers_are_told(monkeypatch, capsys):

@@ -26,10 +26,15 @@ import numba
 import numpy as np
 
 def right(g, q, k, v, gamma):
-    distance = np.arange(len(q))[:, None] - np.arange(len(q))
-    weights = np.where(distance >= 0, gamma ** np.maximum(distance, 0.0), 0)
-    scores, slopes = weights * (q @ k.T), weights * (g @ v.T)
-    return slopes @ k, slopes.T @ q, scores.T @ g
+    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    S = R = 0
+    for i in range(len(q)):
+        S = gamma * S + np.outer(k[i], v[i])
+        dq[i] = S @ g[i]
+    for i in reversed(range(len(q))):
+        R = gamma * R + np.outer(q[i], g[i])
+        dk[i], dv[i] = R @ v[i], k[i] @ R
+    return dq, dk, dv
 
 def spin(x):
     while x[0] == 0:
@@ -57,7 +62,24 @@ def alive(process):
 def test_a_right_answer_passes(tmp_path):
     found = tried(tmp_path, "return right(g, q, k, v, gamma)")
     assert (found.passed, found.points, found.possible) == (True, 5, 5)
-    assert (found.message, found.case, found.exercise) == ("3 cases", None, "fading-backward")
+    assert (found.message, found.case, found.exercise) == ("4 cases", None, "fading-backward")
+
+
+def test_a_known_mistake_is_named_however_it_is_written(tmp_path):
+    """By what comes out: the hint of the case is another."""
+    body = """
+states, R = [0], np.zeros((4, 3))
+dk, dv = [], []
+for i in range(len(q)):
+    states.append(states[-1] * gamma + k[i][:, None] * v[i])
+for i in range(len(q) - 1, -1, -1):
+    R = R + q[i][:, None] * g[i]
+    dk, dv = [R @ v[i], *dk], [k[i] @ R, *dv]
+return np.array([S @ x for S, x in zip(states[1:], g)]), np.array(dk), np.array(dv)
+"""
+    found = tried(tmp_path, body)
+    assert found.message.endswith("numbers are off). It looks like this mistake: R does not fade")
+    assert found.case == "two tokens"
 
 
 LINE = RIGHT.count("\n") + 2
@@ -260,8 +282,8 @@ def test_forged_results_are_none(forged):
 
 
 def test_a_message_is_one_short_line_of_text():
-    found = judging._shown("a\nb\x1b[2J\ud800 n.ipynb, cell 4:13: c" + "d" * 10**7)
-    assert found.startswith("a b?[2J? n.ipynb, cell 4, line 13: cddd")
+    found = judging._shown("a\nb\x1b[2J\ud800 n.ipynb, below 'A':13: c" + "d" * 10**7)
+    assert found.startswith("a b?[2J? n.ipynb, below 'A', line 13: cddd")
     assert found.isprintable()
     assert len(found) <= LONGEST + 10
 
@@ -303,12 +325,14 @@ def fading_kernel(query, key, value, gamma, out):
                 n += S[e] * query[h, i, e]
             out[h, i, m] = n
 """
+PLACE = "mine.ipynb, below 'Mine', cell 2"
 GUARD = "if m < value.shape[2]:"
 
 
 def notebook(folder, *sources):
     """A notebook of these cells of code, each below a cell of text."""
-    cells = [
+    cells = [{"cell_type": "markdown", "metadata": {}, "source": ["# Mine\n", "Text."]}]
+    cells += [
         {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)}
         for source in sources
         for kind, text in (("markdown", "text"), ("code", source))
@@ -330,7 +354,7 @@ def kernel_verdict(folder, limits, *edits):
 def test_a_mistake_in_a_kernel_is_told_with_the_cell_and_its_line(tmp_path):
     found = kernel_verdict(tmp_path, Limits(), (GUARD, "if True:"))
     assert (found.passed, found.case) == (False, "one column")
-    place = r"\): OutOfBounds: mine\.ipynb, cell 4, line 13: kernel 'fading_kernel': in block"
+    place = rf"\): OutOfBounds: {PLACE}, line 13: kernel 'fading_kernel': in block"
     assert re.search(place, found.message), found.message
 
 
@@ -343,13 +367,13 @@ def test_a_kernel_without_an_end(tmp_path):
 @NIGHTLY
 def test_a_kernel_cannot_leave_the_checks_out(tmp_path):
     edits = ("@cuda.jit", "@cuda.jit(checked=False)"), (GUARD, "if True:")
-    assert "OutOfBounds: mine.ipynb, cell 4" in kernel_verdict(tmp_path, Limits(), *edits).message
+    assert f"OutOfBounds: {PLACE}" in kernel_verdict(tmp_path, Limits(), *edits).message
 
 
 @NIGHTLY
 def test_what_no_kernel_can_hold_is_told_with_its_line(tmp_path):
     found = kernel_verdict(tmp_path, Limits(), ("n = float32(0)", "n = {}"))
-    assert "UnsupportedKernel: mine.ipynb, cell 4, line 11: " in found.message
+    assert f"UnsupportedKernel: {PLACE}, line 11: " in found.message
 
 
 def test_a_function_is_no_kernel(tmp_path):

@@ -23,6 +23,7 @@ from minitransformer.course import (
     watch,
 )
 from minitransformer.course.answers import File
+from minitransformer.course.measuring import Lines, TooManyLines
 from minitransformer_kernels import recurrent
 from minitransformer_kernels.cuda import cuda
 
@@ -49,6 +50,24 @@ def halved_beyond(
     out,
 ):
     out[0] = x[0] / 2  # (1)
+
+
+def test_lines_of_python_are_counted_and_those_of_numpy_are_not():
+    def forever():
+        while True:
+            pass
+
+    def counted(function):
+        with Lines() as lines:
+            function()
+        return lines.count
+
+    x, before = np.ones((50, 2, 2)), sys.gettrace()
+    assert counted(lambda: [y @ y for y in x]) > 50
+    assert counted(lambda: np.linalg.cond(np.tril(np.stack([x, x])))) < 5
+    with pytest.raises(TooManyLines), Lines(most=100):
+        forever()
+    assert sys.gettrace() is before
 
 
 def test_a_long_signature_is_cut_where_lines_are():
