@@ -162,8 +162,9 @@ reveal("recalled at 1", float(recalled[1]))
 # %% [markdown] exercise="attend-arrays"
 # ### Exercise 2 (3 points, 12 min): arrays
 #
-# Write it without loops, for all heads of all sequences of a batch. End each
-# line with a comment that says which shape comes out.
+# Write it without loops, for all heads of all sequences of a batch. (The
+# check counts the lines that run.) End each line with a comment that says
+# which shape comes out.
 #
 # <details><summary>Hint 1 of 3</summary>
 # `key.swapaxes(-1, -2)` turns each head's matrix, and `@` multiplies the
@@ -308,8 +309,9 @@ check("split-heads", split_heads)
 # ## 5. The real one
 #
 # The *engine* is the library that this course takes apart, `minitransformer`
-# with its kernels. It holds all its attention against a naive one, written
-# from the formulas. This is where that one computes weights:
+# with its [kernels](glossary.md#kernel). It holds all its attention against a
+# naive one, written from the formulas. This is where that one computes
+# weights:
 
 # %%
 show(quote(softmax_weights, "(1)", "(2)", also=["-np.inf", "isfinite"]))

@@ -42,8 +42,8 @@ THREADS = 32
 # %% [markdown]
 # ## 1. Who am I?
 #
-# Threads come in [blocks](glossary.md#block). You launch a
-# [grid](glossary.md#grid) of blocks, all of one size. A thread can ask which
+# Threads come in [blocks](glossary.md#block). You [launch](glossary.md#launch)
+# a [grid](glossary.md#grid) of blocks, all of one size. A thread can ask which
 # block it is in, and which thread of that block it is. From both it makes a
 # number that no other thread has:
 #
@@ -132,16 +132,16 @@ check("scale", scale)
 # Take the guard out and run both cells again: that message is worth seeing
 # once. It counts blocks and threads along three axes, x first, since both may
 # have so many: block (1, 0, 0) is number 1. The check ran your kernel in
-# *checked mode*, which looks at every access of every thread. (Your own
-# kernels are checked at their first launch anyway.) It counts them as well: a
-# thread that does the work of all is refused.
+# *[checked mode](glossary.md#checked-mode)*, which looks at every access of
+# every thread. (Your own kernels are checked at their first launch anyway.) It
+# counts them as well: a thread that does the work of all is refused.
 #
 # ## 2. A thread may own more
 #
-# What a thread owns is up to you: a number, a row, a column. It should be
-# something that *nobody else writes*. Then no thread ever waits for another.
-# That is the first of three patterns of this course, and we call it the
-# **owner**.
+# What a thread [owns](glossary.md#owner) is up to you: a number, a row, a
+# column. It should be something that *nobody else writes*. Then no thread ever
+# waits for another. That is the first of three patterns of this course, and we
+# call it the **owner**.
 
 # %% [markdown] exercise="row-sums"
 # ### Exercise 2 (1 point, 7 min): a thread owns a row
@@ -273,9 +273,10 @@ show(
 # ### Exercise 4 (3 points, 12 min): your left neighbour
 #
 # Write `out[i] = x[i] - x[i - 1]`, with a 0 left of the first number. Each
-# number of `x` shall be read once by its own thread, into the tile; the
-# neighbour finds it there. One is missing: thread 0 of a block needs the
-# last number of the block before, so it fetches two.
+# number of `x` shall be read once by its own thread, into the
+# [tile](glossary.md#tile); the neighbour finds it there. One is missing:
+# thread 0 of a block needs the last number of the block before, so it fetches
+# two.
 #
 # <details><summary>Hint 1 of 3</summary>
 # Let thread t put `x[i]` into `tile[t + 1]`. Who fills `tile[0]`, and with
@@ -513,7 +514,7 @@ reveal("refused", ", ".join(refused))
 #
 # ## 7. One that trains models
 #
-# This kernel is the engine's gradient descent, whole:
+# This kernel is the engine's [gradient](glossary.md#gradient) descent, whole:
 
 # %%
 show(quote(optimizer.descend_kernel, docstring=True))
@@ -556,8 +557,8 @@ reveal("idle in descend", launch.blocks[0] * launch.threads[0] - 1000)
 #   writing.
 # * Where blocks meet in one element, the addition is atomic.
 #
-# Want to go on at once? [From a kernel to a gradient](first_kernel.md)
-# writes another one, gives it a backward, and lets it learn.
+# Want to go on at once? [From a kernel to a gradient](first_kernel.md) writes
+# another one, gives it a [backward](glossary.md#backward), and lets it learn.
 #
 # One thing these puzzles did not explain: `mended` has 32 threads that wait
 # for each other, and it ran on your processor, which cannot play 32 threads

@@ -13,10 +13,11 @@
 # %% [markdown] question="How can a kernel run without a GPU?" minutes=60 after=[1]
 # # How a block becomes a loop
 #
-# In lesson 1 the 32 threads of a block waited for each other, on a processor
-# that cannot play 32 threads at a time. Here is how. You will do by hand what
-# the engine does with every kernel of this course, and then read what it
-# made of yours. Whoever has cut a kernel once knows what a
+# In lesson 1 the 32 [threads](glossary.md#thread) of a
+# [block](glossary.md#block) waited for each other, on a processor that cannot
+# play 32 threads at a time. Here is how. You will do by hand what the engine
+# does with every [kernel](glossary.md#kernel) of this course, and then read
+# what it made of yours. Whoever has cut a kernel once knows what a
 # [barrier](glossary.md#barrier) promises, and what it does not.
 #
 # The kernel that you mended in lesson 1 is our example: in each round every
@@ -117,10 +118,11 @@ show(
 # %% [markdown] exercise="smooth-loops"
 # ### Exercise 1 (3 points, 12 min): cut it by hand
 #
-# Write `smooth` as Python loops: over blocks, over rounds, over threads. A
-# block has `threads` threads, which need not be 32. There is one `tile` for
-# a block. And mind `value`: each thread has its own, and needs it again in
-# a later region, when the loop has moved on to other threads.
+# Write `smooth` as Python loops: over blocks, over rounds, over threads. Play
+# each thread by itself. A block has `threads` threads, which need not be 32.
+# There is one `tile` for a block. And mind `value`: each thread has its own,
+# and needs it again in a later region, when the loop has moved on to other
+# threads.
 #
 # <details><summary>Hint 1 of 3</summary>
 # Four regions: before the rounds, two in each round, after the rounds. Each
@@ -167,12 +169,11 @@ check("smooth-loops", smooth_loops)
 # You have just compiled a kernel. A program that does it has to answer three
 # questions, and none of them by looking at the numbers:
 #
-# 1. **Uniform or varying?** What is made of arguments, constants and the
-#    block's number is the same for all threads of the block:
-#    [uniform](glossary.md#uniform). It is computed once. `rounds` is, so
-#    one loop over rounds serves all. What depends on `threadIdx`, or was
-#    read from an array, is [varying](glossary.md#varying): each thread may
-#    have another.
+# 1. **[Uniform](glossary.md#uniform) or [varying](glossary.md#varying)?** What
+#    is made of arguments, constants and the block's number is the same for all
+#    threads of the block: uniform. It is computed once. `rounds` is, so one
+#    loop over rounds serves all. What depends on `threadIdx`, or was read from
+#    an array, is varying: each thread may have another.
 # 2. **Where to cut?** At each barrier, and around a loop that has one
 #    inside.
 # 3. **What lives across a cut?** A varying variable that is set in one
@@ -223,8 +224,8 @@ check("plan", plan)
 
 # %% [markdown]
 # The check did not look up an answer: it asked the engine's compiler. After a
-# launch on NumPy arrays a kernel can show its loop, and each line of it
-# keeps its number:
+# [launch](glossary.md#launch) on NumPy arrays a kernel can show its loop, and
+# each line of it keeps its number:
 
 # %%
 x = np.arange(32, dtype=np.float32)
@@ -289,9 +290,10 @@ reveal("times as fast", round(yours.median / compiled.median))
 # ## 4. Threads that hand each other something
 #
 # The 32 threads of a [warp](glossary.md#warp) can exchange numbers without
-# shared memory. `cuda.shfl_up_sync(mask, value, offset)` gives every lane
-# the `value` of the lane `offset` below it. (The mask says who takes part:
-# all 32.) This kernel makes running sums in five steps.
+# [shared memory](glossary.md#shared-memory).
+# `cuda.shfl_up_sync(mask, value, offset)` gives every [lane](glossary.md#lane)
+# the `value` of the lane `offset` below it. (The mask says who takes part: all
+# 32.) This kernel makes running sums in five steps.
 
 
 # %%
@@ -456,12 +458,13 @@ reveal("refused", ", ".join(refused))
 #
 # * A barrier cuts a kernel into regions, and each becomes a loop over the
 #   threads.
-# * Uniform values are computed once. Varying ones live in a register, in a
-#   slot if they cross a cut, or are made again.
+# * Uniform values are computed once. Varying ones live in a
+#   [register](glossary.md#register), in a slot if they cross a cut, or are
+#   made again.
 # * This is an old idea: MCUDA (Stratton et al. 2008) did it for C.
 #   [All the steps](../kernels/cpu/README.md) are on a page of their own.
 #
-# Now you can write kernels and run them. Each computes something *forward*.
-# To train, somebody has to know how the loss changes with every number that
-# went in, and call the right backward kernels in the right order. Who? That
-# is lesson 3.
+# Now you can write kernels and run them. Each computes something *forward*. To
+# train, somebody has to know how the loss changes with every number that went
+# in, and call the right [backward](glossary.md#backward) kernels in the right
+# order. Who? That is lesson 3.

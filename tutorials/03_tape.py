@@ -13,14 +13,15 @@
 # %% [markdown] question="Who calls the backward?" minutes=80 after=[0]
 # # A tape in fifty lines
 #
-# A model is a long formula, and to train it you need its derivative with respect to every parameter. You could
-# derive that by hand, once, and do it all again when a line of the model changes. Or you let the
-# program *write down* what it computes, operation by operation, and read the list backwards: a
-# [tape](glossary.md#tape).
+# A model is a long formula, and to train it you need its derivative with respect to every
+# parameter. You could derive that by hand, once, and do it all again when a line of the model
+# changes. Or you let the program *write down* what it computes, operation by operation, and read
+# the list backwards: a [tape](glossary.md#tape).
 #
 # You write one here, small enough to know by heart, and a [check](glossary.md#gradient-check) that
-# tells a right gradient from one that is off by a tenth of a per cent. Every later lesson is held
-# to that check. Then you read the tape that trains this project's models.
+# tells a right [gradient](glossary.md#gradient) from one that is off by a tenth of a per cent.
+# Every later lesson is held to that check. Then you read the tape that trains this project's
+# models.
 
 # %% tags=["hide-input"]
 import heapq
@@ -107,8 +108,8 @@ def sine(x):
 
 # %% [markdown]
 # `unbroadcast` brings a gradient to an operand's shape. Until section 2 all shapes are equal, and
-# it has nothing to do. There you write the real one. (Run this cell again after that, and you have
-# this one back.)
+# it has nothing to do. There you write the real one. (If you run this cell again later, it takes the
+# place of yours: then run yours again, too.)
 
 
 # %%
@@ -142,7 +143,7 @@ print("made in this order:", [value.order for value in diamond()])
 # Complete `backward`. It leaves in `.grad` of every value behind `root`, and of `root`, the
 # gradient of `sum(root * cotangent)`. (The [cotangent](glossary.md#cotangent) is the $\bar y$ that
 # you begin with; for a number it is 1.) Each value passes on its gradient once, when it is
-# complete. All `.grad` are `None` before. There may be 3,000 values in a row, and Python's
+# complete: the check counts. All `.grad` are `None` before. There may be 3,000 values in a row, and Python's
 # recursion ends at 1,000.
 #
 # <details><summary>Hint 1 of 3</summary>
@@ -225,8 +226,8 @@ print(f"gradient: {x.grad:,.0f}, as many as there are paths")
 reveal("pulls", next(pulls))
 
 # %% [markdown]
-# A sum over all paths, for the price of the edges. That is all the magic of reverse mode: (1)
-# collects before it passes on.
+# A sum over all paths, for the price of the edges. That is all the magic of *reverse mode*, as this
+# walk is called: (1) collects before it passes on.
 #
 # ## 2. What broadcasting does to a gradient
 #
@@ -316,7 +317,7 @@ def softmax(x, mistake=1.0):
 
 
 # %% [markdown]
-# (How `pull` of softmax comes about is derived in lesson 4, index by index.)
+# (How `pull` of [softmax](glossary.md#softmax) comes about is derived in lesson 4, index by index.)
 #
 # ## 3. How to test a gradient
 #
@@ -348,8 +349,8 @@ reveal("largest gradient of the sum", rows[0][2])
 
 # %% [markdown]
 # The weights of a row sum to 1, whatever the scores are. So the true gradient of their sum is zero,
-# and a backward that is wrong by *any* factor passes: it is off by rounding only. A random
-# cotangent sees it at once. That is why every check in this course draws one.
+# and a [backward](glossary.md#backward) that is wrong by *any* factor passes: it is off by rounding
+# only. A random cotangent sees it at once. That is why every check in this course draws one.
 #
 # %% [markdown] exercise="gradcheck"
 # ### Exercise: a check that refuses (4 points, 15 min)
@@ -400,8 +401,8 @@ check("gradcheck", agrees)
 # %% [markdown]
 # ## 4. Attention on your tape
 #
-# The head of lesson 0, of six tokens, in your operations; and its gradients, in the eyes of your
-# check.
+# The [head](glossary.md#head) of lesson 0, of six [tokens](glossary.md#token), in your operations;
+# then your check looks at its gradients.
 
 
 # %%

@@ -10,19 +10,22 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Why should the L x L matrix not exist?" minutes=120 after=[0, 1, 3]
+# %% [markdown] question="Why should the L x L matrix not exist?" minutes=110 after=[0, 1, 3]
 # # Softmax attention, fused
 #
-# Your head of lesson 0 makes a matrix of scores, turns it into weights, and mixes values with them.
-# The tape of lesson 3 then *keeps* the weights: their backward asks for them. Both matrices have a
-# number for every pair of tokens. Neither has anything to do with what you wanted, which is $L$
+# Your [head](glossary.md#head) of lesson 0 makes a matrix of scores, turns it into weights, and
+# mixes values with them. The [tape](glossary.md#tape) of lesson 3 then *keeps* the weights: their
+# [backward](glossary.md#backward) asks for them. Both matrices have a number for every pair of
+# [tokens](glossary.md#token). Neither has anything to do with what you wanted, which is $L$
 # answers.
 #
-# Can you have the answers without the matrix? And the gradients too? In this lesson you
+# Can you have the answers without the matrix? And the [gradients](glossary.md#gradient) too? In
+# this lesson you
 #
-# 1. extend a softmax as its keys come by, tile after tile;
+# 1. extend a [softmax](glossary.md#softmax) as its keys come by, [tile](glossary.md#tile) after
+#    tile;
 # 2. derive its backward, from two numbers a query and the output;
-# 3. write the kernel, and read the one that runs;
+# 3. write the [kernel](glossary.md#kernel), and read the one that runs;
 # 4. count the bytes of both ways.
 
 # %% tags=["hide-input"]
@@ -35,7 +38,6 @@ from minitransformer import Function, gradcheck
 from minitransformer.course import (
     check,
     guess,
-    peak_bytes,
     quantity,
     quote,
     reveal,
@@ -260,7 +262,8 @@ reveal("per cent off, by l", off)
 # ### Exercise: backward without the weights (3 points, 15 min)
 #
 # Complete `softmax_backward`, arrays in and out, from what was kept: the inputs, `o`, `h` and `d`.
-# There may be more queries than keys, or fewer.
+# There may be more queries than keys, or fewer. `k` and `v` may even be a tile of the keys that `o`,
+# `h` and `d` have seen: return `dk` and `dv` of these, and their share of `dq`.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -299,7 +302,7 @@ check("softmax-backward", softmax_backward)
 
 # %% [markdown]
 # On the tape it is a function like any other. `gradcheck` tries every number of the six tokens, by
-# a random cotangent:
+# a random [cotangent](glossary.md#cotangent):
 
 
 # %%
@@ -324,9 +327,9 @@ print("gradcheck:", gradcheck(Attention.apply, six_tokens()))
 # %% [markdown]
 # ## 4. Your kernel
 #
-# Lesson 1's pattern was the [owner](glossary.md#owner): a thread owns a number of the output. Here
-# a thread owns a query, and *walks* past the keys, by (3) and (4). It needs $h$ and $d$, two
-# numbers of its own; $n$ may lie in `out` itself.
+# Lesson 1's pattern was the [owner](glossary.md#owner): a [thread](glossary.md#thread) owns a
+# number of the output. Here a thread owns a query, and *walks* past the keys, by (3) and (4). It
+# needs $h$ and $d$, two numbers of its own; $n$ may lie in `out` itself.
 #
 # The score is given, as a device function: a kernel may call it.
 
@@ -344,8 +347,9 @@ def score(query, key, i, j, scale):
 # %% [markdown] exercise="attend-kernel"
 # ### Exercise: a thread a query (4 points, 20 min)
 #
-# Write `attend_kernel`. It is launched with enough blocks of 32 threads for all queries; what `out`
-# holds before is anything. Every query sees all keys, and there is at least one.
+# Write `attend_kernel`. It is launched with enough [blocks](glossary.md#block) of 32 threads for
+# all queries; what `out` holds before is anything. Every query sees all keys, and there is at least
+# one.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -410,8 +414,8 @@ show(quote(plain[0].kernel, "(1)", "(12)", "(2)"))
 
 # %% [markdown]
 # And the fast one: this course's second pattern, the [walk](glossary.md#walk). A block of threads
-# owns a [tile](glossary.md#tile) of queries, `rows` of them, and walks past the keys, `step` at a
-# time. Look for (3), (4) and (5), and for `share`:
+# owns a tile of queries, `rows` of them, and walks past the keys, `step` at a time. Look for (3),
+# (4) and (5), and for `share`:
 
 # %%
 with watch() as fast:
@@ -536,28 +540,8 @@ reveal("three operations / fused", ratio)
 # Count along: the matrices are written and read, twice each way, $4 L^2$ numbers; everything else
 # is $L \times E$. So the factor grows with $L / E$, and no cache helps once the matrix is larger
 # than it. Your kernel needs hardly more than the fused one, and *moves* far more: that difference
-# is what tiles are for.
+# is what tiles are for. (The memory that is really taken you have seen in lesson 0.)
 #
-# The same in memory that is really taken, for longer sequences. Which slopes do you expect?
-
-# %%
-lengths = [128, 256, 512] if FAST else [256, 512, 1024, 2048]
-taken = []
-for length in lengths:
-    x = random.standard_normal((length, 32), np.float32)
-    one = x[None, None]  # (L, E) -> (N, H, L, E)
-    taken.append([
-        peak_bytes(lambda x=x: attend(x, x, x)),
-        peak_bytes(lambda one=one: softmax.forward(one, one, one)),
-    ])  # fmt: skip
-show(
-    figures.memory(lengths, taken),
-    "memory",
-    alt="Peak memory against length: arrays grow with the square, the fused "
-    "kernel in proportion to the length.",
-)
-
-# %% [markdown]
 # ## What it cannot do
 #
 # The matrix is gone from memory, not from the work: $L^2$ scores are still made, three times in

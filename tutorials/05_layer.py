@@ -10,14 +10,14 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=100 after=[3, 4]
+# %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=95 after=[3, 4]
 # # A whole layer
 #
-# The head of lesson 4 has no weights: there is nothing in it to learn. A layer puts *projections*
-# around it, products with matrices that are learned. Whoever trains it then asks two different
-# things: how should the **inputs** have been, for the layer before? And how should the **weights**
-# have been, for the optimizer? These are two passes, and each needs something else that the forward
-# has kept.
+# The [head](glossary.md#head) of lesson 4 has no parameters: there is nothing in it to learn. A
+# layer puts *projections* around it, products with matrices that are learned. Whoever trains it
+# then asks two different things: how should the **inputs** have been, for the layer before? And how
+# should the **weights** have been, for the optimizer? These are two passes, and each needs
+# something else that the forward has kept.
 #
 # You write both. Then you find out how large weights must be in the beginning, make a layer
 # explode, and cure it in two ways.
@@ -46,15 +46,14 @@ from minitransformer_kernels import microscope
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.layers import dropout, layer_norm
 from minitransformer_kernels.layers.layer_norm import fast
-from minitransformer_kernels.layers.matmul import tiled
 
 random = np.random.default_rng(5)
 
 # %% [markdown]
 # ## 1. One projection, three gradients
 #
-# Tokens are rows. A projection is a product with a matrix $W$ $(D_{out} \times D_{in})$ and a bias
-# for each column: $Y = X W^\top + b$. Number by number,
+# [Tokens](glossary.md#token) are rows. A projection is a product with a matrix $W$
+# $(D_{out} \times D_{in})$ and a bias for each column: $Y = X W^\top + b$. Number by number,
 #
 # $$y_{ri} = \sum_j w_{ij}\, x_{rj} + b_i$$
 #
@@ -64,8 +63,8 @@ random = np.random.default_rng(5)
 # $$dx_{rj} = \sum_i g_{ri}\, w_{ij} \qquad dw_{ij} = \sum_r g_{ri}\, x_{rj}
 #   \qquad db_i = \sum_r g_{ri}$$
 #
-# Look at what each needs: the gradient of the data needs the weights, and the gradient of the
-# weights needs the data.
+# Look at what each needs: the [gradient](glossary.md#gradient) of the data needs the weights, and
+# the gradient of the weights needs the data.
 #
 # %% [markdown] exercise="linear-backward"
 # ### Exercise: backward of a projection (2 points, 8 min)
@@ -159,8 +158,8 @@ show(
 )
 
 # %% [markdown]
-# **Backward for data** walks the equations from the last to the first. Each projection is crossed
-# by its weights; between them is lesson 4, for each head:
+# **[Backward](glossary.md#backward) for data** walks the equations from the last to the first. Each
+# projection is crossed by its weights; between them is lesson 4, for each head:
 #
 # $$[dO_1 \dots dO_H] = G\, W_o \tag{5}$$
 #
@@ -318,7 +317,7 @@ for what, saved in spoiled.items():
     rows[what] = [bool(np.isnan(x).any()) for x in (*data[:3], *weights[:4])]
 table(
     ("spoiled", *names),
-    [(k, *("- x"[2 * x] for x in v)) for k, v in rows.items()],
+    [(what, *("-x"[x] for x in hurt)) for what, hurt in rows.items()],
 )
 reveal("gradients that need X", sum(rows["X"]))
 reveal("gradients that need O", sum(rows["O"]))
@@ -337,7 +336,7 @@ reveal("gradients that need O", sum(rows["O"]))
 # $$\mathrm{Var}(w) = \frac{2}{D_{in} + D_{out}}, \quad \text{uniform in } \pm\beta: \quad
 #   \frac{\beta^2}{3} = \mathrm{Var}(w), \quad \beta = \sqrt{\frac{6}{D_{in} + D_{out}}}$$
 #
-# It is called Xavier initialisation, by the first name of the first author.
+# It is called Xavier initialisation, after the first author's first name.
 #
 # **Predict.** Ten projections in a row, all weights twice as large as that. By which factor do the
 # numbers grow?
@@ -433,8 +432,8 @@ show(
 # %% [markdown]
 # *Clipping* shortens all gradients together, so that their length is 1 at most: the direction
 # stays, the step is bounded. *Normalising* takes the size out of the output itself, and this is
-# next. (It has a weight for each column, too, and finds the quickest way to predict zero: all of
-# them to 0.)
+# next. (It has a weight for each column, too. To set them all to 0 is the quickest way to predict
+# zero, and it finds it.)
 #
 # Don't conclude that larger is better. The output is a product of weights, so near zero, where
 # Xavier begins, its gradients are small as well; and zero is what this test asks for.
@@ -464,8 +463,8 @@ show(
 # %% [markdown] exercise="norm-kernel"
 # ### Exercise: a thread a row (3 points, 15 min)
 #
-# Write `norm_kernel`, equation (3). It is launched with enough blocks of 32 threads for all rows;
-# `mean` and `scale` hold $m$ and $r$ of each.
+# Write `norm_kernel`, equation (3). It is launched with enough [blocks](glossary.md#block) of 32
+# [threads](glossary.md#thread) for all rows; `mean` and `scale` hold $m$ and $r$ of each.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -511,9 +510,9 @@ def norm_kernel(g, x, weight, mean, scale, dx):
 check("norm-kernel", norm_kernel)
 
 # %% [markdown]
-# **Predict.** The kernel that runs gives each row a whole [warp](glossary.md#warp), 32 threads in
-# step. Yours gives it one thread. How many times the bytes does yours move, in
-# [sectors](glossary.md#sector) of 32?
+# **Predict.** The [kernel](glossary.md#kernel) that runs gives each row a whole
+# [warp](glossary.md#warp), 32 threads in step. Yours gives it one thread. How many times the bytes
+# does yours move, in [sectors](glossary.md#sector) of 32 bytes?
 
 # %%
 guess("bytes moved, yours / theirs", 8)
@@ -551,16 +550,6 @@ show(quote(fast.warp_sum))
 # The gradients of `w` and `b` are sums along columns, over all rows: another division of labour,
 # and another kernel, as it was with keys and queries in lesson 4.
 #
-# **The projections** are products of matrices. A thread could own a number of the result, as in
-# lesson 1, and fetch a row and a column for it. Here a block owns a tile of 16 by 16, and each
-# number that it brings to shared memory is read 16 times. (On a CPU the engine leaves these
-# products to a library.)
-
-# %%
-product = tiled.matmul_kernel(float32)
-show(quote(product, "(1)", also=["syncthreads", "= a[", "= b["]))
-
-# %% [markdown]
 # **Dropout** sets some weights $P$ to zero. Backward needs the very same ones, in other kernels,
 # which visit them in another order. To keep a mask would bring the $L \times L$ array back! So the
 # bits are a *function* of the place: no state, nothing kept. Seven rounds scramble seed and place:
@@ -579,5 +568,6 @@ print("again:", dropout.random_word(7, 0, 0, 40, 3) == words[40][3])
 # ## What it cannot do
 #
 # You have a layer that learns: three passes, weights of the right size, two cures. What it computes
-# still takes $L^2$ scores, fused or not. Which step of softmax forces that? And what would you have
-# to give up to get rid of it? That is lesson 6.
+# still takes $L^2$ scores, [fused](glossary.md#fused) or not. Which step of
+# [softmax](glossary.md#softmax) forces that? And what would you have to give up to get rid of it?
+# That is lesson 6.

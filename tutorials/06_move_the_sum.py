@@ -10,13 +10,13 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=100 after=[0, 1, 3]
+# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=95 after=[0, 1, 3]
 # # Move the sum
 #
-# The [fused](glossary.md#fused) kernel of lesson 4 never *stores* the $L \times L$ scores. It still
-# *computes* each of them: twice the text, four times the work. No care with memory changes that. In
-# this lesson you change one function of the formula instead, and the work becomes proportional to
-# the length.
+# The [fused](glossary.md#fused) [kernel](glossary.md#kernel) of lesson 4 never *stores* the
+# $L \times L$ scores. It still *computes* each of them: twice the text, four times the work. No
+# care with memory changes that. In this lesson you change one function of the formula instead, and
+# the work becomes proportional to the length.
 #
 # The price is real, and you will prove it in this lesson, too.
 #
@@ -68,8 +68,8 @@ Q, K, V = six_tokens()  # (6, 4), (6, 4), (6, 3)
 #
 # * **Be positive.** A weight below zero is no weight, and the denominator of (A) must not come
 #   near zero.
-# * **Let gradients through.** relu is not negative either. But where $x < 0$ its slope is zero: a
-#   feature that is off stays off.
+# * **Let [gradients](glossary.md#gradient) through.** relu is not negative either. But where
+#   $x < 0$ its slope is zero: a feature that is off stays off.
 #
 # The paper takes $\mathrm{elu}(x) + 1$, which is $x + 1$ above zero and $e^x$ below. It is a
 # choice, not a law.
@@ -137,9 +137,9 @@ check("phi", phi)
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{3}$$
 #
 # These numbers are those of the room `kernels/linear`. Its $a_{ij}$ has a factor $w_{ij}$ more,
-# which is 0 where a row is padding: a token that only fills a text up to the length of others. (The
-# [guard](glossary.md#guard) keeps $d_i$ off zero; more of it below.) First the loop, then the
-# arrays:
+# which is 0 where a row is padding: a [token](glossary.md#token) that only fills a text up to the
+# length of others. (The [guard](glossary.md#guard) keeps $d_i$ off zero; more of it below.) First
+# the loop, then the arrays:
 
 # %%
 q, k = (reference.phi(x, "elu") for x in (Q, K))  # the project's own
@@ -177,13 +177,13 @@ print(f"loop and arrays differ by {off:.0e}")
 #
 # 1. $q_i \cdot k_j$ is a number. It may stand right of $v_j$, and it is $k_j^\top q_i$ as well.
 # 2. Products of matrices are associative: the brackets may move.
-# 3. $q_i$ is the same in every term, so it may leave the sum. **Softmax does not allow this step**:
-#    there $i$ is inside the exponential.
+# 3. $q_i$ is the same in every term, so it may leave the sum. **[Softmax](glossary.md#softmax) does
+#    not allow this step**: there $i$ is inside the exponential.
 #
 # The bracket holds no $i$. It is one matrix for all queries, computed once:
 #
 # $$S = \sum_j k_j v_j^\top \quad (E \times M) \qquad Z = \sum_j k_j \quad (E)$$
-# $$n_i = S^\top q_i \qquad d_i = q_i \cdot Z \tag{10}$$
+# $$n_i = S^\top q_i \qquad d_i = q_i \cdot Z \tag{D}$$
 
 # %%
 S, Z = np.zeros((4, 3)), np.zeros(4)
@@ -201,9 +201,10 @@ print(
 # %% [markdown] exercise="values-first"
 # ### Exercise: keys and values meet first (2 points, 8 min)
 #
-# Write (10) and (3) for all heads, without a loop: features `q` (N, H, Lq, E), `k` (N, H, Lk, E),
-# values `v` (N, H, Lk, M); return (N, H, Lq, M). No array may be as large as the scores. (The check
-# measures your memory.) The guard may be left out.
+# Write (D) and (3) for all [heads](glossary.md#head), without a loop: features `q` (N, H, Lq, E),
+# `k` (N, H, Lk, E), values `v` (N, H, Lk, M); return (N, H, Lq, M). No array may be as large as the
+# scores. (The check measures your memory, and counts the lines that run.) The guard may be left
+# out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -225,11 +226,11 @@ print(
 
 # %% exercise="values-first"
 def values_first(q, k, v):
-    """Attention by (10) and (3)."""
+    """Attention by (D) and (3)."""
     # BEGIN SOLUTION
     S = k.swapaxes(-1, -2) @ v  # (N, H, E, L) @ (N, H, L, M) -> (N, H, E, M)
     Z = k.sum(axis=-2)[..., None]  # (N, H, L, E) -> (N, H, E, 1)
-    return q @ S / (q @ Z)  # (10), (3): (N, H, Lq, M)
+    return q @ S / (q @ Z)  # (D), (3): (N, H, Lq, M)
     # END SOLUTION
 
 
@@ -266,8 +267,9 @@ for L in (16, 64, 256):
 # With $E = M$ the factor is $L / E$: nothing is gained until a text is longer than a head is wide.
 #
 # Operations are not seconds. So measure two kernels that do their best: lesson 4's fused softmax,
-# and the one of this lesson. Both take all pairs; no mask. The lengths are 8, 16, 32 and so on.
-# **Predict** the first from which on the second kernel wins at *all* of them, with $E = M = 32$.
+# and the one of this lesson. Both take all pairs; no [mask](glossary.md#mask). The lengths are 8,
+# 16, 32 and so on. **Predict** the first from which on the second kernel wins at *all* of them,
+# with $E = M = 32$.
 
 # %%
 guess("linear attention is faster from L =", 128)
@@ -295,9 +297,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# On such axes $L^p$ is a straight line of slope $p$. Short texts pay for the launch as well, so
-# your slopes come near 2 and 1 only at the long end. (Did it win earlier than $L = E$? Softmax pays
-# an exponential for each pair, too.)
+# On such axes $L^p$ is a straight line of slope $p$. Short texts pay for the
+# [launch](glossary.md#launch) as well, so your slopes come near 2 and 1 only at the long end. (Did
+# it win earlier than $L = E$? Softmax pays an exponential for each pair, too.)
 #
 # ## Backward, index by index
 #
@@ -306,17 +308,9 @@ show(
 # $$gn_i = g_i / D_i \qquad gd_i = -(g_i \cdot o_i) / D_i \cdot \mathrm{guard}'(d_i)
 #   \qquad D_i = \mathrm{guard}(d_i)$$
 #
-# (The guard's own (5) and (6), in `kernels/guards.py`.) The guard of positive features is
-# $\max(d, \varepsilon)$ with the tiniest $\varepsilon$. Its slope is 1 above and 0 below. Adding an
-# $\varepsilon$ looks simpler, and changes every answer a little:
-
-# %%
-for d in (1.0, 1e-3, 4e-6):
-    print(
-        f"d = {d:g}: adding 1e-6 takes {1 - d / (d + 1e-6):.2g} of the output"
-    )
-
-# %% [markdown]
+# The guard of positive features is $\max(d, \varepsilon)$ with the tiniest $\varepsilon$: its slope
+# is 1 above and 0 below. (Adding an $\varepsilon$ looks simpler, and changes every answer a little.)
+#
 # Both sums of (2) are linear in $a_{ij}$, so each adds a term:
 #
 # $$da_{ij} = gn_i \cdot v_j + gd_i \tag{4}$$
@@ -344,7 +338,12 @@ for d in (1.0, 1e-3, 4e-6):
 # $$X = \sum_j C_j B_j^\top \qquad z = \sum_j b_j C_j \tag{8}$$
 # $$y_i = X A_i + a_i z \tag{9}$$
 #
-# With $R = \sum_i q_i\, gn_i^\top$ and $U = \sum_i gd_i\, q_i$ the three rows are
+# The forward is such a sum too: $A = q$, $B = k$ and $C = v$ give $n$, and $C = 1$ gives $d$. So (D)
+# belongs here, and has this number in the room:
+#
+# $$n_i = S^\top q_i \qquad d_i = q_i \cdot Z \tag{10}$$
+#
+# And with $R = \sum_i q_i\, gn_i^\top$ and $U = \sum_i gd_i\, q_i$ the three rows of the table are
 #
 # $$dq_i = S\, gn_i + gd_i Z \qquad dk_j = R\, v_j + U \qquad dv_j = R^\top k_j \tag{11}$$
 
@@ -352,8 +351,9 @@ for d in (1.0, 1e-3, 4e-6):
 # ### Exercise: the backward in linear time (3 points, 12 min)
 #
 # One head: the [cotangent](glossary.md#cotangent) `g` (Lq, M), which is what the rest of the
-# backward hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M). Return `dq, dk, dv`.
-# The guard's slope is 1. Again no array may be as large as the scores.
+# [backward](glossary.md#backward) hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M).
+# Return `dq, dk, dv`. The guard's slope is 1. Again no array may be as large as the scores, and no
+# loop may go over all pairs.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -377,8 +377,8 @@ def both_backward(g, q, k, v):
     """The gradients (dq, dk, dv) of attention in both directions."""
     # BEGIN SOLUTION
     S, Z = k.T @ v, k.sum(axis=0)  # (E, M), (E,)
-    d = q @ Z  # (10)
-    out = q @ S / d[:, None]  # (10), (3)
+    d = q @ Z  # (D)
+    out = q @ S / d[:, None]  # (D), (3)
     gn, gd = g / d[:, None], -(g * out).sum(axis=1) / d
     R, U = q.T @ gn, gd @ q  # (8)
     return gn @ S.T + np.outer(gd, Z), v @ R.T + U, k @ R  # (11)
@@ -414,11 +414,11 @@ for name, x, got in zip(("dQ", "dK", "dV"), (Q, K, V), gradients, strict=True):
 # %% [markdown] exercise="sums-kernel"
 # ### Exercise: the first kernel (3 points, 12 min)
 #
-# Everything starts from $S$. Write it as in lesson 1: each thread [owns](glossary.md#owner) *one
-# number* of $S$, and walks all tokens. `k` is (H, L, E), `v` (H, L, M), and `S` (H, E, M) is
-# written to. `cuda.blockIdx.y` is the head; `cuda.grid(1)` counts the threads of a head over all
-# its blocks, so that thread $t$ owns row $t / M$ (whole) and column $t \bmod M$. The last block may
-# have more threads than there are numbers.
+# Everything starts from $S$. Write it as in lesson 1: each [thread](glossary.md#thread)
+# [owns](glossary.md#owner) *one number* of $S$, and walks all tokens. `k` is (H, L, E), `v` (H, L,
+# M), and `S` (H, E, M) is written to. `cuda.blockIdx.y` is the head; `cuda.grid(1)` counts the
+# threads of a head over all its [blocks](glossary.md#block), so that thread $t$ owns row $t / M$
+# (whole) and column $t \bmod M$. The last block may have more threads than there are numbers.
 #
 # <details><summary>Hint 1 of 3</summary>
 #

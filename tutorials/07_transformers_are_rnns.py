@@ -17,8 +17,8 @@
 # writes text may not look ahead. Query $i$ sees the keys $j \le i$ only, so every query needs a sum
 # of its own. Are we back at $L^2$?
 #
-# No. In this lesson you find the state that a decoder keeps, run it backwards, write its kernel,
-# and then train one and see what it forgets.
+# No. In this lesson you find the [state](glossary.md#state) that a decoder keeps, run it backwards,
+# write its [kernel](glossary.md#kernel), and then train one and see what it forgets.
 #
 # *Source.* Katharopoulos, Vyas, Pappas and Fleuret, "Transformers are RNNs", ICML 2020.
 
@@ -67,17 +67,18 @@ q, k = phi(Q, "elu"), phi(K, "elu")  # features, as in lesson 6
 # %% [markdown]
 # ## One term more
 #
-# The bracket of query $i$ differs from that of query $i - 1$ by *one term*. So keep it as a
-# [state](glossary.md#state), and add that term:
+# The bracket of query $i$ differs from that of query $i - 1$ by *one term*. So keep it as a state,
+# and add that term:
 #
 # $$S_i = S_{i-1} + k_i v_i^\top \qquad (E \times M) \tag{1}$$
 # $$Z_i = Z_{i-1} + k_i \qquad (E) \tag{2}$$
 # $$n_i = S_i^\top q_i \qquad d_i = q_i \cdot Z_i \tag{3}$$
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{4}$$
 #
-# Before the first token nothing has been seen: $S_0 = 0$ and $Z_0 = 0$, unless some earlier text
-# left a state behind. That is a recurrent network: a state and a token go in, a state and an output
-# come out. The numbers are those of the room `kernels/recurrent`. As a loop, and as arrays:
+# Before the first [token](glossary.md#token) nothing has been seen: $S_0 = 0$ and $Z_0 = 0$, unless
+# some earlier text left a state behind. That is a recurrent network: a state and a token go in, a
+# state and an output come out. The numbers are those of the room `kernels/recurrent`. As a loop,
+# and as arrays:
 
 
 # %%
@@ -121,8 +122,8 @@ for name, form in (("all states", all_states), ("kernel", recurrent.forward)):
 print("L E M numbers are", quantity(4 * L * E * E, "B"))
 
 # %% [markdown]
-# Now the question. A softmax decoder keeps all keys and values. **Predict**: with $E = M = 64$, how
-# many times as many numbers as $S$ and $Z$ is that after 4,096 tokens?
+# Now the question. A [softmax](glossary.md#softmax) decoder keeps all keys and values. **Predict**:
+# with $E = M = 64$, how many times as many numbers as $S$ and $Z$ is that after 4,096 tokens?
 
 # %%
 guess("numbers of softmax / numbers of a state", 64)
@@ -206,7 +207,8 @@ reveal("p of softmax", slope(pasts, medians[0]))
 reveal("p of the step", slope(pasts, medians[1]))
 
 # %% [markdown]
-# (A launch costs the same whatever it does. Where the past is short, you measure that.)
+# (A [launch](glossary.md#launch) costs the same whatever it does. Where the past is short, you
+# measure that.)
 #
 # ## Backward: two scans
 #
@@ -230,8 +232,8 @@ reveal("p of the step", slope(pasts, medians[1]))
 #
 # $$R_i = R_{i+1} + q_i\, gn_i^\top \qquad U_i = U_{i+1} + gd_i\, q_i \tag{7}$$
 #
-# A recurrence that starts at the end: a **reverse scan**, from the gradients of $S_L$ and $Z_L$ if
-# somebody used them, else from zero.
+# A recurrence that starts at the end: a **reverse scan**, from the
+# [gradients](glossary.md#gradient) of $S_L$ and $Z_L$ if somebody used them, else from zero.
 #
 # **Through (1) and (2), to $k$ and $v$.** In $S_i$, $k_i$ stands beside $v_i$; in $Z_i$, alone:
 #
@@ -335,7 +337,8 @@ print("gradcheck:", gradcheck(attention, inputs))
 # $$S_i = \gamma\, S_{i-1} + k_i v_i^\top \qquad o_i = S_i^\top q_i$$
 #
 # (Sun et al. 2023 call it retention.) What becomes of (6), (7) and (8)? Derive them, then write a
-# forward scan for `dq` and a reverse scan for `dk` and `dv`, one head, features given.
+# forward scan for `dq` and a reverse scan for `dk` and `dv`, one [head](glossary.md#head), features
+# given. Texts may be long: no array, and no loop, may go over all pairs.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -388,21 +391,22 @@ check("fading-backward", fading_backward)
 # %% [markdown]
 # ## A kernel that owns columns
 #
-# How do you spread this over threads? Tokens depend on each other: $S_i$ needs $S_{i-1}$. But the
-# *columns* of $S$ do not. Column $m$ needs $k_i$ and one number of $v_i$:
+# How do you spread this over [threads](glossary.md#thread)? Tokens depend on each other: $S_i$
+# needs $S_{i-1}$. But the *columns* of $S$ do not. Column $m$ needs $k_i$ and one number of $v_i$:
 #
 # $$S_i[:, m] = S_{i-1}[:, m] + k_i\, v_{im} \qquad n_{im} = S_i[:, m] \cdot q_i$$
 #
-# So a thread owns a column, and walks the tokens. The course calls this the *state* pattern: later
-# lessons come back to it.
+# So a thread [owns](glossary.md#owner) a column, and walks the tokens. The course calls this the
+# *state* pattern: later lessons come back to it.
 
 # %% [markdown] exercise="fading-kernel"
 # ### Exercise: your own recurrence (3 points, 15 min)
 #
 # Write the fading forward as a kernel. A thread keeps its column, `WIDTH` numbers, in a
-# `cuda.local.array`: nobody else sees it, so no [barriers](glossary.md#barrier). Blocks have
-# `COLUMNS` threads; its column is `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`, its head
-# `cuda.blockIdx.y`. Mind the last block: some of its threads have no column.
+# `cuda.local.array`: nobody else sees it, so no [barriers](glossary.md#barrier).
+# [Blocks](glossary.md#block) have `COLUMNS` threads; its column is
+# `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`, its head `cuda.blockIdx.y`. Mind the last
+# block: some of its threads have no column.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -467,8 +471,9 @@ show(quote(launch.kernel, "(1)", "(2)", "(3)", "(4)"))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **Tiles.** Up to 32 tokens lie in [shared memory](glossary.md#shared-memory): a feature is
-#    fetched, and goes through $\varphi$, once for all columns of the block. That needs barriers.
+# 1. **[Tiles](glossary.md#tile).** Up to 32 tokens lie in
+#    [shared memory](glossary.md#shared-memory): a feature is fetched, and goes through $\varphi$,
+#    once for all columns of the block. That needs barriers.
 # 2. **Four tokens at once** (`TOGETHER`): a number of $S$ is read and written once for four tokens.
 # 3. **A column has several owners** (`parts`): [registers](glossary.md#register) are few, so a tall
 #    column is shared out, and the shares of $n$ are added up through `n_part`. Likewise $Z$: a
@@ -482,7 +487,8 @@ show(quote(launch.kernel, "(1)", "(2)", "(3)", "(4)"))
 show(quote_loop(launch.kernel, "(1)", "(3)"))
 
 # %% [markdown]
-# **The backward kernel.** Equations (6) and (8) are one loop with different actors, as in lesson 6:
+# **The [backward](glossary.md#backward) kernel.** Equations (6) and (8) are one loop with different
+# actors, as in lesson 6:
 #
 # $$y_i = \sum_{j \le i} (A_i \cdot B_j)\, C_j + a_i \sum_{j \le i} b_j C_j \tag{10}$$
 #
@@ -537,13 +543,12 @@ reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 # More than the bound on weights? A value that is right needs more weight than any *other value*,
 # not half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
 #
-# That is the scoreboard of this course; each lesson from here on adds a row, or lowers a cost, of
-# which work is only one.
+# That is the scoreboard of this course: each lesson from here on adds a row, or makes one cheaper.
 #
 # ## What it cannot do
 #
 # * Its memory has a fixed size. It pays for more pairs with a wider head, or forgets.
-# * It adds, and never corrects: a key that is written twice keeps both values. (Lesson 12.)
+# * It adds, and never corrects: a key that is written twice keeps both values.
 # * It goes token by token. A thread has its column, but tokens wait for each other, and all
 #   $E \times M$ numbers of $S$ are touched for a single one. A GPU hates that. **Next question: can
 #   a recurrence take many tokens at a time?**

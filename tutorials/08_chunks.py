@@ -13,9 +13,10 @@
 # %% [markdown] question="Can a recurrence take many tokens at a time?" minutes=65 after=[7]
 # # Chunks
 #
-# Lesson 7 reads a text token by token, and touches all $E \times M$ numbers of $S$ for each. A GPU
-# hates that: thousands of threads want to work at once, and tokens wait for each other. Lesson 6
-# had no order at all, but with a causal mask it is back at $L^2$ work.
+# Lesson 7 reads a text [token](glossary.md#token) by token, and touches all $E \times M$ numbers of
+# $S$ for each. A GPU hates that: thousands of [threads](glossary.md#thread) want to work at once,
+# and tokens wait for each other. Lesson 6 had no order at all, but with a
+# [causal](glossary.md#causal) [mask](glossary.md#mask) it is back at $L^2$ work.
 #
 # Between the two lies a whole family, with one knob. Turned to one end it is lesson 7, to the other
 # lesson 6. Somewhere in between is what runs.
@@ -58,15 +59,15 @@ q, k = phi(query, "elu"), phi(key, "elu")  # features
 # %% [markdown]
 # ## A state that is only known now and then
 #
-# Cut the text into [chunks](glossary.md#chunk) of $C$ tokens. Let $S$ and $Z$ be the state *before*
-# a chunk; before the first one both are zero. A token of the chunk has seen the state, and the keys
-# of the chunk up to its own:
+# Cut the text into [chunks](glossary.md#chunk) of $C$ tokens. Let $S$ and $Z$ be the
+# [state](glossary.md#state) *before* a chunk; before the first one both are zero. A token of the
+# chunk has seen the state, and the keys of the chunk up to its own:
 #
 # $$S_i = S + \sum_{j \le i} k_j v_j^\top \tag{1}$$
 # $$n_i = S_i^\top q_i = S^\top q_i + \sum_{j \le i} (q_i \cdot k_j)\, v_j \tag{2}$$
 #
 # with $j$ in the chunk. In (2) the sum is *not* moved: inside a chunk you compute scores, as
-# softmax does. All that came before is one product with $S$.
+# [softmax](glossary.md#softmax) does. All that came before is one product with $S$.
 
 # %%
 show(
@@ -116,9 +117,10 @@ for size in (1, 4, 6):
 # %% [markdown] exercise="chunked"
 # ### Exercise: chunk by chunk (3 points, 10 min)
 #
-# Write (3) to (6) for one head: features `q` and `k` (L, E), values `v` (L, M), and `size`, which
-# is $C$. One loop, over chunks. The last chunk may be shorter, or the only one. No array may hold
-# the scores of all pairs. The guard may be left out.
+# Write (3) to (6) for one [head](glossary.md#head): features `q` and `k` (L, E), values `v` (L, M),
+# and `size`, which is $C$. One loop, over chunks. The last chunk may be shorter, or the only one.
+# No array may hold the scores of all pairs. (The check measures your memory, and counts the lines
+# that run.) The [guard](glossary.md#guard) may be left out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -166,10 +168,10 @@ check("chunked", chunked)
 # | multiplications a token | $2EM$ | $2EM + C(E + M)$ | $L(E + M)$ |
 # | passes over $S$ | $L$ | $L / C$ | none |
 #
-# A chunk *adds* work: each token gets $C$ scores more, half of which the [mask](glossary.md#mask)
-# throws away. What that buys is the last row: a number of $S$, once fetched, serves $C$ tokens. And
-# a chunk is made of products of matrices, which is what hardware does best. **Predict**, for
-# $E = M = 64$: how many times the multiplications of the recurrence does $C = 64$ take?
+# A chunk *adds* work: each token gets $C$ scores more, half of which the mask throws away. What
+# that buys is the last row: a number of $S$, once fetched, serves $C$ tokens. And a chunk is made
+# of products of matrices, which is what hardware does best. **Predict**, for $E = M = 64$: how many
+# times the multiplications of the recurrence does $C = 64$ take?
 
 # %%
 guess("C = 64 against the recurrence", 64)
@@ -231,8 +233,8 @@ check("best-chunk", best_chunk)
 # %% [markdown]
 # Without the rounding you can see the answer: $C (E + M) + \mathrm{price} \cdot E M / C$ is least
 # at $C = \sqrt{\mathrm{price} \cdot E M / (E + M)}$. It grows with the head and with the price of
-# memory, and not with the length. **Predict** the fastest $C$ of this project's kernel on your
-# machine ($E = M = 64$).
+# memory, and not with the length. **Predict** the fastest $C$ of this project's
+# [kernel](glossary.md#kernel) on your machine ($E = M = 64$).
 
 # %%
 guess("the fastest chunk", 64)
@@ -253,10 +255,11 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# Tiny chunks are slow in this kernel for one more reason. It always multiplies tiles of 16 tokens,
-# so that at $C = 1$ fifteen of sixteen rows are zeros. And a core of a CPU gains less from chunks
-# than a GPU: it has no barriers, and $S$ fits in its nearest cache. On your CPU the recurrence may
-# well win; on a GPU, where one block a head would leave it idle, chunks win.
+# Tiny chunks are slow in this kernel for one more reason. It always multiplies
+# [tiles](glossary.md#tile) of 16 tokens, so that at $C = 1$ fifteen of sixteen rows are zeros. And
+# a core of a CPU gains less from chunks than a GPU: it has no [barriers](glossary.md#barrier), and
+# $S$ fits in its nearest cache. On your CPU the recurrence may well win; on a GPU, where one
+# [block](glossary.md#block) a head would leave it idle, chunks win.
 #
 # ## Backward: the same step, other actors
 #
@@ -291,8 +294,8 @@ show(
 # %% [markdown] exercise="in-chunks"
 # ### Exercise: one sum for all (3 points, 10 min)
 #
-# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again no array
-# may hold all pairs.
+# Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again one loop,
+# over chunks, and no array may hold all pairs.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -331,8 +334,9 @@ def in_chunks(A, B, C, a, b, size):
 check("in-chunks", in_chunks)
 
 # %% [markdown]
-# Three calls are the whole backward. Reverse order is reading all rows from the end, and turning
-# the result. Check it with a random [cotangent](glossary.md#cotangent) against the forward:
+# Three calls are the whole [backward](glossary.md#backward). Reverse order is reading all rows from
+# the end, and turning the result. Check it with a random [cotangent](glossary.md#cotangent) against
+# the forward:
 
 # %%
 c = random.standard_normal(v.shape)
@@ -363,10 +367,11 @@ for name, x, got in (("dq", q, dq), ("dk", k, dk), ("dv", v, dv)):
 # ### Exercise: the answers as a kernel (4 points, 15 min)
 #
 # Once the states are known where chunks begin, rows know nothing of each other: no thread waits. So
-# a thread owns a *row*. It reads the state before its chunk, and adds the keys of the chunk up to
-# its own: equation (2), numerators only. `q`, `k` (H, L, E), `v` (H, L, M), `S` (H, chunks, E, M),
-# of which `S[h, c]` is the state before chunk `c` (any numbers in the check); `size` is an integer,
-# `out` (H, L, M) is written to. The row is `cuda.grid(1)`, the head `cuda.blockIdx.y`.
+# a thread [owns](glossary.md#owner) a *row*. It reads the state before its chunk, and adds the keys
+# of the chunk up to its own: equation (2), numerators only. `q`, `k` (H, L, E), `v` (H, L, M), `S`
+# (H, chunks, E, M), of which `S[h, c]` is the state before chunk `c` (any numbers in the check);
+# `size` is an integer, `out` (H, L, M) is written to. The row is `cuda.grid(1)`, the head
+# `cuda.blockIdx.y`.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -443,9 +448,9 @@ show(quote(fast[-1].kernel, "(3)", "(4)", "(5)", "(6)", also=kept))
 # 2. **Tiles of 16.** A number of $q$, $k$ or $S$, once read, serves 16 tokens; a thread owns 4
 #    rows.
 # 3. **Segments.** Where heads are too few to fill the machine, several blocks share a sequence, in
-#    two walks: you saw two launches of `forward` above. The first only adds up (5), from zero. Then
-#    each segment starts from the sums of those before it, and the second walk answers. That is
-#    about 1.5 times the work, and the chunk idea once more, with huge chunks:
+#    two walks: you saw two [launches](glossary.md#launch) of `forward` above. The first only adds
+#    up (5), from zero. Then each segment starts from the sums of those before it, and the second
+#    walk answers. That is about 1.5 times the work, and the chunk idea once more, with huge chunks:
 
 # %%
 show(quote(room.fast._in_segments))

@@ -12,6 +12,8 @@ from minitransformer.course.student import hand_out
 from minitransformer_kernels import DataRace, checked, microscope
 from minitransformer_kernels.cuda import cuda
 
+from .attempts import LESSONS
+
 TEXT = (folder() / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
 ANCHORS = {re.sub(r"[^\w -]", "", term.lower()).replace(" ", "-") for term in TERMS}
@@ -58,6 +60,29 @@ def test_every_term_that_is_looked_up_is_here(page: Path):
     if page.name == "glossary.md":
         wanted |= set(re.findall(r"\]\(#([\w-]+)\)", text))
     assert wanted <= ANCHORS
+
+
+ELSEWHERE = {  # words that mean something else there, or that every text has
+    ("*", "recall"), ("*", "walk"), ("02", "mask"), ("05", "mask"), ("05", "state"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
+def test_a_term_is_looked_up_where_a_lesson_first_has_it(lesson):
+    """In running text: not in headings, formulas, code and hints."""
+    prose = "\n".join(cell.source for cell in lesson.cells if cell.is_text)
+    for hidden in (r"<details>.*?</details>", r"^#.*?$", r"`[^`]*`", r"\$\$.*?\$\$|\$[^$]*\$"):
+        prose = re.sub(hidden, " ", prose, flags=re.DOTALL | re.MULTILINE)
+    for term in TERMS:
+        if ELSEWHERE & {("*", term), (lesson.name[:2], term)}:
+            continue
+        forms = {"owner": "owner|owns", "backward": "backward"}.get(term, f"{term}(s|es)?")
+        forms = forms.replace(" ", r"\s+")
+        first = re.search(rf"\b({forms})\b", prose, re.IGNORECASE)
+        anchor = re.sub(r"[^\w -]", "", term.lower()).replace(" ", "-")
+        assert first is None or re.match(
+            rf"[^\]]*\]\(glossary\.md#{anchor}\)", prose[first.end() :]
+        ), prose[first.start() - 40 : first.end() + 40]
 
 
 def test_the_kernels_give_what_they_say(kernels):
