@@ -130,3 +130,16 @@ def test_decoding_keeps_the_distances() -> None:
     for i in range(5):
         step, state = attention.step(x[:, i : i + 1], state)
         np.testing.assert_allclose(step.numpy(), whole[:, i : i + 1], rtol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [None, 0.2])
+def test_a_token_by_matrix_products_is_that_of_the_kernel(scale: float | None) -> None:
+    query, key, value = drawn(query=(2, 2, 9, 3), key=(2, 2, 9, 3), value=(2, 2, 9, 4))
+    variant = nn.SoftmaxAttention(scale)
+    whole = variant(query, key, value, causal=True).numpy()
+    state, found = variant.init_state(), []
+    for i in range(9):
+        token = (x[:, :, i : i + 1] for x in (query, key, value))
+        output, state = variant.step(*token, state)
+        found.append(output.numpy())
+    np.testing.assert_allclose(np.concatenate(found, axis=2), whole, rtol=1e-12)
