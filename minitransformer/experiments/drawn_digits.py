@@ -40,11 +40,11 @@ ATTENTIONS = ("linear", "softmax")
 HISTOGRAM = "histogram"
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"width": 32, "heads": 2, "layers": 1, "steps": 8},
-    "default": {"width": 128, "heads": 4, "layers": 4, "steps": 1500},
+    "default": {"width": 64, "heads": 4, "layers": 3, "steps": 3000},
     "full": {"width": 256, "heads": 8, "layers": 8, "steps": 20_000},
 }
 SEEDS = {"smoke": 1, "default": 3, "full": 3}
-BATCH, RATE, DROPOUT = 64, 2e-3, 0.1
+BATCH, RATE, DROPOUT = 32, 4e-3, 0.1
 POINTS = 20  # of a learning curve
 DRAWN, SHOWN = 50, 8  # of each digit: judged, and kept for the sheet
 HALVES, WAYS = 10, 5  # images held out whose upper half is completed, and how often

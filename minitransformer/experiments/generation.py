@@ -31,7 +31,6 @@ from ..tensor import Tensor
 from .drawn_digits import LEVELS
 from .experiment import Case, Experiment, Report, Row, table
 
-HEAD = 32  # width of a head
 PLACES = 7
 REPEATS, SECONDS = (2, 20), 1.0  # of a pixel: at least, at most, and no further one after so long
 METHODS = {"recurrent": "linear", "cached": "softmax", "uncached": "softmax"}
@@ -42,14 +41,19 @@ class Model(NamedTuple):
 
     layers: int
     heads: int
+    head_dim: int
 
     @property
     def width(self) -> int:
         """The model's width D; the feed-forward network has four times as much."""
-        return self.heads * HEAD
+        return self.heads * self.head_dim
 
 
-MODELS = {64: Model(4, 4), 784: Model(8, 8), 3072: Model(16, 8)}  # by pixels; two are the source's
+MODELS = {  # by pixels: the one that draws digits, and the source's two
+    64: Model(3, 4, 16),
+    784: Model(8, 8, 32),
+    3072: Model(16, 8, 32),
+}
 STATES = {"smoke": 2**20, "default": 2**30, "full": 2**36}  # bytes
 IMAGES = {"smoke": 4, "default": 256, "full": 4**7}  # in a batch
 TOKENS = {"smoke": 64, "default": 4096, "full": 2**16}  # passed at once
@@ -90,6 +94,11 @@ class Uncached(nn.TransformerLM):
         return self(seen), seen
 
 
+def model_of(case: Case) -> Model:
+    """Return the sizes of a case's model."""
+    return Model(case["layers"], case["heads"], case["head_dim"])
+
+
 def made(method: str, model: Model) -> nn.TransformerLM:
     """Return a model that continues sequences by a method."""
     random.manual_seed(0)
@@ -102,8 +111,8 @@ def made(method: str, model: Model) -> nn.TransformerLM:
 
 def kept(method: str, pixels: int, model: Model) -> int:
     """Return how many bytes a method keeps of an image, before the last pixel."""
-    numbers = {"recurrent": HEAD * HEAD + HEAD, "cached": 2 * HEAD * pixels, "uncached": 0}
-    return 4 * model.layers * model.heads * numbers[method]
+    numbers = {"recurrent": model.head_dim + 1, "cached": 2 * pixels, "uncached": 0}
+    return 4 * model.layers * model.width * numbers[method]
 
 
 def products(method: str, pixels: int, model: Model) -> int:
@@ -115,7 +124,7 @@ def products(method: str, pixels: int, model: Model) -> int:
     places = np.arange(1, pixels + 1, dtype=object)
     mapped = 12 * model.width**2
     of_pixel = {
-        "recurrent": mapped + 2 * model.width * HEAD + 0 * places,
+        "recurrent": mapped + 2 * model.width * model.head_dim + 0 * places,
         "cached": mapped + 2 * model.width * places,
         "uncached": mapped * places + model.width * places * (places + 1),
     }
@@ -138,7 +147,7 @@ def largest_batch(method: str, pixels: int, model: Model, scale: str) -> int:
 
 def cases(scale: str) -> list[Case]:
     """Return each method for each size of image, alone and in its largest batch."""
-    models = {32: Model(1, 1)} if scale == "smoke" else MODELS
+    models = {32: Model(1, 2, 16)} if scale == "smoke" else MODELS
     return [
         {
             "pixels": pixels,
@@ -157,7 +166,7 @@ def cases(scale: str) -> list[Case]:
 def run(case: Case) -> Iterator[Row]:
     """Yield the seconds and the bytes of a pixel at some places, then the seconds of an image."""
     pixels, batch = case["pixels"], case["batch"]
-    model = made(case["method"], Model(case["layers"], case["heads"]))
+    model = made(case["method"], model_of(case))
     with no_grad():
         model.step(np.zeros((batch, 1), int), model.init_state())  # compiles
         for place in np.linspace(1, pixels, PLACES).round().astype(int).tolist():
@@ -262,7 +271,7 @@ def report(rows: list[Row]) -> Report:
     """Return the times of images, the source's beside them, and what a pixel costs by its place."""
     images = images_of(rows)
     sizes = sorted({pixels for pixels, _ in images})
-    models = {row["pixels"]: Model(row["layers"], row["heads"]) for row in rows}
+    models = {row["pixels"]: model_of(row) for row in rows}
     longest = sizes[-1]
     off = [abs(x.summed / x.whole - 1) for own in images.values() for x in own if x.whole]
     return Report(
@@ -276,11 +285,11 @@ numbers took the same time everywhere.
 
 The sum over places is within {max(off):.0%} of the {len(off)} images that were also drawn whole.
 
-What differs: the source's GPU drew up to 10,000 images at once, and 784 pixels without a cache keep
-a GPU busy that one pixel leaves idle. Here a processor draws at most
-{max(x.batch for own in images.values() for x in own)} at once. The source's models of 784 and 3,072
-pixels have the layers and heads of ours, and end in mixtures of logistic distributions, ours in
-{LEVELS} levels; that of 64 pixels is the one that draws digits.
+What differs: the source's GPU drew up to 10,000 images at once, and is kept busy by 784 pixels
+without a cache, not by one pixel from a state. Here a processor draws at most
+{max(x.batch for own in images.values() for x in own)} at once. The models of 784 and 3,072 pixels
+have the source's layers, heads and widths, but choose one of {LEVELS} levels, where those of the
+source end in a mixture of logistic distributions. That of 64 pixels is the one that draws digits.
 
 {_claims(images)}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import no_grad
+from minitransformer.experiments import drawn_digits
 from minitransformer.experiments.generation import (
     METHODS,
     MODELS,
@@ -26,7 +27,7 @@ from minitransformer.experiments.generation import (
 from minitransformer.generation import generate
 from minitransformer.nn.variant import KeyValueCache
 
-SMALL = Model(layers=2, heads=2)
+SMALL = Model(layers=2, heads=2, head_dim=16)
 EACH_METHOD = pytest.mark.parametrize("method", METHODS)
 
 
@@ -64,10 +65,10 @@ def test_a_copied_state_goes_on_as_the_one_and_leaves_it(method: str) -> None:
 
 
 def test_products_are_counted() -> None:
-    mapped, of_key = 2 * 12 * 64**2, 2 * 2 * 64  # by both layers
+    mapped, of_key = 2 * 12 * 32**2, 2 * 2 * 32  # by both layers
     wanted = {"recurrent": 0, "cached": 0, "uncached": 0}
     for place in range(1, 6):
-        wanted["recurrent"] += mapped + of_key * 32
+        wanted["recurrent"] += mapped + of_key * 16
         wanted["cached"] += mapped + of_key * place
         for query in range(1, place + 1):
             wanted["uncached"] += mapped + of_key * query
@@ -108,7 +109,15 @@ def test_the_source_s_gains_are_those_that_it_printed() -> None:
 def rows(gain: float) -> list[dict[str, Any]]:
     """Recurrent pixels that take 1 s, and others that take more: alone, and not in batches."""
     return [
-        {"pixels": 784, "layers": 8, "heads": 8, "method": method, "batch": batch, **row}
+        {
+            "pixels": 784,
+            "layers": 8,
+            "heads": 8,
+            "head_dim": 32,
+            "method": method,
+            "batch": batch,
+            **row,
+        }
         for method in METHODS
         for batch in (1, 4)
         for slower in (gain if method != "recurrent" and batch == 1 else 1.0,)
@@ -131,3 +140,12 @@ def test_verdicts_follow_from_the_times(gain: float, verdict: str) -> None:
 def test_each_method_draws_images_of_each_size_alone() -> None:
     alone = [(case["pixels"], case["method"]) for case in cases("default") if case["batch"] == 1]
     assert alone == [(pixels, method) for pixels in MODELS for method in METHODS]
+
+
+def test_the_smallest_model_is_the_one_that_draws_digits() -> None:
+    sizes, model = drawn_digits.SCALES["default"], MODELS[drawn_digits.PIXELS]
+    assert (model.layers, model.heads, model.width) == (
+        sizes["layers"],
+        sizes["heads"],
+        sizes["width"],
+    )
