@@ -25,11 +25,16 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY = "#56B4E9"
 INK = "#333333"
 TITLE: dict[str, Any] = {"fontsize": 11, "fontweight": "bold"}
-LINES: tuple[dict[str, Any], ...] = (
-    {"color": BLUE, "linestyle": "-"},
-    {"color": VERMILION, "linestyle": (0, (5, 1.5))},
-    {"color": GREEN, "linestyle": (0, (1, 1))},
-)
+_COLORS = BLUE, VERMILION, GREEN, ORANGE, "#CC79A7", "#56B4E9", INK
+_DASHES = "-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5))
+
+
+def line(number: int) -> dict[str, Any]:
+    """Return how a curve looks: no two alike among the first 28, as 7 and 4 have no divisor."""
+    return {"color": _COLORS[number % 7], "linestyle": _DASHES[number % 4]}
+
+
+LINES = line(0), line(1), line(2)
 # White, where nobody looks, to the darkest blue; in between as far apart in print as on a screen.
 _SHARES = LinearSegmentedColormap.from_list(
     "shares", ["#ffffff", "#d6e6f4", "#6aaed6", BLUE, "#08306b"]

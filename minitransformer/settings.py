@@ -22,6 +22,7 @@ class Kind(NamedTuple):
 
     parse: Callable[[str], Any]
     metavar: str  # how the value is called in the help
+    several: bool = False  # whether words that follow one another are one text
 
 
 class Option(NamedTuple):
@@ -53,6 +54,38 @@ def choice(allowed: Iterable[str]) -> Kind:
         return text
 
     return Kind(parse, "|".join(words))
+
+
+def several(allowed: Iterable[str], both: tuple[str, str]) -> Kind:
+    """Some of these words, each once, with spaces between; "both" is short for two of them.
+
+    >>> several(("delta", "linear", "softmax"), both=("linear", "softmax")).parse("delta both")
+    'delta linear softmax'
+    """
+    words = tuple(allowed)
+
+    def parse(text: str) -> str:
+        chosen = [each for word in text.split() for each in (both if word == "both" else [word])]
+        if not chosen or set(chosen) - set(words) or len(set(chosen)) < len(chosen):
+            raise argparse.ArgumentTypeError(
+                f"expected one or more of {', '.join(words)} or both, each once, got {text!r}"
+            )
+        return " ".join(chosen)
+
+    return Kind(parse, "NAME", several=True)
+
+
+def file(suffix: str) -> Kind:
+    """The name of a file that ends so."""
+
+    def parse(text: str) -> Path:
+        if Path(text).suffix.lower() != suffix:
+            raise argparse.ArgumentTypeError(
+                f"expected the name of a file that ends in {suffix}, got {text!r}"
+            )
+        return Path(text)
+
+    return Kind(parse, f"FILE{suffix}")
 
 
 def integer(least: int, most: float = math.inf) -> Kind:
@@ -89,6 +122,7 @@ def _number(
 
 
 HEAD_DIM = integer(1, 256)
+PNG = file(".png")
 ATTENTIONS = tuple(file.name for file in iter_modules([str(Path(__file__).parent / "nn/variants")]))
 """The variants of attention: each has a file of its name."""
 DEVICE = Option(

@@ -1,4 +1,4 @@
-"""The command line: `minitransformer train TASK`, `copy`, `read`, `inspect`, `course`, ...
+"""The command line: `minitransformer train TASK`, `copy`, `read`, `runs`, `inspect`, `course`, ...
 
 Whatever a user can cause ends in one line on stderr: exit code 2 for an option that makes no sense,
 1 for a file or a machine that does not play along, 128 + the signal's number for an interruption.
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UserError
-from . import answer, course, doctor, experiment, inspect, plan, run, train
+from . import answer, course, doctor, experiment, export, inspect, plan, run, runs, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, answer, inspect, run, plan, course, experiment, doctor):
+    for command in (train, answer, runs, export, inspect, run, plan, course, experiment, doctor):
         command.add_to(commands)
     return parser
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError
-from ..tasks import make_task, task_class
-from .shared import compared, find_run, make_trainer, read_settings, usable_device
+from ..tasks import Command, make_task, task_class
+from .shared import Settings, command_line, compared, find_run, read_settings, restored
+
+if TYPE_CHECKING:
+    from ..training import Run, Standing
+
+_GOOD = 0.9  # of the answers right, for which a model need not be trained on
 
 
 def add_to(commands: Any) -> None:
@@ -58,11 +63,36 @@ def run(options: argparse.Namespace) -> int:
         question = task.parse(" ".join(options.question))
     except ValueError as error:
         raise OptionError(f"argument {options.metavar}: {error}") from error
-    settings["device"] = usable_device("cpu")
-    models = {}
-    for attention in compared(settings):
-        trainer = make_trainer(task, settings, attention)
-        trainer.restore(run.checkpoint_path(attention))
-        models[attention] = trainer.model.eval()
-    print("\n".join(task.respond(models, question)))
+    trainers = restored(run, task, settings)
+    models = {attention: trainer.model.eval() for attention, trainer in trainers.items()}
+    print("\n".join([*task.respond(models, question), "", *_standings(run, task, settings)]))
     return 0
+
+
+def _standings(run: Run, task: Command, settings: Settings) -> list[str]:
+    """Return how far each model was trained and how good it is, and how to train poor ones on."""
+    steps = settings["steps"]
+    found = {attention: run.standing(attention) for attention in compared(settings)}
+    lines = [f"  {attention:9} {_told(each, steps, task)}" for attention, each in found.items()]
+    if any(map(_poor, found.values())):
+        finished = all(standing and standing.step == steps for standing in found.values())
+        more = ("--steps", str(2 * steps)) if finished else ()
+        command = command_line("train", settings["task"], "--resume", str(run.folder), *more)
+        lines += ["", "To train it further:", f"  {command}"]
+    return ["Trained so far:", *lines]
+
+
+def _told(standing: Standing | None, steps: int, task: Command) -> str:
+    if standing is None:
+        return "not yet"
+    text = f"step {standing.step:,} of {steps:,}"
+    if standing.right is not None:
+        held_out = "" if standing.held_out is None else "held-out "
+        text += f", {standing.right:.1%} of {held_out}{task.answer}s right"
+    return f"{text}; it needs more training" if _poor(standing) else text
+
+
+def _poor(standing: Standing | None) -> bool:
+    if standing is None or standing.right is None:
+        return standing is not None and standing.step == 0
+    return standing.right < _GOOD

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..settings import Option, integer, shape
+from ..settings import PNG, Option, integer, shape
 from .shared import add_options
 
 OPTIONS = {
@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--gpu", default="H100", metavar="NAME", help="for the roofline (default: H100)"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw it, too")
+    parser.add_argument("--picture", type=PNG.parse, metavar=PNG.metavar, help="draw it, too")
     parser.add_argument(
         "--no-compiled",
         dest="compiled",

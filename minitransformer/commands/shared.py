@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, UserError
-from ..settings import Option, Recipe, options_of
+from ..settings import Kind, Option, Recipe, options_of
 from ..tasks import Command, task_class, task_names, task_options
 
 if TYPE_CHECKING:
@@ -24,21 +25,43 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+class _Joined(argparse.Action):
+    """Makes one value of the words that follow an option."""
+
+    def __init__(self, *, kind: Kind, **rest: Any) -> None:
+        super().__init__(nargs="+", metavar=kind.metavar, **rest)
+        self.kind = kind
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        try:
+            setattr(namespace, self.dest, self.kind.parse(" ".join(values)))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+
+
 def add_options(parser: Any, options: Mapping[str, Option]) -> None:
     """Offer settings; what holds by default is set where the parser does not suppress it."""
     for name, (default, kind, text) in options.items():
         shown = text if default is None else f"{text} (default: {default})"
-        parser.add_argument(flag(name), type=kind.parse, metavar=kind.metavar, help=shown)
+        if kind.several:
+            parser.add_argument(flag(name), action=_Joined, kind=kind, help=shown)
+        else:
+            parser.add_argument(flag(name), type=kind.parse, metavar=kind.metavar, help=shown)
     if parser.argument_default is not argparse.SUPPRESS:
         parser.set_defaults(**{name: option.default for name, option in options.items()})
+
+
+def find_folder(text: str) -> Path:
+    """Return the folder of that path, or of that name among the runs."""
+    path = Path(text)
+    return path if path.exists() or not (RUNS / path).exists() else RUNS / path
 
 
 def find_run(text: str) -> Run:
     """Return the run of that path, or of that name."""
     from ..training import Run
 
-    path = Path(text)
-    return Run(path if path.exists() or not (RUNS / path).exists() else RUNS / path)
+    return Run(find_folder(text))
 
 
 def read_settings(run: Run) -> Settings:
@@ -58,9 +81,8 @@ def read_settings(run: Run) -> Settings:
 
 def compared(settings: Settings) -> tuple[str, ...]:
     """Return which models a run trains."""
-    of_task = task_class(settings["task"]).compared
-    chosen = settings[of_task.setting]
-    return of_task.pair if chosen == "both" else (chosen,)
+    chosen: str = settings[task_class(settings["task"]).compared.setting]
+    return tuple(chosen.split())
 
 
 def make_trainer(task: Command, settings: Settings, attention: str) -> Trainer:
@@ -69,6 +91,36 @@ def make_trainer(task: Command, settings: Settings, attention: str) -> Trainer:
 
     recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
     return Trainer(task, recipe, attention, settings["device"])
+
+
+def restored(run: Run, task: Command, settings: Settings) -> dict[str, Trainer]:
+    """Return the trainers of those of a run's models that have begun to learn, on the CPU."""
+    begun = run.begun(compared(settings))
+    if not begun:
+        raise UserError(
+            f"{run.folder}: no model has begun to learn; to go on: "
+            f"{command_line('train', settings['task'], '--resume', str(run.folder))}"
+        )
+    settings = {**settings, "device": usable_device("cpu")}
+    trainers = {attention: make_trainer(task, settings, attention) for attention in begun}
+    for attention, trainer in trainers.items():
+        trainer.restore(run.checkpoint_path(attention))
+    return trainers
+
+
+def draw(run: Run, task: Command, trainers: Iterable[Trainer]) -> None:
+    """Draw a run's pictures: how its models learned, and where each of them looks."""
+    from ..training.curves import plot_training
+
+    plot_training(run.loss_path, run.rows(), task.title, task.answer, task.baseline)
+    for number, trainer in enumerate(trainers):
+        path = run.attention_path(trainer.attention, first=number == 0)
+        task.draw_attention(path, trainer.attention, trainer.model.eval())
+
+
+def command_line(*words: str) -> str:
+    """Return a command that can be pasted into a shell."""
+    return shlex.join(["minitransformer", *words])
 
 
 def usable_device(device: str) -> str:

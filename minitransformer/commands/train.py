@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import OptionError
-from ..tasks import Command, Models, make_task, task_class, task_names, task_options
+from ..tasks import Command, make_task, task_class, task_names, task_options
 from .doctor import installed_versions
 from .shared import (
     RUNS,
     Settings,
     add_options,
+    command_line,
     compared,
+    draw,
     find_run,
     flag,
     make_trainer,
@@ -58,7 +60,11 @@ def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
     place.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue an interrupted run, with its settings; on the CPU, bit for bit",
+        help="continue an interrupted run, with its settings; on the CPU, bit for bit. With more "
+        "--steps than it had, a finished one goes on as well",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", default=False, help="no progress, no report: only errors"
     )
     parser.set_defaults(command=run, parser=parser, task=name)
 
@@ -78,10 +84,12 @@ def run(options: argparse.Namespace) -> int:
     with Interruption() as interruption:
         for attention in compared(settings):
             trainers.append(make_trainer(task, settings, attention))
-            train(trainers[-1], run, interruption)
+            train(trainers[-1], run, interruption, examine=task.held_out, quiet=options.quiet)
             if interruption.signal is not None:
                 return _interrupted(run, options.task, trainers[-1], interruption.signal)
-    _finish(run, task, {trainer.attention: trainer.model.eval() for trainer in trainers})
+    draw(run, task, trainers)
+    if not options.quiet:
+        _report(run, task, trainers)
     return 0
 
 
@@ -104,13 +112,13 @@ def _new_run(options: argparse.Namespace, settings: Settings) -> Run:
 
 def _new_folder(settings: Settings) -> Path:
     trained = settings[task_class(settings["task"]).compared.setting]
-    name = f"{settings['task']}-{trained}-{datetime.now():%Y%m%d-%H%M%S}"
+    name = f"{settings['task']} {trained} {datetime.now():%Y%m%d-%H%M%S}".replace(" ", "-")
     taken = [path.name for path in RUNS.glob(f"{name}*")]
     return RUNS / (f"{name}-{len(taken) + 1}" if taken else name)
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
-    """Open the folder of an interrupted run, whose settings hold; only the device may change."""
+    """Open a run's folder. Its settings hold, but for the device, and more steps than it had."""
     given = vars(options)
     run = find_run(options.resume)
     settings = read_settings(run)
@@ -119,18 +127,22 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
             f"argument --resume: {run.folder} is a run of `minitransformer train "
             f"{settings['task']}`; continue it with that"
         )
-    for name in settings.keys() & given.keys() - {"device"}:
+    more = given.get("steps", 0) > settings["steps"]
+    for name in settings.keys() & given.keys() - {"device", "steps" if more else ""}:
         if given[name] != settings[name]:
             raise OptionError(
                 f"argument {flag(name)}: {run.folder} was started with {settings[name]}, got "
                 f"{given[name]}; leave it out, or start a new run"
             )
     settings["device"] = usable_device({**settings, **given}["device"])
+    if more:
+        settings["steps"] = given["steps"]
+        run.extend(settings["steps"])
     return run, settings
 
 
 def _interrupted(run: Run, task: str, trainer: Trainer, number: int) -> int:
-    command = _command("train", task, "--resume", str(run.folder))
+    command = command_line("train", task, "--resume", str(run.folder))
     print(
         f"interrupted after step {trainer.step} of {trainer.recipe.steps} of {trainer.attention} "
         f"attention; to continue:\n  {command}",
@@ -139,20 +151,9 @@ def _interrupted(run: Run, task: str, trainer: Trainer, number: int) -> int:
     return 128 + number
 
 
-def _finish(run: Run, task: Command, models: Models) -> None:
-    """Show what was learned, in the terminal and as pictures."""
-    from ..training.curves import plot_training
-
-    print("\n".join(["", *task.report(models, run.seconds())]))
-    plot_training(run.loss_path, run.rows(), task.title, task.answer)
-    for number, (attention, model) in enumerate(models.items()):
-        path = run.attention_path(attention, first=number == 0)
-        task.draw_attention(path, attention, model)
-    print("\n".join(["", *run.contents()]))
-    command = _command(task.page.command, str(run.folder), task.sample)
+def _report(run: Run, task: Command, trainers: Sequence[Trainer]) -> None:
+    """Say what was learned, what the run's folder holds, and how to ask the models."""
+    models = {trainer.attention: trainer.model for trainer in trainers}
+    print("\n".join(["", *task.report(models, run.seconds()), "", *run.contents()]))
+    command = command_line(task.page.command, str(run.folder), task.sample)
     print(f"\n{task.page.invitation}:\n  {command}")
-
-
-def _command(*words: str) -> str:
-    """Return a command that can be pasted into a shell."""
-    return shlex.join(["minitransformer", *words])

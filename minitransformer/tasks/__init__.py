@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from ..settings import DEVICE, Option, Recipe, choice, integer, options_of
+from ..settings import DEVICE, Option, Recipe, integer, options_of, several
 from ..tensor import Tensor
 
 Models = Mapping[str, Any]
@@ -28,11 +28,11 @@ Models = Mapping[str, Any]
 
 
 class Compared(NamedTuple):
-    """The setting whose value "both" trains two models, to compare them."""
+    """The setting that says which models are trained, one after the other, to compare them."""
 
     setting: str  # its name
     names: Iterable[str]  # what can be trained
-    pair: tuple[str, str]  # the two
+    pair: tuple[str, str]  # what "both" stands for
     default: str  # what is trained by default
     help: str  # what the setting decides
 
@@ -86,6 +86,16 @@ class Command(Task, Protocol):
     @property
     def title(self) -> str:
         """What was learned, by a model of which size: the title of the curves."""
+
+    @property
+    def baseline(self) -> Mapping[str, float]:
+        """The shares of right answers that a model has to beat, by whose they are."""
+
+    def held_out(self, model: Any) -> Mapping[str, float]:
+        """Return how good a model is on data that it never learns from, for a curve of that.
+
+        That is "held_out_loss" and "held_out_accuracy"; or nothing, where every batch is new.
+        """
 
     @property
     def sample(self) -> str:
@@ -146,7 +156,10 @@ def task_options(task: type[Command]) -> dict[str, Option]:
     recipe["batch_size"] = Option(0, integer(1, task.most_examples), f"{task.examples} in a step")
     return {
         compared.setting: Option(
-            compared.default, choice((*compared.names, "both")), compared.help
+            compared.default,
+            several(compared.names, both=compared.pair),
+            f"{compared.help}, one or more of {', '.join(compared.names)}; "
+            f"both is {' '.join(compared.pair)}",
         ),
         **options_of(task),
         **{name: x._replace(default=getattr(task.recipe, name)) for name, x in recipe.items()},

@@ -9,11 +9,12 @@ Source: Alpaydin and Kaynak 1998, of which scikit-learn ships the test part, wri
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, ClassVar, NamedTuple
@@ -56,6 +57,7 @@ class Baseline(NamedTuple):
     """What logistic regression makes of the same images."""
 
     predictions: np.ndarray  # (360,) integers, of the images held out
+    parameters: int  # how many numbers it learned
     text: str  # which, and after how many iterations
     seconds: float  # how long it learned
 
@@ -112,7 +114,8 @@ def logistic_regression(split: Split) -> Baseline:
         f"{regression.n_iter_.max()} iterations"
     )
     images = split.held_out.images.astype(np.float64)
-    return Baseline(regression.predict(images), text, seconds)
+    parameters = regression.coef_.size + regression.intercept_.size
+    return Baseline(regression.predict(images), parameters, text, seconds)
 
 
 def digits_page(summary: str, description: str, usage: str) -> Page:
@@ -160,32 +163,55 @@ class DigitsTask(ABC):
 
     def read(self, model: mt.nn.Module, images: np.ndarray) -> np.ndarray:
         """Return how likely new images (N, 64) show each digit: (N, 10)."""
+        with no_grad():
+            return F.softmax(self.logits(model, *self._new(images)), dim=-1).numpy()
+
+    def held_out(self, model: mt.nn.Module) -> Mapping[str, float]:
+        """Return the loss and the accuracy on the images held out; nothing is learned from it."""
+        images, labels = self.digits.held_out
+        with no_grad():
+            loss, accuracy = self.loss(model, Batch(*self._new(images), labels))
+        return {"held_out_loss": loss.item(), "held_out_accuracy": accuracy}
+
+    def _new(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return all images, new ones (N, 64) behind the training images, and which are new."""
         known = self.digits.train.images
         new = np.arange(len(known), len(known) + len(images))
-        with no_grad():
-            logits = self.logits(model, np.concatenate((known, images)), new)
-            return F.softmax(logits, dim=-1).numpy()
+        return np.concatenate((known, images)), new
+
+    @property
+    def baseline(self) -> Mapping[str, float]:
+        """The share of the images held out that logistic regression reads right."""
+        right = self._regression.predictions == self.digits.held_out.labels
+        return {"logistic regression": float(right.mean())}
+
+    @cached_property
+    def _regression(self) -> Baseline:
+        return logistic_regression(self.digits)
 
     def report(self, models: Models, seconds: Mapping[str, float]) -> list[str]:
         """Return how many of the images held out are read right, and those read wrong."""
         images, labels = self.digits.held_out
-        baseline = logistic_regression(self.digits)
+        beaten = self._regression
         read = {name: self.read(model, images).argmax(axis=-1) for name, model in models.items()}
         rows = [
-            *((f"{name} attention", found, seconds[name]) for name, found in read.items()),
-            ("logistic regression", baseline.predictions, baseline.seconds),
+            *(
+                (f"{name} attention", found, models[name].num_parameters(), seconds[name])
+                for name, found in read.items()
+            ),
+            ("logistic regression", beaten.predictions, beaten.parameters, beaten.seconds),
         ]
         return [
             f"{len(labels)} held-out images of handwritten digits, which no training saw:",
             "",
-            "                         images right   wrong   trained in",
+            "                         images right   wrong   parameters   trained in",
             *(
                 f"  {name:20} {np.mean(found == labels):14.2%}   {np.sum(found != labels):5}"
-                f"   {taken:8.1f} s"
-                for name, found, taken in rows
+                f"   {parameters:10,}   {taken:8.1f} s"
+                for name, found, parameters, taken in rows
             ),
             "",
-            f"Logistic regression: {baseline.text}.",
+            f"Logistic regression: {beaten.text}.",
             *(line for name, found in read.items() for line in self._mistakes(name, found)),
         ]
 
@@ -195,12 +221,13 @@ class DigitsTask(ABC):
         wrong = np.flatnonzero(found != labels)
         # The spaces inside are no-break ones until the text is wrapped.
         texts = [f"{index}\xa0({labels[index]}\xa0as\xa0{found[index]})" for index in wrong]
-        listed = ", ".join(texts[:_LISTED]) + (", ..." if len(texts) > _LISTED else "")
-        text = f"Read wrong with {attention} attention: {listed or 'none'}."
+        listed = ", ".join(texts[:_LISTED]) or "none"
+        end = ", ..." if len(texts) > _LISTED else "."
+        text = f"Read wrong with {attention} attention: {listed}{end}"
         pictures = zip(*(picture(images[index]) for index in wrong[:_SHOWN]), strict=True)
         return [
             "",
-            *(line.replace("\xa0", " ") for line in wrap(text, 100)),
+            *(line.replace("\xa0", " ") for line in wrap(text, 80)),
             "",
             *("  " + "   ".join(parts).rstrip() for parts in pictures),
         ]
@@ -218,13 +245,14 @@ class DigitsTask(ABC):
             UserError: There is no such file, or something else in it.
         """
         images, labels = self.digits.held_out
-        if not (text.isascii() and text.isdigit()):
+        if not re.fullmatch(r"[+-]?[0-9]+", text):
             return Question(read_image(Path(text)), text)
-        if int(text) >= len(images):
+        number = int(text)
+        if not 0 <= number < len(images):
             raise ValueError(
                 f"expected a held-out image from 0 to {len(images) - 1}, or a file, got {text!r}"
             )
-        return Question(images[int(text)], f"held-out image {text}, a {labels[int(text)]}")
+        return Question(images[number], f"held-out image {number}, a {labels[number]}")
 
     def respond(self, models: Models, question: Question) -> list[str]:
         """Return the image, and for each model its likeliest digits."""

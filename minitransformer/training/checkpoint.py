@@ -40,6 +40,15 @@ class Checkpoint(NamedTuple):
     tensors: Tensors  # arrays by name
     metadata: dict[str, Any]  # anything that JSON can hold: the step, the states of the generators
 
+    def part(self, name: str) -> Tensors:
+        """Return the arrays of the model or of the optimizer, by their names there."""
+        prefix = f"{name}."
+        return {
+            name.removeprefix(prefix): array
+            for name, array in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` under the name `path`, which holds its old or its new content at every moment.
@@ -83,24 +92,19 @@ def load(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: The file is missing, unreadable, truncated, damaged, or from elsewhere.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: there is no checkpoint here") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(_damaged(path, f"truncated or not safetensors: {error}")) from error
-    if header.get("format") != _FORMAT:
-        raise CheckpointError(
-            f"{path}: a safetensors file, but not a checkpoint of minitransformer"
-        )
+    header, tensors = _read(path)
     if header.get("sha256") != _digest(tensors, header.get("metadata", "")):
         raise CheckpointError(_damaged(path, "its content does not match its checksum"))
-    try:
-        return Checkpoint(tensors, dict(json.loads(header["metadata"])))
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(_damaged(path, f"its metadata make no sense: {error}")) from error
+    return Checkpoint(tensors, _metadata(path, header))
+
+
+def load_metadata(path: Path) -> dict[str, Any]:
+    """Load the metadata alone: quick, however large the file, and without a look at the arrays.
+
+    Raises:
+        CheckpointError: The file is missing, unreadable, truncated, or from elsewhere.
+    """
+    return _metadata(path, _read(path, arrays=False)[0])
 
 
 def check_same_tensors(path: Path, expected: Tensors, found: Tensors) -> None:
@@ -115,6 +119,31 @@ def check_same_tensors(path: Path, expected: Tensors, found: Tensors) -> None:
             raise CheckpointError(
                 f"{path}: the checkpoint of another model: {name} is {have} here, expected {want}"
             )
+
+
+def _read(path: Path, arrays: bool = True) -> tuple[dict[str, str], Tensors]:
+    """Return the header of a checkpoint, and its arrays if they are wanted."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            names = file.keys() if arrays else ()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: there is no checkpoint here") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(_damaged(path, f"truncated or not safetensors: {error}")) from error
+    if header.get("format") != _FORMAT:
+        raise CheckpointError(
+            f"{path}: a safetensors file, but not a checkpoint of minitransformer"
+        )
+    return header, tensors
+
+
+def _metadata(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(header["metadata"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(_damaged(path, f"its metadata make no sense: {error}")) from error
 
 
 def _describe(array: np.ndarray | None) -> str:

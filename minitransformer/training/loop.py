@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from .. import optim
 from .. import random as engine_random
-from ..device import keep_freed_memory
+from ..device import keep_freed_memory, to_numpy
 from ..errors import UserError
 from ..settings import OPTIMIZERS, Recipe
 from ..tasks import Task
@@ -33,7 +33,11 @@ from .runs import Row, Run
 
 _SECONDS_BETWEEN_CHECKPOINTS = 15.0
 _LARGEST_GRADIENT_NORM = 1.0
+_EXAMINATIONS = 20  # in a run
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_REMEDY = "the last checkpoint is kept; start again with a smaller --lr"
+Examine = Callable[[Any], Mapping[str, float]]
+"""What to measure of a model: numbers by the names of their columns."""
 
 
 class TrainingError(UserError):
@@ -66,7 +70,7 @@ class Trainer:
         """Take one step, and return its row of metrics.
 
         Raises:
-            TrainingError: The loss is not a finite number.
+            TrainingError: The loss or a gradient is not finite.
         """
         start = time.perf_counter()
         batch = self.task.draw(self.generator, self.recipe.batch_size)
@@ -103,13 +107,18 @@ class Trainer:
 
         Raises:
             CheckpointError: It cannot be written; what `path` held before is intact.
+            TrainingError: It is not finite; nothing is written.
         """
+        tensors = self.tensors()
+        if spoilt := _not_finite(tensors):
+            raise TrainingError(f"step {self.step}: {spoilt} is no longer finite; {_REMEDY}")
         metadata = {
             "step": self.step,
+            "parameters": self.model.num_parameters(),
             "data_generator": self.generator.bit_generator.state,
             "engine_generator": engine_random.get_state(),
         }
-        save(path, self.tensors(), metadata)
+        save(path, tensors, metadata)
 
     def restore(self, path: Path) -> None:
         """Continue from where `save` was called.
@@ -120,8 +129,8 @@ class Trainer:
         checkpoint = load(path)
         check_same_tensors(path, self.tensors(), checkpoint.tensors)
         step = self._checked_step(path, checkpoint)
-        self.model.load_state_dict(_under("model.", checkpoint.tensors))
-        self.optimizer.load_state_dict(_under("optimizer.", checkpoint.tensors))
+        self.model.load_state_dict(checkpoint.part("model"))
+        self.optimizer.load_state_dict(checkpoint.part("optimizer"))
         try:
             self.generator.bit_generator.state = checkpoint.metadata["data_generator"]
             engine_random.set_state(checkpoint.metadata["engine_generator"])
@@ -141,20 +150,33 @@ class Trainer:
                 f"{path}: was saved at step {step!r}, expected one from 0 to the "
                 f"{self.recipe.steps} of this run; restore the file, or train again"
             )
-        for name, array in checkpoint.tensors.items():
-            if not np.isfinite(array).all():
-                raise CheckpointError(
-                    f"{path}: {name} holds numbers that are not finite; restore the file, or "
-                    "train again"
-                )
+        if spoilt := _not_finite(checkpoint.tensors):
+            raise CheckpointError(
+                f"{path}: {spoilt} holds numbers that are not finite; restore the file, or "
+                "train again"
+            )
         return step
 
     def _require_finite(self, loss: float, norm: float) -> None:
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise TrainingError(
-                f"step {self.step + 1}: the loss is {loss}, its gradient's norm {norm}; "
-                "start again with a smaller --lr"
-            )
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        gradients = {
+            name: to_numpy(parameter.grad.data)
+            for name, parameter in self.model.named_parameters()
+            if parameter.grad is not None
+        }
+        spoilt = _not_finite(gradients)
+        where = (
+            f"{spoilt} is the first parameter whose gradient is not finite"
+            if spoilt
+            else f"each gradient is finite, but their norm is {norm}"
+        )
+        raise TrainingError(f"step {self.step + 1}: the loss is {loss}, and {where}; {_REMEDY}")
+
+
+def _not_finite(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return the name of the first array that holds NaN or infinity."""
+    return next((name for name, array in arrays.items() if not np.isfinite(array).all()), None)
 
 
 def make_optimizer(recipe: Recipe, model: Any) -> optim.Optimizer:
@@ -193,28 +215,46 @@ class Interruption:
         os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
 
 
-def train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
+def train(
+    trainer: Trainer,
+    run: Run,
+    interruption: Interruption,
+    *,
+    examine: Examine = lambda model: {},
+    quiet: bool = False,
+) -> None:
     """Train from where the run stands to the last step, or until interrupted.
+
+    Args:
+        trainer: What to train.
+        run: Where its files are.
+        interruption: When to stop early.
+        examine: What to measure of the model, in evaluation, some twenty times in the run.
+        quiet: Whether to show no progress.
 
     Raises:
         CheckpointError: Nothing can be written, another process trains this run, or what is there
             cannot be continued; the last checkpoint is intact.
-        TrainingError: The loss is not a finite number.
+        TrainingError: The loss, a gradient or a parameter is not finite; the last checkpoint is
+            intact.
     """
     keep_freed_memory()
-    with run.held():
-        _train(trainer, run, interruption)
+    quietly = np.errstate(over="ignore", invalid="ignore")  # what explodes is found, and told
+    with run.held(), quietly:
+        _train(trainer, run, interruption, examine, quiet)
 
 
-def _train(trainer: Trainer, run: Run, interruption: Interruption) -> None:
+def _train(
+    trainer: Trainer, run: Run, interruption: Interruption, examine: Examine, quiet: bool
+) -> None:
     resume(trainer, run)
     path = run.checkpoint_path(trainer.attention)
     if trainer.step == 0:
         trainer.save(path)
-    with run.metrics() as metrics, _progress_bar(trainer) as bar:
+    with run.metrics() as metrics, _progress_bar(trainer, quiet) as bar:
         saved = time.monotonic()
         while trainer.step < trainer.recipe.steps and interruption.signal is None:
-            row = trainer.advance()
+            row = {**trainer.advance(), **_examined(trainer, examine)}
             metrics.append(row)
             _show(bar, row, trainer.task.examples)
             if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
@@ -250,21 +290,24 @@ def resume(trainer: Trainer, run: Run) -> None:
     )
 
 
-def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        name.removeprefix(prefix): array
-        for name, array in tensors.items()
-        if name.startswith(prefix)
-    }
+def _examined(trainer: Trainer, examine: Examine) -> Mapping[str, float]:
+    """Return what there is to measure after this step: at most of them nothing."""
+    steps = trainer.recipe.steps
+    if trainer.step % max(1, steps // _EXAMINATIONS) and trainer.step < steps:
+        return {}
+    found = examine(trainer.model.eval())
+    trainer.model.train()
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _progress_bar(trainer: Trainer) -> tqdm[Any]:
+def _progress_bar(trainer: Trainer, quiet: bool) -> tqdm[Any]:
     bar = tqdm(
         desc=f"{trainer.attention:7}",
         total=trainer.recipe.steps,
         initial=trainer.step,
         unit="step",
         dynamic_ncols=True,
+        disable=quiet,
         mininterval=0.1 if sys.stderr.isatty() else 10.0,
     )
     bar.set_postfix_str("the first step compiles the kernels")
@@ -272,6 +315,8 @@ def _progress_bar(trainer: Trainer) -> tqdm[Any]:
 
 
 def _show(bar: tqdm[Any], row: Row, examples: str) -> None:
+    if bar.disable:
+        return
     if bar.n == bar.initial:
         bar.unpause()  # the time that compiling took says nothing about the time left
     bar.set_postfix_str(

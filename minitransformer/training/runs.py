@@ -20,9 +20,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from .checkpoint import CheckpointError, write_atomically
+from .checkpoint import CheckpointError, load_metadata, write_atomically
 
 if sys.platform == "win32":
     import msvcrt
@@ -60,6 +60,28 @@ _FILES = tuple(
         (r"attention-(\w+)\.png", r"the same with \1 attention"),
     )
 )
+
+
+_MEASURED = "step", "loss", "accuracy", "seconds"
+
+
+class Standing(NamedTuple):
+    """How far a model of a run has come, by its checkpoint and the rows before that.
+
+    Loss and accuracy are means over the last fortieth of its steps, and ten at least. What is not
+    known is None.
+    """
+
+    step: int  # how many it has taken
+    parameters: int | None  # how many numbers it learns
+    loss: float | None
+    accuracy: float | None
+    held_out: float | None  # the accuracy on data that it never learned from, as last measured
+
+    @property
+    def right(self) -> float | None:
+        """The share of right answers, on data held out if there are any."""
+        return self.accuracy if self.held_out is None else self.held_out
 
 
 class Run:
@@ -107,7 +129,7 @@ class Run:
             raise CheckpointError(
                 f"{self.folder}: expected a new or an empty folder, it holds files"
             )
-        write_atomically(self.config_path, f"{json.dumps(config, indent=2)}\n".encode())
+        _write_config(self.config_path, config)
 
     def config(self) -> dict[str, Any]:
         """Read `config.json`.
@@ -123,6 +145,46 @@ class Run:
             ) from error
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{self.config_path}: damaged ({error})") from error
+
+    def extend(self, steps: int) -> None:
+        """Make this the number of steps in `config.json`.
+
+        Raises:
+            CheckpointError: It cannot be read or written, or another process writes to this run.
+        """
+        with self.held():
+            _write_config(self.config_path, {**self.config(), "steps": steps})
+
+    def begun(self, attentions: Iterable[str]) -> list[str]:
+        """Return those of the models that have left a checkpoint, or lost it.
+
+        Raises:
+            CheckpointError: See `rows`.
+        """
+        seen = {row["attention"] for row in self.rows()}
+        return [x for x in attentions if x in seen or self.checkpoint_path(x).exists()]
+
+    def standing(self, attention: str) -> Standing | None:
+        """Return how far a model has come; None if it has not begun.
+
+        Raises:
+            CheckpointError: Its checkpoint is missing or damaged, or see `rows`.
+        """
+        if not self.begun([attention]):
+            return None
+        path = self.checkpoint_path(attention)
+        about = load_metadata(path)
+        step, parameters = about.get("step"), about.get("parameters")
+        if type(step) is not int or type(parameters) not in (int, type(None)):
+            raise CheckpointError(f"{path}: its metadata make no sense; train again")
+        rows = [row for row in self.rows() if row["attention"] == attention and row["step"] <= step]
+        recent = rows[-max(10, len(rows) // 40) :]
+        loss, accuracy = (
+            sum(row[key] for row in recent) / len(recent) if recent else None
+            for key in ("loss", "accuracy")
+        )
+        examined = [row["held_out_accuracy"] for row in rows if "held_out_accuracy" in row]
+        return Standing(step, parameters, loss, accuracy, examined[-1] if examined else None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -202,10 +264,8 @@ class Run:
     def _parse(self, number: int, line: bytes) -> Row:
         try:
             row = dict(json.loads(line))
-            numbers = [
-                row["step"],
-                *(value for value in row.values() if not isinstance(value, str)),
-            ]
+            numbers = [row[name] for name in _MEASURED]
+            numbers += [value for value in row.values() if not isinstance(value, str)]
             if type(row["attention"]) is not str or not all(map(math.isfinite, numbers)):
                 raise ValueError("not a finite number")
             return {**row, "step": int(row["step"])}
@@ -254,6 +314,10 @@ def _one_sentence(path: Path, verb: str = "written") -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be {verb}: {error.strerror or error}") from error
+
+
+def _write_config(path: Path, config: Mapping[str, Any]) -> None:
+    write_atomically(path, f"{json.dumps(config, indent=2)}\n".encode())
 
 
 def _line(row: Row) -> bytes:

@@ -1,6 +1,7 @@
 """Handwritten digits: an honest split, two tasks that never look at the other side of it."""
 
 import dataclasses
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from minitransformer.tasks.digits import (
 )
 from minitransformer.tasks.graph import GraphTask, neighbourhood, squared_distances
 from minitransformer.tasks.perceiver import PerceiverTask, distort, looks
-from minitransformer.training.loop import Recipe, Trainer
+from minitransformer.training import Interruption, Recipe, Run, Trainer, train
 
 SPLIT = load_split()
 SOME = SPLIT.held_out.images[:5]
@@ -88,6 +89,8 @@ def test_logistic_regression_is_the_library_s() -> None:
     found = logistic_regression(SPLIT)
     assert (found.predictions == SPLIT.held_out.labels).mean() == pytest.approx(0.967, abs=0.006)
     assert "on the same 1,437 images, C = 1, " in found.text
+    assert found.parameters == 10 * (64 + 1)
+    assert PERCEIVER.baseline == GRAPH.baseline == {"logistic regression": 348 / 360}
 
 
 def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +112,32 @@ def test_images_held_out_change_nothing(task: DigitsTask, attention: str) -> Non
     for _ in range(3):
         assert one.advance()["loss"] == two.advance()["loss"]
     np.testing.assert_equal(one.tensors(), two.tensors())
+
+
+@EACH_TASK
+def test_images_held_out_are_looked_at_along_the_way(
+    task: DigitsTask, attention: str, tmp_path: Path
+) -> None:
+    """And change nothing: the steps are those of a training that never looked."""
+    dropping = dataclasses.replace(task, dropout=0.3)
+    rows = []
+    for name, how in (("looking", {"examine": dropping.held_out}), ("blind", {})):
+        run = Run(tmp_path / name)
+        run.create({})
+        trained = trainer(dropping, attention, steps=41)
+        train(trained, run, Interruption(), quiet=True, **how)
+        rows.append(run.rows())
+    looking, blind = rows
+    examined = [row["step"] for row in looking if "held_out_loss" in row]
+    assert examined == [*range(2, 41, 2), 41]
+    for row, other in zip(looking, blind, strict=True):
+        assert (row["loss"], row["grad_norm"]) == (other["loss"], other["grad_norm"])
+        assert "held_out_accuracy" not in other
+    read = dropping.read(trained.model.eval(), SPLIT.held_out.images)
+    right = read[np.arange(360), SPLIT.held_out.labels]
+    assert looking[-1]["held_out_loss"] == pytest.approx(-np.log(right).mean(), rel=1e-4)
+    labels = SPLIT.held_out.labels
+    assert looking[-1]["held_out_accuracy"] == (read.argmax(axis=1) == labels).mean()
 
 
 @EACH_TASK
@@ -279,10 +308,12 @@ def test_a_batch_brings_what_it_needs_and_no_more() -> None:
 @pytest.mark.parametrize("score", ["additive", "dot"])
 def test_looks_at_neighbours_are_shares(score: str) -> None:
     model = trainer(GRAPH, score).model
-    found = GRAPH.looks(model, SOME)
-    for image, (images, captions, weights) in zip(SOME, found, strict=True):
-        np.testing.assert_array_equal(images[0].ravel(), image)
-        assert captions[0] == "itself"
+    numbers = np.array([56, 3, 359])
+    for number, found in zip(numbers, GRAPH.looks(model, numbers), strict=True):
+        images, captions, weights = found
+        np.testing.assert_array_equal(images[0].ravel(), SPLIT.held_out.images[number])
+        assert captions[0] == f"image {number}\na {SPLIT.held_out.labels[number]}"
+        assert all(re.fullmatch(r"a \d", caption) for caption in captions[1:])
         assert len(captions) == len(images) == 4
         for shares in weights.values():
             assert shares.shape == (4,)
@@ -296,7 +327,7 @@ def test_looks_belong_to_their_neighbours() -> None:
     projection.weight.data[:] = 1
     score.vector.data[:, :8], score.vector.data[:, 8:] = 0, -1
     score.negative_slope = 1.0
-    for images, _, weights in GRAPH.looks(model, SOME):
+    for images, _, weights in GRAPH.looks(model, np.arange(5)):
         order = np.argsort(images.sum(axis=(1, 2)))
         assert (np.diff(weights["first layer"][order]) <= 0).all()
 
@@ -327,7 +358,7 @@ def test_the_report_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     answers[[3, 7, 30, 40]] = (answers[[3, 7, 30, 40]] + 1) % 10
     monkeypatch.setattr(PerceiverTask, "read", lambda *_: np.eye(10)[answers])
     text = "\n".join(PERCEIVER.report({"softmax": Oracle()}, {"softmax": 12.34}))
-    assert "  softmax attention            98.89%       4       12.3 s" in text
+    assert "  softmax attention            98.89%       4            0       12.3 s" in text
     labels = SPLIT.held_out.labels
     assert f"Read wrong with softmax attention: 3 ({labels[3]} as {answers[3]}), 7 (" in text
     assert "logistic regression" in text
@@ -378,11 +409,10 @@ def test_a_file_with_something_else(tmp_path: Path, content: Any, expected: str)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["360", "999"])
+@pytest.mark.parametrize("text", ["360", "999", "-1", "-360", "+360"])
 def test_no_such_image(text: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"a held-out image from 0 to 359, or a file, got '{text}'"
-    ):
+    expected = f"a held-out image from 0 to 359, or a file, got '{text}'"
+    with pytest.raises(ValueError, match=re.escape(expected)):
         PERCEIVER.parse(text)
 
 

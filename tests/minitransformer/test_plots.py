@@ -6,7 +6,9 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from minitransformer.plots import line
 from minitransformer.tasks.copy import AttentionMap
 from minitransformer.tasks.copy.picture import plot_attention
 from minitransformer.tasks.graph import Neighbourhood
@@ -14,7 +16,7 @@ from minitransformer.tasks.graph.picture import plot_neighbours
 from minitransformer.tasks.perceiver import Look
 from minitransformer.tasks.perceiver.picture import plot_looks
 from minitransformer.training import CheckpointError
-from minitransformer.training.curves import plot_training
+from minitransformer.training.curves import _finish_accuracy, plot_training
 
 BLUE, VERMILION, ORANGE = (0, 114, 178), (213, 94, 0), (230, 159, 0)
 DARKEST = (8, 48, 107)
@@ -63,6 +65,33 @@ def test_a_curve_for_each_attention(tmp_path: Path) -> None:
     assert count(tmp_path / "one.png", BLUE) > 500
     assert count(tmp_path / "one.png", VERMILION) == 0
     assert count(tmp_path / "two.png", VERMILION) > 300
+
+
+def test_many_curves_are_told_apart() -> None:
+    looks = [tuple(sorted(line(number).items())) for number in range(28)]
+    assert len(set(looks)) == 28
+
+
+def test_what_was_held_out_and_what_is_to_be_beaten(tmp_path: Path) -> None:
+    """Dots for the one; and the axis of accuracies begins where they can be told apart."""
+    measured = rows(50, "linear")
+    plain, base, dots = (tmp_path / f"{name}.png" for name in ("plain", "base", "dots"))
+    plot_training(plain, measured, "one")
+    plot_training(base, measured, "one", baseline={"guessing": 0.5})
+    for row in measured[9::10]:
+        row |= {"held_out_loss": 0.5, "held_out_accuracy": 0.96}
+    plot_training(dots, measured, "one", baseline={"guessing": 0.9})
+    assert (pixels(plain) != pixels(base)).any()
+    assert count(dots, BLUE) != count(base, BLUE)
+
+
+@pytest.mark.parametrize(
+    ("shares", "lowest"), [([], 0), ([0.5], 0), ([0.95, 0.98], 0.8), ([1.0, 0.99], 0.96)]
+)
+def test_where_accuracies_begin(shares: list[float], lowest: float) -> None:
+    axis = Figure().add_subplot()
+    _finish_accuracy(axis, "image", shares)
+    assert axis.get_ylim()[0] == pytest.approx(lowest)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 1000])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError
-from ...settings import HEAD_DIM, Option, choice, integer
+from ...settings import HEAD_DIM, PNG, Option, choice, integer
 from ..shared import add_options
 
 _SIZE = integer(1, 2**24)
@@ -52,7 +51,10 @@ def add_to(commands: Any) -> None:
         "(default: cpu)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE.png", help="draw where which algorithm is taken, too"
+        "--out",
+        type=PNG.parse,
+        metavar=PNG.metavar,
+        help="draw where which algorithm is taken, too",
     )
     parser.set_defaults(command=run, parser=parser)
 

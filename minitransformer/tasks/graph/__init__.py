@@ -54,7 +54,7 @@ class GraphTask(DigitsTask):
         ("additive", "dot", "multi_head"),
         ("additive", "dot"),
         default="additive",
-        help="how much an image looks at a neighbour; both is additive, then dot",
+        help="how much an image looks at a neighbour",
     )
     recipe: ClassVar[Recipe] = Recipe(batch_size=64, steps=600, lr=1e-2)
     page: ClassVar[Page] = digits_page(
@@ -100,17 +100,17 @@ class GraphTask(DigitsTask):
         from .picture import plot_neighbours
 
         images = self.digits.held_out.images
-        pool = np.concatenate((self._known, images))
-        labels = self.digits.train.labels[self.seen(pool)[len(self._known) :, 1:]]
+        pool, new = self._new(images)
+        labels = self.digits.train.labels[self.seen(pool)[new, 1:]]
         digits = (labels[..., None] == np.arange(CLASSES)).any(axis=1).sum(axis=1)
         doubtful = np.argsort(-digits, kind="stable")[:_DRAWN]
         title = f"Whom an image looks at ({attention} attention, mean of its heads)"
-        plot_neighbours(path, self.looks(model, images[doubtful]), title)
+        plot_neighbours(path, self.looks(model, doubtful), title)
 
-    def looks(self, model: ImageNetwork, images: np.ndarray) -> list[Neighbourhood]:
-        """Return how much new images (N, 64) look at whom."""
-        pool = np.concatenate((self._known, images))
-        chosen = np.arange(len(self._known), len(pool))
+    def looks(self, model: ImageNetwork, numbers: np.ndarray) -> list[Neighbourhood]:
+        """Return how much images held out, of these numbers (N,), look at whom."""
+        images, shown = (part[numbers] for part in self.digits.held_out)
+        pool, chosen = self._new(images)
         pixels, far, near = self._inputs(model, pool, chosen)
         features = model.features(pixels, far)
         layers = {
@@ -128,7 +128,10 @@ class GraphTask(DigitsTask):
         return [
             Neighbourhood(
                 pool[row].reshape(-1, SIDE, SIDE),
-                ("itself", *(f"a {labels[node]}" for node in row[1:])),
+                (
+                    f"image {numbers[place]}\na {shown[place]}",
+                    *(f"a {labels[node]}" for node in row[1:]),
+                ),
                 {name: found[place] for name, found in weights.items()},
             )
             for place, row in enumerate(seen)
@@ -136,8 +139,8 @@ class GraphTask(DigitsTask):
 
     def respond(self, models: Models, question: Question) -> list[str]:
         """Return the image, for each model its likeliest digits, and what the neighbours show."""
-        pool = np.concatenate((self._known, question.image[None]))
-        labels = self.digits.train.labels[self.seen(pool)[-1, 1:]]
+        pool, new = self._new(question.image[None])
+        labels = self.digits.train.labels[self.seen(pool)[new[0], 1:]]
         return [
             *super().respond(models, question),
             "",

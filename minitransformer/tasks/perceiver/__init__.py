@@ -55,7 +55,7 @@ class PerceiverTask(DigitsTask):
         ATTENTIONS,
         ("linear", "softmax"),
         default="softmax",
-        help="how latents attend to one another; both is linear, then softmax",
+        help="how latents attend to one another",
     )
     recipe: ClassVar[Recipe] = Recipe(batch_size=32, steps=2000, lr=1.5e-3)
     page: ClassVar[Page] = digits_page(

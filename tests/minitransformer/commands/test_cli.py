@@ -85,7 +85,8 @@ def trained(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_run_ends_with_its_summary(trained: subprocess.CompletedProcess[str]) -> None:
     assert trained.returncode == 0, trained.stderr
     for attention in ("linear", "softmax"):
-        assert re.search(rf"{attention} +\d+\.\d\d% +\d+\.\d\d% +\d+\.\d s", trained.stdout)
+        shares = r"+\d+\.\d\d% +\d+\.\d\d%"
+        assert re.search(rf"{attention} {shares} +31,147 +\d+\.\d s", trained.stdout)
         assert len(re.findall(rf"^  {attention} +[\d|]( [\d|]){{3}}$", trained.stdout, re.M)) == 3
     assert "  minitransformer copy runs/both '3 1 4 1'" in trained.stdout
     assert "sequences/s" in trained.stderr
@@ -113,13 +114,20 @@ def test_a_run_leaves_its_files(folder: Path, trained: object) -> None:
 def test_a_model_copies_what_is_typed(folder: Path, trained: object) -> None:
     found = run(folder, "copy", "both", "3 1 4")
     assert found.returncode == 0, found.stderr
-    source, *copies = found.stdout.splitlines()
+    answer, standing = found.stdout.split("\n\n", 1)
+    source, *copies = answer.splitlines()
     assert source == "  source    3 1 4"
     assert [line.split()[0] for line in copies if "^" not in line] == ["linear", "softmax"]
     for line, below in zip(copies, [*copies[1:], ""], strict=True):
         if "^" not in line:
             wrong = [place for place in (12, 14, 16) if line[place] != source[place]]
             assert [place for place in (12, 14, 16) if below[place:].startswith("^")] == wrong
+    poor = r"step 12 of 12, \d+\.\d% of tokens right; it needs more training\n"
+    assert re.fullmatch(
+        rf"Trained so far:\n  linear    {poor}  softmax   {poor}\nTo train it further:\n"
+        r"  minitransformer train copy --resume runs/both --steps 24\n",
+        standing,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +222,8 @@ def test_a_reader_ends_with_its_summary(readers: dict[str, str], task: str) -> N
     assert "360 held-out images of handwritten digits" in text
     pair = TASKS[task].compared.pair
     for name in (*(f"{name} attention" for name in pair), "logistic regression"):
-        assert re.search(rf"^  {name} +\d+\.\d\d% +\d+ +\d+\.\d s$", text, re.M)
+        assert re.search(rf"^  {name} +\d+\.\d\d% +\d+ +[\d,]+ +\d+\.\d s$", text, re.M)
+    assert re.search(r"^  logistic regression .* 650  ", text, re.M)
     for name in pair:
         assert f"checkpoint-{name}.safetensors" in text
         assert f"the trained model, {name} attention\n" in text
@@ -317,7 +326,8 @@ def runs(request: pytest.FixtureRequest, arguments: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--attention", "Linear", f"expected {', '.join(ATTENTIONS)} or both, got 'Linear'"),
+        ("--attention", "Linear",
+         f"expected one or more of {', '.join(ATTENTIONS)} or both, each once, got 'Linear'"),
         ("--length", "0", "expected a whole number of at least 1, got '0'"),
         ("--length", "many", "expected a whole number of at least 1, got 'many'"),
         ("--layers", "1.5", "expected a whole number of at least 1, got '1.5'"),
@@ -363,8 +373,11 @@ def test_every_setting_has_an_option(task: str) -> None:
     assert make_task(task, defaults) == TASKS[task]()
     assert defaults.keys() >= {field.name for field in dataclasses.fields(Recipe)}
     compared = TASKS[task].compared
-    for chosen in (*compared.pair, "both"):
-        assert TABLES[task][compared.setting].kind.parse(chosen) == chosen
+    parse = TABLES[task][compared.setting].kind.parse
+    first, second = compared.pair
+    for chosen in (first, second, f"{second} {first}", " ".join(compared.names)):
+        assert parse(chosen) == chosen
+    assert parse("both") == f"{first} {second}"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +394,10 @@ def test_every_setting_has_an_option(task: str) -> None:
          "argument SEQUENCE: expected 1 to 4 digits from 0 to 9, for which"),
         (2, "train copy --resume both --lr 0.5",
          "argument --lr: runs/both was started with 0.001, got"),
-        (2, "train copy --resume both --steps 99",
-         "--steps: runs/both was started with 12, got 99"),
+        (2, "train copy --resume both --steps 11",
+         "--steps: runs/both was started with 12, got 11"),
+        (2, "train copy --attention linear both", "each once, got 'linear both'"),
+        (2, "train copy --attention linear,delta", "both, each once, got 'linear,delta'"),
         # Folders that do not play along
         (1, "copy nowhere 3",
          "nowhere: there is no run here (config.json: No such file or directory)"),
@@ -406,6 +421,7 @@ def test_every_setting_has_an_option(task: str) -> None:
          "`minitransformer read`"),
         (2, "read both 3",
          "is a run of `minitransformer train copy`, whose models answer `minitransformer copy`"),
+        (2, "read graph -1", "argument IMAGE: expected a held-out image from 0 to 359, or"),
         (1, "read graph nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
         (1, "read graph runs", "runs: cannot be read: Is a directory"),
         (2, "read graph", "the following arguments are required: IMAGE"),

@@ -1,5 +1,6 @@
 """The loop: it learns, obeys a signal at the end of a step, and continues bit for bit."""
 
+import math
 import os
 import platform
 import re
@@ -210,10 +211,67 @@ def test_a_checkpoint_every_few_seconds(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"step 3: the loss is nan.*with a smaller --lr"):
+    expected = r"step 3: the loss is nan, and 0\.weight is the first parameter whose .*smaller --lr"
+    with pytest.raises(TrainingError, match=expected):
         train(trainer(task=LineTask(spoilt=3)), run, Interruption())
     assert load(run.checkpoint_path("linear")).metadata["step"] == 0
     assert len(run.rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        ({"2.weight": np.nan, "2.bias": np.inf}, "and 2.weight is the first parameter whose"),
+        ({"0.bias": np.inf}, "and 0.bias is the first parameter whose gradient is not finite"),
+        ({"2.bias": 1e30}, "and each gradient is finite, but their norm is inf; the last"),
+    ],
+)
+def test_the_first_gradient_that_is_not_finite(spoil: dict[str, float], expected: str) -> None:
+    class Spoiling(LineTask):
+        def loss(self, model: Any, batch: Any) -> Any:
+            loss, accuracy = super().loss(model, batch)
+            for name, parameter in model.named_parameters():
+                loss = loss + (parameter * np.float32(spoil.get(name, 0))).sum() * 1
+            return loss, accuracy
+
+    with pytest.raises(TrainingError, match=re.escape(expected)):
+        trainer(task=Spoiling()).advance()
+
+
+def test_parameters_that_explode_never_reach_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a rate beyond float32 each step leaves infinities, and here each one wants to be saved."""
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    run = run_in(tmp_path / "run")
+    recipe = replace(RECIPE, optimizer="sgd", lr=1e41)
+    with pytest.raises(TrainingError, match=r"step 1: model\.0\.weight is no longer finite; the l"):
+        train(trainer(recipe), run, Interruption())
+    trainer(recipe).restore(run.checkpoint_path("linear"))
+    assert load(run.checkpoint_path("linear")).metadata["step"] == 0
+
+
+def test_what_is_examined_is_a_column_twenty_times(tmp_path: Path) -> None:
+    run, modes = run_in(tmp_path / "run"), []
+
+    def examine(model: Any) -> dict[str, float]:
+        modes.append(model.training)
+        return {"held_out_loss": float(len(modes)), "held_out_accuracy": math.nan}
+
+    trained = trainer(replace(RECIPE, steps=50))
+    train(trained, run, Interruption(), examine=examine)
+    examined = {row["step"]: row["held_out_loss"] for row in run.rows() if "held_out_loss" in row}
+    assert examined == {step: step / 2 for step in range(2, 51, 2)}
+    assert modes == [False] * 25
+    assert trained.model.training
+    assert not any("held_out_accuracy" in row for row in run.rows())  # rows hold numbers only
+
+
+def test_quiet_is_quiet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(trainer(), run_in(tmp_path / "run"), Interruption(), quiet=True)
+    assert capfd.readouterr() == ("", "")
+    train(trainer(), run_in(tmp_path / "other"), Interruption())
+    assert "30/30" in capfd.readouterr().err
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:

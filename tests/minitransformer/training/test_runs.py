@@ -2,16 +2,17 @@
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minitransformer.training.checkpoint import CheckpointError
-from minitransformer.training.runs import Run
+from minitransformer.training.checkpoint import CheckpointError, save
+from minitransformer.training.runs import Run, Standing
 
-ROW = {"attention": "linear", "step": 1, "loss": 0.5}
+ROW = {"attention": "linear", "step": 1, "loss": 0.5, "accuracy": 0.25, "seconds": 0.1}
 
 
 @pytest.fixture
@@ -40,8 +41,10 @@ def test_a_torn_last_row_does_not_count(run: Run) -> None:
 
 DAMAGED = [
     "{", "[1]", '{"attention": "linear"}', "3", '{"attention": 3, "step": 1}',
-    '{"attention": "linear", "step": 1, "loss": NaN}', '{"attention": "linear", "step": "x"}',
-    '{"attention": "linear", "step": 1, "loss": [1]}', '{"attention": "linear", "step": 1e400}',
+    *(json.dumps({**ROW, key: value}) for key, value in (
+        ("loss", math.nan), ("loss", [1]), ("step", "x"), ("step", 10**400), ("more", math.inf),
+    )),
+    *(json.dumps({key: ROW[key] for key in ROW if key != missing}) for missing in ROW),
 ]  # fmt: skip
 
 
@@ -98,3 +101,47 @@ def test_metrics_that_cannot_be_opened(run: Run) -> None:
             CheckpointError, match=r"metrics\.jsonl: cannot be (read|written): Is a"
         ):
             attempt()
+
+
+# -- How far a model is ----------------------------------------------------------------------------
+
+
+def with_rows(run: Run, steps: int, **more: Any) -> None:
+    """Leave a checkpoint at half of the steps, and so many rows."""
+    rows = [{**ROW, "step": 1 + i, "loss": 1.0 + i, "accuracy": i / steps} for i in range(steps)]
+    rows[steps // 4] |= {"held_out_loss": 3.0, "held_out_accuracy": 0.75}
+    run.replace_rows(rows)
+    save(run.checkpoint_path("linear"), {}, {"step": steps // 2, **more})
+
+
+def test_a_standing_is_of_the_last_steps_before_the_checkpoint(run: Run) -> None:
+    with_rows(run, 160, parameters=7)  # of 80, the last ten count
+    assert run.standing("linear") == pytest.approx((80, 7, 75.5, 74.5 / 160, 0.75))
+    assert run.standing("linear").right == 0.75
+    with_rows(run, 1600)  # of 800, twenty
+    assert run.standing("linear").loss == 790.5
+
+
+def test_a_standing_of_a_run_without_some_of_it(run: Run) -> None:
+    assert run.standing("linear") is None
+    with_rows(run, 8)
+    assert run.standing("linear") == Standing(4, None, 2.5, 1.5 / 8, 0.75)
+    run.metrics_path.unlink()
+    assert run.standing("linear") == Standing(4, None, None, None, None)
+    assert run.begun(["softmax", "linear"]) == ["linear"]
+
+
+def test_a_standing_of_a_run_whose_checkpoint_is_gone_or_forged(run: Run) -> None:
+    for forged in ({"step": "4"}, {"parameters": "many"}):
+        with_rows(run, 8, **forged)
+        with pytest.raises(CheckpointError, match="its metadata make no sense"):
+            run.standing("linear")
+    run.checkpoint_path("linear").unlink()
+    with pytest.raises(CheckpointError, match="there is no checkpoint here"):
+        run.standing("linear")
+
+
+def test_a_run_is_extended(run: Run) -> None:
+    run.extend(700)
+    assert run.config() == {"length": 16, "steps": 700}
+    assert not (run.folder / ".writer").exists()
