@@ -75,16 +75,14 @@ def _standings(run: Run, task: Command, settings: Settings) -> list[str]:
     found = {attention: run.standing(attention) for attention in compared(settings)}
     lines = [f"  {attention:9} {_told(each, steps, task)}" for attention, each in found.items()]
     if any(map(_poor, found.values())):
-        finished = all(standing and standing.step == steps for standing in found.values())
+        finished = all(standing.step == steps for standing in found.values())
         more = ("--steps", str(2 * steps)) if finished else ()
         command = command_line("train", settings["task"], "--resume", str(run.folder), *more)
         lines += ["", "To train it further:", f"  {command}"]
     return ["Trained so far:", *lines]
 
 
-def _told(standing: Standing | None, steps: int, task: Command) -> str:
-    if standing is None:
-        return "not yet"
+def _told(standing: Standing, steps: int, task: Command) -> str:
     text = f"step {standing.step:,} of {steps:,}"
     if standing.right is not None:
         held_out = "" if standing.held_out is None else "held-out "
@@ -92,7 +90,5 @@ def _told(standing: Standing | None, steps: int, task: Command) -> str:
     return f"{text}; it needs more training" if _poor(standing) else text
 
 
-def _poor(standing: Standing | None) -> bool:
-    if standing is None or standing.right is None:
-        return standing is not None and standing.step == 0
-    return standing.right < _GOOD
+def _poor(standing: Standing) -> bool:
+    return standing.step == 0 or (standing.right is not None and standing.right < _GOOD)

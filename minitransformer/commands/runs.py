@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..training import Run
 
 _COLUMNS = "  {:10}{:>16}{:>9}{:>8}{:>10}{:>12}  {}"
-_NOT_BEGUN = 0, None, None, None, None
 
 
 def add_to(commands: Any) -> None:
@@ -47,9 +46,10 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List the runs, and draw what was asked for; return the exit code."""
+    runs = _below([find_folder(text) for text in options.folders] or [RUNS])
     found: dict[Run, Settings] = {}
     print(_COLUMNS.format("", "step", "loss", "right", "held out", "parameters", "").rstrip())
-    for run in _below([find_folder(text) for text in options.folders] or [RUNS]):
+    for run in runs:
         try:
             settings = read_settings(run)
             print("\n".join(_lines(run, settings)))
@@ -86,7 +86,7 @@ def _lines(run: Run, settings: Settings) -> list[str]:
     steps = settings["steps"]
     lines = [f"{run.folder}, {settings['task']}"]
     for attention in compared(settings):
-        step, parameters, loss, accuracy, held_out = run.standing(attention) or _NOT_BEGUN
+        step, parameters, loss, accuracy, held_out = run.standing(attention)
         cells = (
             f"{step:,} of {steps:,}",
             "" if loss is None else f"{loss:.4f}",

@@ -60,8 +60,6 @@ _FILES = tuple(
         (r"attention-(\w+)\.png", r"the same with \1 attention"),
     )
 )
-
-
 _MEASURED = "step", "loss", "accuracy", "seconds"
 
 
@@ -164,20 +162,21 @@ class Run:
         seen = {row["attention"] for row in self.rows()}
         return [x for x in attentions if x in seen or self.checkpoint_path(x).exists()]
 
-    def standing(self, attention: str) -> Standing | None:
-        """Return how far a model has come; None if it has not begun.
+    def standing(self, attention: str) -> Standing:
+        """Return how far a model has come.
 
         Raises:
             CheckpointError: Its checkpoint is missing or damaged, or see `rows`.
         """
-        if not self.begun([attention]):
-            return None
         path = self.checkpoint_path(attention)
+        rows = [row for row in self.rows() if row["attention"] == attention]
+        if not rows and not path.exists():
+            return Standing(0, None, None, None, None)
         about = load_metadata(path)
         step, parameters = about.get("step"), about.get("parameters")
         if type(step) is not int or type(parameters) not in (int, type(None)):
             raise CheckpointError(f"{path}: its metadata make no sense; train again")
-        rows = [row for row in self.rows() if row["attention"] == attention and row["step"] <= step]
+        rows = [row for row in rows if row["step"] <= step]
         recent = rows[-max(10, len(rows) // 40) :]
         loss, accuracy = (
             sum(row[key] for row in recent) / len(recent) if recent else None

@@ -123,7 +123,7 @@ def test_a_standing_is_of_the_last_steps_before_the_checkpoint(run: Run) -> None
 
 
 def test_a_standing_of_a_run_without_some_of_it(run: Run) -> None:
-    assert run.standing("linear") is None
+    assert run.standing("linear") == Standing(0, None, None, None, None)
     with_rows(run, 8)
     assert run.standing("linear") == Standing(4, None, 2.5, 1.5 / 8, 0.75)
     run.metrics_path.unlink()
