@@ -15,7 +15,6 @@ from ..attention.graph import AdditiveScores, DotScores, neighbour_attention
 from ..device import Array, array_module, as_array, device_of, to_device
 from ..function import no_grad
 from ..tensor import Tensor
-from .attention import MultiHeadAttention
 from .layers import Linear, check_positive, xavier_uniform
 from .module import Module, Parameter
 
@@ -244,7 +243,8 @@ class MultiHeadScore(Module):
 
     The two ends of an edge are a sequence of two tokens. As one vector, W x_i || W x_j would be a
     sequence of one: its softmax is 1 whatever it holds, and attention nothing but a projection. W
-    is the projection of the values, too. Every edge is projected on its own, three times.
+    is the projection of the values, too. Attention in each such sequence is attention in a graph:
+    every end of an edge sees both. So nodes are projected once, however many edges they have.
 
     Source: S3.
     """
@@ -252,15 +252,35 @@ class MultiHeadScore(Module):
     def __init__(self, projection: Linear, num_heads: int) -> None:
         width = projection.out_features
         self.projection = projection
-        self.attention = MultiHeadAttention(width, num_heads, joined=False)
+        self.num_heads = num_heads
+        self.query_projection = Linear(width, width)
+        self.key_projection = Linear(width, width)
+        self.value_projection = Linear(width, width)
         self.out_projection = Linear(2 * width, num_heads)
 
     def forward(self, query_x: Tensor, x: Tensor, edges: Edges) -> Tensor:
         """Score each edge between nodes (Tq, in) and (Tk, in): (H, edges)."""
-        queries = F.embedding(edges.rows, self.projection(query_x))  # (edges, H M)
-        keys = F.embedding(edges.columns, self.projection(x))
-        pairs = self.attention(F.stack([queries, keys], 1))  # (edges, 2, H M)
-        return F.elu(self.out_projection(pairs.flatten(1))).T
+        nodes = F.cat([self.projection(query_x), self.projection(x)])  # (Tq + Tk, H M)
+        ends, pairs = _pairs(edges)
+        asking = F.embedding(ends.ravel(), self.query_projection(nodes))  # (2 edges, H M)
+        query = _split(asking, self.num_heads)
+        key = _split(self.key_projection(nodes), self.num_heads)
+        value = _split(self.value_projection(nodes), self.num_heads)
+        scores = DotScores.apply(query, key, edges=pairs)
+        heads = neighbour_attention("MultiHeadScore", scores, value, pairs, 0.0, None)
+        both = heads.transpose(0, 1).reshape(len(ends), self.out_projection.in_features)
+        return F.elu(self.out_projection(both)).T
+
+
+def _pairs(edges: Edges) -> tuple[Array, Edges]:
+    """Return the ends (edges, 2) of each edge, and the graph in which each of them sees both.
+
+    Key nodes are counted on from the query nodes.
+    """
+    xp, queries = array_module(edges.rows), edges.num_queries
+    ends = xp.stack([edges.rows, queries + edges.columns], axis=1)
+    offsets = 2 * xp.arange(ends.size + 1)
+    return ends, Edges(offsets, ends.repeat(2, axis=0).ravel(), queries + edges.num_keys)
 
 
 class GraphAttention(Module):

@@ -192,7 +192,7 @@ def pair_score(weights: dict[str, np.ndarray], x_i: np.ndarray, x_j: np.ndarray)
 
     tokens = np.stack([x_i, x_j]) @ weights["value_projection.weight"].T  # (2, H M)
     query, key, value = (
-        linear(f"score.attention.{name}_projection", tokens) for name in ("query", "key", "value")
+        linear(f"score.{name}_projection", tokens) for name in ("query", "key", "value")
     )
     heads = []
     for of_head in (slice(M * h, M * h + M) for h in range(H)):
@@ -266,6 +266,13 @@ def test_weights_are_those_that_mix(score: str) -> None:
     wanted = np.zeros((QUERIES, H, M))
     np.add.at(wanted, graph.rows, weights.numpy().T[..., None] * value[graph.columns])
     assert_allclose(layer(x, graph, query_x).numpy(), wanted.reshape(QUERIES, -1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_graph_without_edges_gives_zeros(score: str) -> None:
+    layer, _, x, query_x = layer_of(score, bias=False)
+    output = layer(x, Graph([0] * (QUERIES + 1), [], KEYS), query_x)
+    assert_array_equal(output.numpy(), np.zeros((QUERIES, H * M)))
 
 
 def test_edges_are_dropped_in_training_only() -> None:
