@@ -27,6 +27,8 @@ Row = dict[str, Any]
 Drawing = Callable[[Path], None]
 
 RESULTS = Path("results")
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Standard errors in half of a 95% interval, of 2 values, 3, ..., 11 or more."""
 _RECORD, _PAGE = "record.jsonl", "README.md"
 
 
@@ -201,7 +203,7 @@ class Difference(NamedTuple):
     """By how much one choice gives more than another."""
 
     mean: float
-    error: float  # twice its standard error
+    error: float  # half of its 95% interval
 
     def __str__(self) -> str:
         return f"{self.mean:+.2%} ± {self.error:.2%}"
@@ -226,8 +228,10 @@ def paired(
         found.setdefault(tuple(row[key] for key in alike), {})[row[setting]] = row[value]
     first, second = choices
     more = [x[first] - x[second] for x in found.values() if first in x and second in x]
-    error = 2 * statistics.stdev(more) / math.sqrt(len(more)) if len(more) > 1 else math.inf
-    return Difference(statistics.mean(more), error)
+    if len(more) < 2:
+        return Difference(statistics.mean(more), math.inf)
+    times = STUDENT[min(len(more) - 2, len(STUDENT) - 1)]
+    return Difference(statistics.mean(more), times * statistics.stdev(more) / math.sqrt(len(more)))
 
 
 def supported(holds: bool) -> str:

@@ -59,7 +59,7 @@ nearest training images, and its loss in training, after {rows[0]["steps"]:,} st
 
 The source hopes for its own layer as the score.
 {supported(all(x.mean > x.error for x in more.values()))} as the better one: `multi_head` reads, of
-the images held out, {said} (means of pairs of one seed, ± two standard errors).
+the images held out, {said} (means of pairs of one seed, with 95% intervals).
 
 ![loss and images read wrong with each score](curves.png)
 """,

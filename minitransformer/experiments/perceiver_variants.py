@@ -20,7 +20,7 @@ from .shared.reading import COLUMNS, cells, learned, plot_learning
 
 NORMS, SHARES = ("pre", "post"), ("all", "all_but_first", "none")
 DEPTH = {"smoke": 3, "default": 3, "full": 8}
-STEPS = {"smoke": 2, "default": 600, "full": 5000}
+STEPS = {"smoke": 2, "default": 400, "full": 5000}
 SEEDS = {"smoke": 1, "default": 3, "full": 10}
 LEARNED = 0.9  # of the images right, at least: logistic regression reads 97%, a guess 10%
 
@@ -63,7 +63,7 @@ training, after {steps:,} steps: the mean of {seeds} seeds, and from the worst t
             )
         }
 
-Differences are means of pairs that are alike in all else, ± two standard errors.
+Differences are means of pairs that are alike in all else, with 95% intervals.
 
 - The source's module goes on from the normalised sum. {supported(least > LEARNED)} as a step that
   learns: the worst of its models reads {least:.1%}. Against pre-norm it reads {post} of the images

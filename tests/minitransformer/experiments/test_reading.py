@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from minitransformer.experiments import graph_scores, perceiver_variants
@@ -34,11 +35,12 @@ def rows(**right):
 
 def test_differences_are_of_pairs():
     """Seeds differ a lot, and both choices alike."""
-    found = paired(rows(a=[0.5, 0.7, 0.9], b=[0.4, 0.5, 0.8]), "right", "choice", "ab", ["seed"])
-    assert found.mean == pytest.approx(0.4 / 3)
-    assert found.error == pytest.approx(2 * 0.1 / math.sqrt(3) / math.sqrt(3))
+    right = rows(a=[0.5, 0.7, 0.9], b=[0.4, 0.58, 0.8])
+    found = paired(right, "right", "choice", "ab", ["seed"])
+    deviation = np.std([0.1, 0.12, 0.1], ddof=1)
+    assert found == pytest.approx((0.32 / 3, 4.303 * deviation / math.sqrt(3)), rel=1e-3)
     assert found.verdict == "better"
-    other = paired(rows(a=[0.5, 0.7, 0.9], b=[0.4, 0.5, 0.8]), "right", "choice", "ba", ["seed"])
+    other = paired(right, "right", "choice", "ba", ["seed"])
     assert other.verdict == "worse" and other.mean == -found.mean
     alone = paired(rows(a=[0.5], b=[0.4, 0.2]), "right", "choice", "ab", ["seed"])
     assert alone == (pytest.approx(0.1), math.inf)
