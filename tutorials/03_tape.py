@@ -65,8 +65,8 @@ random = np.random.default_rng(3)
 # back. One walk gives the derivatives with respect to *all* inputs.
 #
 # A value of our tape knows its *edges*: for each value that it was made of, that value and a
-# function `pull`, which makes of the gradient here what belongs there, one term of (1). (No `pull`
-# builds the matrix.) A value without edges is a *leaf*: an input, or a parameter.
+# function `pull`, which turns the gradient here into a share of the gradient there: one term of (1).
+# (No `pull` builds the matrix.) A value without edges is a *leaf*: an input, or a parameter.
 
 # %%
 made = itertools.count()
@@ -143,8 +143,8 @@ print("made in this order:", [value.order for value in diamond()])
 # Complete `backward`. It leaves in `.grad` of every value behind `root`, and of `root`, the
 # gradient of `sum(root * cotangent)`. (The [cotangent](glossary.md#cotangent) is the $\bar y$ that
 # you begin with; for a number it is 1.) Each value passes on its gradient once, when it is
-# complete: the check counts. All `.grad` are `None` before. There may be 3,000 values in a row, and Python's
-# recursion ends at 1,000.
+# complete. (The check counts the calls of `pull`.) All `.grad` are `None` before. There may be 3,000
+# values in a row, and Python's recursion ends at 1,000.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -455,7 +455,7 @@ print("numbers in all:", sum(v.data.size for v in kept))
 show(quote(backpropagate))
 
 # %% [markdown]
-# You know every line of it: a heap, the newest first, terms that are added. And this is one of the
+# You know its plan: a heap, the newest first, terms that are added. And this is one of the
 # functions that go on it. `sum_to` is your `unbroadcast`:
 
 # %%

@@ -551,8 +551,9 @@ show(quote(fast.warp_sum))
 # and another kernel, as it was with keys and queries in lesson 4.
 #
 # **Dropout** sets some weights $P$ to zero. Backward needs the very same ones, in other kernels,
-# which visit them in another order. To keep a mask would bring the $L \times L$ array back! So the
-# bits are a *function* of the place: no state, nothing kept. Seven rounds scramble seed and place:
+# which visit them in another order. A list of them would be the $L \times L$ array again!
+# So the random bits are a *function* of a seed and the place: nothing is kept. Seven rounds scramble
+# the two:
 
 # %%
 show(quote(dropout.philox, "(1)", "(2)"))

@@ -139,7 +139,7 @@ reveal("numbers of softmax / numbers of a state", kept[0] / kept[1])
 # A chat model reads a prompt at once and then writes token by token. Run the first `split` tokens
 # in one call of `linear_attention`, keep its state, and feed the others one by one to
 # `linear_attention_step`. Return all outputs, (N, H, L, M), as one Tensor. It must not matter where
-# you split, and nothing may be left after it. (The check counts the steps.)
+# you split: even all tokens may belong to the prompt. (The check counts the steps.)
 #
 # <details><summary>Hint 1 of 3</summary>
 #

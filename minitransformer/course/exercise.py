@@ -7,7 +7,6 @@ inputs, and what it returns is held against the truth. The first case that fails
 from __future__ import annotations
 
 import importlib
-import math
 import pkgutil
 import re
 import traceback
@@ -149,7 +148,8 @@ def without_scores(answer: Callable[..., Any], *inputs: Any) -> Any:
 
 def launched(
     kernel: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...],
-    dtype: Any = np.float32, begin: float = np.nan, share: float = math.inf,
+    dtype: Any = np.float32, begin: float = np.nan, share: int | None = None,
+    reads: int | None = None,
 ) -> Any:  # fmt: skip
     """Launch a kernel whose last argument is written to; return that.
 
@@ -162,30 +162,43 @@ def launched(
         dtype: Its dtype.
         begin: What it is full of before: NaN shows what nobody writes.
         share: How many of its numbers a thread owns: it may write no others.
+        reads: How many numbers of the arguments a thread may read, one that it reads twice for two.
 
     Raises:
-        NotYet: The answer is no kernel, or a thread writes more than its share.
+        NotYet: The answer is no kernel, or a thread writes or reads more than that.
     """
     if not isinstance(kernel, Kernel):
         raise NotYet("this is no kernel: it needs @cuda.jit")
     output = np.full(out, begin, dtype)
     kernel[grid, block](*inputs, output)
-    if share < output.size:
-        most = _written(kernel[grid, block], *inputs, np.full(out, begin, dtype))
-        if most > share:
+    if share is not None or reads is not None:
+        again = np.full(out, begin, dtype)
+        report = microscope.inspect(kernel[grid, block], *inputs, again, compiled=False)
+        written, read = _busiest(report.trace)
+        if share is not None and written > share:
             raise NotYet(
-                f"a thread writes {most} numbers; it owns {share}: does one do the work of others?"
+                f"a thread writes {written} numbers; it owns {share}: does one do the work of "
+                "others?"
+            )
+        if reads is not None and read > reads:
+            raise NotYet(
+                f"a thread reads {read:,} numbers, and {reads:,} would be many: does it come back "
+                "to the same ones?"
             )
     return output
 
 
-def _written(launch: Any, *arguments: Any) -> int:
-    """How many numbers of its arguments the busiest thread of a launch writes."""
-    trace = microscope.inspect(launch, *arguments, compiled=False).trace
-    sites = [site.space == "global" and site.kind != "read" for site in trace.sites]
-    made = trace.accesses[np.isin(trace.accesses["site"], np.flatnonzero(sites))]
-    owned = np.unique(made[["block", "thread", "address"]])
-    return int(np.unique(owned[["block", "thread"]], return_counts=True)[1].max(initial=0))
+def _busiest(trace: Any) -> tuple[int, int]:
+    """How many numbers of a launch's arguments a thread writes, and how often it reads, at most."""
+    numbers = []
+    for is_read in (False, True):
+        sites = [s.space == "global" and (s.kind == "read") == is_read for s in trace.sites]
+        made = trace.accesses[np.isin(trace.accesses["site"], np.flatnonzero(sites))]
+        if not is_read:
+            made = np.unique(made[["block", "thread", "address"]])
+        counts = np.unique(made[["block", "thread"]], return_counts=True)[1]
+        numbers.append(int(counts.max(initial=0)))
+    return numbers[0], numbers[1]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _backward_cases(random: Random) -> Iterator[Case]:
         d = np.exp(s - h[:, None]).sum(axis=1)
         o = np.exp(s - h[:, None]) @ v / d[:, None]
         inputs = {"g": g, "q": q, "k": k, "v": v, "o": o, "h": h, "d": d}
-        yield Case(name, inputs | {"seen": seen}, hint)
+        yield Case(name, inputs | {"tile": seen}, hint)
 
 
 def _in_tiles(answer: Any, g: Array, q: Array, k: Array, v: Array, *kept: Any) -> Any:

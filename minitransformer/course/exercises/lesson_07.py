@@ -100,7 +100,8 @@ def _launch(answer: Any, query: Array, key: Array, value: Array, gamma: Any) -> 
     heads, _, columns = value.shape
     grid = (columns + COLUMNS - 1) // COLUMNS, heads
     inputs, share = (query, key, value, gamma), value.shape[1]
-    return launched(answer, grid, COLUMNS, *inputs, out=value.shape, share=share)
+    reads = 8 * WIDTH * share  # a state, however it is walked, needs half of that
+    return launched(answer, grid, COLUMNS, *inputs, out=value.shape, share=share, reads=reads)
 
 
 EXERCISES = (
@@ -156,6 +157,13 @@ EXERCISES = (
             Wrong("one thread for all columns", {"    if m < value.shape[2]:\n":
                   "    for m in range(value.shape[2] if m == 0 else 0):\n"
                   "        for e in range(WIDTH):\n            S[e] = float32(0)\n"}, "two heads"),
+            Wrong("no state: each token goes through all before it",
+                  {"            for e in range(WIDTH):\n                S[e] = gamma * S[e] + "
+                  "key[h, i, e] * value[h, i, m]\n                n += S[e] * query[h, i, e]\n":
+                  "            fade = float32(1)\n            for ago in range(i + 1):\n"
+                  "                for e in range(WIDTH):\n                    n += fade * "
+                  "query[h, i, e] * key[h, i - ago, e] * value[h, i - ago, m]\n"
+                  "                fade *= gamma\n"}, "50 columns"),
             Wrong("the new token fades, too", {"gamma * S[e] + key[h, i, e] * value[h, i, m]":
                   "gamma * (S[e] + key[h, i, e] * value[h, i, m])"}, "one column"),
             Wrong("the state does not fade", {"S[e] = gamma * S[e]": "S[e] = S[e]"}, "one column"),

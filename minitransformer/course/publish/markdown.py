@@ -103,7 +103,7 @@ def _folded(summary: str, text: str) -> str:
 
 def _output(output: Any, figures: Path) -> str:
     if output.output_type == "stream":
-        return _fenced(output.text.rstrip("\n"), "text")
+        return _fenced(output.text.rstrip("\n"), "text") if output.text.strip() else ""
     data = output.data
     if "image/png" in data:
         return _figure(data["image/png"], output.metadata["image/png"], figures)

@@ -1,6 +1,7 @@
 """Every lesson keeps its budget, runs as a script, and says what the course needs to know of it."""
 
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -79,6 +80,15 @@ def test_it_has_the_parts_of_a_lesson(lesson):
     guessed = re.findall(r'^guess\("([^"]+)", ', lesson.text, re.MULTILINE)
     revealed = re.findall(r'^ *reveal\("([^"]+)", ', lesson.text, re.MULTILINE)
     assert set(guessed) == set(revealed)
+
+
+@every
+def test_equations_stand_in_the_order_of_their_numbers(lesson):
+    """A section with the numbers of another derivation begins at (1) again."""
+    numbers = [int(number) for number in re.findall(r"\\tag\{(\d+)\}", lesson.text)]
+    letters = re.findall(r"\\tag\{([A-Z])\}", lesson.text)
+    assert letters == sorted(set(letters))
+    assert all(here in (before + 1, 1) for before, here in itertools.pairwise([0, *numbers]))
 
 
 @every
