@@ -20,7 +20,7 @@ from .cpu import CpuKernel, KernelError
 from .cpu.canonical import Shape3
 from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
-from .cpu.launch import PACKED, unpacked
+from .cpu.launch import COMMON, PACKED, unpacked
 from .cpu.source import remembered
 from .gpu import codegen, limits
 from .gpu.launch import CudaKernel
@@ -28,6 +28,7 @@ from .host import signatures
 
 NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
+_INT = {int}
 THREADS = 256  # of a block, where nobody says how many
 
 
@@ -35,6 +36,11 @@ def is_cupy(value: Any) -> bool:
     """Whether a value is a CuPy array, without importing CuPy."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def _plain(sizes: Any) -> bool:
+    """Whether a size, or each of several, is an int, and nothing that equals one."""
+    return type(sizes) is int or (type(sizes) is tuple and _INT.issuperset(map(type, sizes)))
 
 
 def _shape3(value: int | tuple[int, ...], kernel: str, what: str, least: int = 1) -> Shape3:
@@ -112,6 +118,7 @@ class Kernel:
         self.py_func = function
         self.tested = str(function.__module__).partition(".")[0] in TESTED
         self.checked = False if checked is None and self.tested else checked
+        self._configured: dict[Any, Launch] = {}
         self._launches: dict[tuple[tuple[int, str], ...], Launches] = {}
 
     def __repr__(self) -> str:
@@ -137,6 +144,11 @@ class Kernel:
             )
             self._launches[packed] = Launches(made, self.checked, self.tested)
         return self._launches[packed], arguments
+
+    @cached_property
+    def plain(self) -> Launches:
+        """Who launches the kernel on NumPy arrays and numbers."""
+        return self.launches(())[0]
 
     @cached_property
     def on_gpu(self) -> Any:
@@ -167,6 +179,15 @@ class Kernel:
 
     @to_the_point
     def __getitem__(self, configuration: tuple[Any, ...]) -> Launch:
+        try:
+            blocks, threads = configuration
+            if _plain(blocks) and _plain(threads):
+                return self._configured[configuration]
+        except (KeyError, TypeError, ValueError):
+            pass
+        return self._configure(configuration)
+
+    def _configure(self, configuration: tuple[Any, ...]) -> Launch:
         name = self.__name__
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
             raise KernelError(
@@ -186,7 +207,10 @@ class Kernel:
                 f"from 0 up, got {shared!r}"
             )
         limits.check_launch(name, grid, block, int(shared), self.options)
-        return Launch(self, grid, block, stream, int(shared))
+        launch = Launch(self, grid, block, stream, int(shared))
+        if len(configuration) == 2 and _plain(blocks) and _plain(threads):
+            self._configured[configuration] = launch
+        return launch
 
     @to_the_point
     def forall(self, tasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
@@ -201,7 +225,7 @@ class Kernel:
                 f"from 0 up, got {tasks!r}"
             )
         threads = tpb or THREADS
-        launch = self[-(-int(tasks) // threads), threads, stream, sharedmem]
+        launch = self._configure((-(-int(tasks) // threads), threads, stream, sharedmem))
         launch.tasks = int(tasks)
         return launch
 
@@ -221,6 +245,18 @@ class Kernel:
         """
         return self.on_cpu.emitted()
 
+    @to_the_point
+    def cpu_assembly(self) -> str:
+        """The CPU's instructions that were compiled, after a launch on NumPy arrays.
+
+        The first lines are comments: how wide the vectors are in the loop with most arithmetic, how
+        many multiply-adds are one instruction there, what is gathered, what had no register.
+
+        Raises:
+            KernelError: the kernel has not run on the CPU yet.
+        """
+        return self.on_cpu.assembly()
+
 
 class Launch:
     """A kernel with its launch configuration, ready to be called.
@@ -234,10 +270,15 @@ class Launch:
         self.kernel, self.grid, self.block = kernel, grid, block
         self.stream, self.shared = stream, shared
         self.tasks: int | None = None  # if it is known how many there are
+        self.is_plain = 0 not in grid and kernel.signatures is None
 
     @to_the_point
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run the kernel: on the GPU if its arrays are CuPy's, on the CPU if they are NumPy's."""
+        kernel = self.kernel
+        plain = self.is_plain and len(arguments) == kernel.arity and not keywords
+        if plain and COMMON.issuperset(map(type, arguments)):
+            return kernel.plain.launch(self.grid, self.block, arguments, self.shared)
         if keywords:
             raise KernelError(
                 f"kernel {self.kernel.__name__!r} gets its arguments by position; leave out "

@@ -10,6 +10,8 @@ kernel, though LLVM could not prove it. Two notes on the loop say so
 
 A lane loop is recognised by the comment `# lanes` at the end of its line in the emitted file.
 
+How wide the vectors are is a note too, on the function (`VECTOR_BITS`).
+
 LLVM before version 23 has a fault that lanes bring out: a number cut to fewer bits and stored by a
 single lane of a mask known in advance (`if thread == 7: ints[thread] = long`) is stored whole, over
 its neighbour (https://github.com/llvm/llvm-project/issues/179489). So each such number gets a zero
@@ -72,6 +74,22 @@ class _Distinct(ir.MDValue):
     __eq__ = object.__eq__
 
 
+def vector_bits(features: str) -> int | None:
+    """How wide vectors are to be, where LLVM's own choice is too narrow.
+
+    LLVM keeps to 256 bits on all of Intel's processors that have 512, as the first of them (2017 to
+    2020) lowered their clock for wide ones. Those since do not: they also have VBMI2.
+
+    Args:
+        features: Of the processor, as LLVM names them: `+avx2,-avx512f,...`.
+
+    >>> vector_bits("+avx512f,+avx512vbmi2"), vector_bits("+avx512f,-avx512vbmi2")
+    (512, None)
+    """
+    return 512 if "+avx512vbmi2" in features.split(",") else None
+
+
+VECTOR_BITS = vector_bits(cpu_target.target_context.codegen()._tm_features)
 STORES_TOO_MUCH = binding.llvm_version_info < (23,)
 
 
@@ -80,6 +98,9 @@ class _GuardedLower(Lower):
 
     def post_lower(self) -> None:
         super().post_lower()
+        if VECTOR_BITS:
+            note = f'"prefer-vector-width"="{VECTOR_BITS}"'
+            set.add(self.function.attributes, note)  # `add` knows only attributes without a value
         if STORES_TOO_MUCH:
             for block in self.function.blocks:
                 for instruction in list(block.instructions):

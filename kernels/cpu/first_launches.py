@@ -56,16 +56,15 @@ class Launches:
             Mistake: a check found one.
             KernelError: as `CpuKernel.launch` does.
         """
-        launch = self.kernel, grid, block, arguments, shared_bytes
-        checked = checked_mode.is_on(self.tested)
+        kernel, checked = self.kernel, checked_mode.is_on(self.tested)
         if checked is None:
             checked = self.checked
-        if checked is None and self._check_if_new(*launch):
+        if checked is None and self._check_if_new(kernel, grid, block, arguments, shared_bytes):
             return
         if checked:
-            return checked_mode.launch(*launch)
+            return checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
         last_words.last().value = self._last_words
-        CpuKernel.launch(*launch)
+        kernel.launch(grid, block, arguments, shared_bytes)
 
     def _check_if_new(
         self, kernel: CpuKernel, grid: Shape3, block: Shape3, arguments: tuple[Any, ...],

@@ -1,21 +1,31 @@
-"""A kernel on the CPU: check a launch, find or compile its function, run its blocks."""
+"""A kernel on the CPU: check a launch, find or compile its function, run its blocks.
+
+Most launches are of small work, again and again with arguments of the same types. Those go a short
+way: which compiled function fits the types is found by Numba's own dispatcher, which is machine
+code, and as long as the blocks of a kernel have little to do, no other thread is woken for them.
+"""
 
 from __future__ import annotations
 
 import ast
+import threading
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import prod
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba import _dispatcher
 from numba.core.errors import NumbaError
+from numba.core.typeconv.rules import default_type_manager
 from numba.np.numpy_support import as_dtype
 
 from . import hints, typing_errors
+from .assembly import assembly
 from .canonical import Shape3, canonical, is_barrier
 from .compiler import in_haste
 from .errors import DivergentBarrier, KernelError
@@ -36,6 +46,47 @@ class Compiled(NamedTuple):
 
 
 SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides nothing
+LITTLE = 1e-4  # seconds of work, below which another thread comes too late to help
+COMMON = {np.ndarray, int, float, bool, np.float32, np.float64, np.int32, np.int64}  # types
+_NUMBERS = "first", "last", "grid_x", "grid_y", "grid_z"  # before the arguments of a kernel
+
+
+class Quick(_dispatcher.Dispatcher):  # type: ignore[misc]
+    """A kernel's functions for one block shape, chosen by the types of the arguments.
+
+    Numba's dispatcher looks a function up, and calls it, in machine code. What it does not know it
+    asks `_compile_for_args` for. `seconds` is what a block took at the last launch.
+    """
+
+    def __init__(self, kernel: CpuKernel, block: Shape3, shared_bytes: int) -> None:
+        names = *_NUMBERS, *kernel.parameters, *map(str, range(len(kernel.constants)))
+        super().__init__(
+            default_type_manager.get_pointer(), len(names), False, names, (), False, False, True
+        )
+        self.kernel, self.block, self.shared_bytes = kernel, block, shared_bytes
+        self.seconds = LITTLE
+        self.__code__ = kernel.function.__code__  # for profilers
+        self._known: dict[tuple[int, ...], Any] = {}
+        self._looking = threading.Lock()
+
+    def _compile_for_args(self, *arguments: Any) -> Any:
+        """Numba's hook: the function for arguments of new types, which it will call."""
+        codes = tuple([self.typeof_pyval(argument)._code for argument in arguments])
+        with self._looking:  # several threads have come to the first launch
+            if codes not in self._known:
+                own = arguments[len(_NUMBERS) : len(arguments) - len(self.kernel.constants)]
+                function: Any = self.kernel.compiled(self.block, own, self.shared_bytes).function
+                kinds = map(numba.typeof, map(_writable_alias, arguments))
+                self._known[codes] = function.compile(tuple(kinds))
+                self._insert(codes, self._known[codes], False)
+            return self._known[codes]
+
+    def typeof_pyval(self, value: Any) -> Any:
+        """Numba's hook: the type of what its machine code does not know."""
+        try:
+            return numba.typeof(value)
+        except (NumbaError, NotImplementedError, OverflowError, ValueError):
+            return numba.types.pyobject
 
 
 class CpuKernel:
@@ -59,6 +110,7 @@ class CpuKernel:
         self.limit = limit
         self._source: Source | None = None
         self._compiled: dict[Any, Compiled] = {}
+        self._quick: dict[tuple[Shape3, int], Quick] = {}
         self._variant: Variant | None = None
 
     @property
@@ -78,18 +130,35 @@ class CpuKernel:
             KernelError: an argument's type or number is wrong, or the kernel cannot be compiled
                 for the CPU.
         """
-        run = self.compiled(block, arguments, shared_bytes).function
-        arguments = self.prepared(arguments)
+        quick = self._quick.get((block, shared_bytes)) or self._made_quick(block, shared_bytes)
+        run: Callable[..., int] = quick
+        given = *grid, *arguments, *self.constants
+        if not self._apart(arguments):
+            run = self.compiled(block, arguments, shared_bytes).function
+            given = *grid, *self.prepared(arguments)
 
         def blocks(first: int, last: int) -> None:
             try:
-                code = run(first, last, *grid, *arguments)
+                code = run(first, last, *given)
+            except OverflowError:  # the dispatcher takes all whole numbers for int64
+                code = self.compiled(block, arguments, shared_bytes).function(first, last, *given)
             except (IndexError, ValueError) as error:
                 raise self.stopped(error) from None
             if code:
                 raise self.divergent(code, grid, block, shared_bytes)
 
-        pool.run(blocks, grid[0] * grid[1] * grid[2])
+        count, threads = grid[0] * grid[1] * grid[2], 1
+        began = perf_counter()
+        if quick.seconds * count < LITTLE:
+            blocks(0, count)
+        else:
+            threads = min(count, pool.num_threads())
+            pool.run(blocks, count, threads)
+        quick.seconds = (perf_counter() - began) * threads / count
+
+    def _made_quick(self, block: Shape3, shared_bytes: int) -> Quick:
+        made = self._quick[block, shared_bytes] = Quick(self, block, shared_bytes)
+        return made
 
     def compiled(
         self, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int, mode: Mode = PLAIN
@@ -116,7 +185,7 @@ class CpuKernel:
     def constants(self) -> tuple[np.ndarray, ...]:
         """The NumPy arrays that the kernel uses from outside: its last arguments."""
         found = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES).source.arrays
-        return tuple(found[name] for name in sorted(found))
+        return tuple(_writable_alias(found[name]) for name in sorted(found))
 
     def divergent(
         self, code: int, grid: Shape3, block: Shape3, shared_bytes: int, mode: Mode = PLAIN
@@ -154,6 +223,29 @@ class CpuKernel:
         names = written_arrays(form)
         return frozenset(i for i, name in enumerate(form.parameters) if name in names)
 
+    def _apart(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a glance shows that what the kernel writes to is in no other argument's memory.
+
+        It does where all arrays own their memory, or are views of arrays that do.
+        """
+        if len(arguments) != len(self.parameters):
+            return False
+        owners = []
+        for argument in arguments:
+            kind, owner = type(argument), argument
+            if kind is np.ndarray:
+                if argument.base is not None:
+                    owner = argument.base
+                    if type(owner) is not np.ndarray or owner.base is not None:
+                        return False
+            elif kind not in COMMON:
+                return False
+            owners.append(id(owner))
+        for i in self.written:
+            if owners.count(owners[i]) > 1 or not arguments[i].flags.writeable:
+                return False
+        return True
+
     def _aliased(self, arguments: tuple[Any, ...]) -> frozenset[str]:
         """The arguments in memory that the kernel writes to by way of another."""
         aliased = []  # plain loops: every launch comes through here
@@ -180,6 +272,10 @@ class CpuKernel:
     def emitted(self) -> str:
         """The text of the module for the types that were launched last, without any checks."""
         return self._launched_last().function()[1]
+
+    def assembly(self) -> str:
+        """The instructions for the types that were launched last, without any checks."""
+        return assembly(self._launched_last())
 
     def regions(self) -> Regions:
         """What the kernel was cut into for the types that were launched last."""

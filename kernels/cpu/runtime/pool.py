@@ -59,13 +59,18 @@ def _help(queue: SimpleQueue[Callable[[], None]]) -> None:
         queue.get()()
 
 
-def run(function: Callable[[int, int], None], blocks: int) -> None:
+def run(function: Callable[[int, int], None], blocks: int, most: int | None = None) -> None:
     """Call `function(first, last)` on ranges that cover all blocks; the caller works too.
+
+    Args:
+        function: What runs a range of blocks.
+        blocks: How many there are.
+        most: Threads to use, at most; `num_threads()` by default.
 
     Raises:
         BaseException: what `function` raised first, after all ranges have been tried.
     """
-    threads = min(num_threads(), blocks)
+    threads = min(num_threads() if most is None else most, blocks)
     if threads == 1:
         return function(0, blocks)
     chunk = -(-blocks // (threads * CHUNKS_PER_THREAD))

@@ -17,6 +17,7 @@ from numba import float64, int32, uint32
 from numba.core import analysis
 
 from minitransformer_kernels.cpu import KernelError, compiler, num_threads
+from minitransformer_kernels.cpu import launch as launching
 from minitransformer_kernels.cpu.liveness import live_map
 from minitransformer_kernels.cuda import cuda
 
@@ -99,6 +100,13 @@ def test_emitted_source_is_a_file_that_tracebacks_find(
     (file,) = tmp_path.glob("halves_*.py")
     assert file.read_text().startswith(halves.cpu_source())  # and the digest follows
     assert halves.cpu_source().startswith('"""Kernel \'halves\' for the CPU')
+
+
+@cuda.jit
+def shifts(x, out):
+    t = cuda.threadIdx.x
+    if t < out.size:
+        out[t] = x[t]
 
 
 # Arguments ----------------------------------------------------------------------------------------
@@ -320,6 +328,63 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= num_threads() <= (os.cpu_count() or 1)
     monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "5")
     assert num_threads() == 5
+
+
+def test_little_work_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose blocks have little to do runs in the caller alone, from the third launch."""
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
+    shared, run = [], launching.pool.run
+    monkeypatch.setattr(
+        launching.pool, "run", lambda *arguments: shared.append(arguments) or run(*arguments)
+    )
+
+    @cuda.jit(checked=False)
+    def counts(x, n):
+        i = cuda.grid(1)
+        for k in range(n):
+            x[i] = x[i] * np.float32(0.5) + k
+
+    x = np.zeros(8, np.float32)
+    counts[4, 2](x, 1)
+    assert len(shared) == 1
+    for _ in range(20):  # one of these may have had to wait for the processor
+        counts[4, 2](x, 1)
+    assert len(shared) < 20
+    counts[4, 2](x, 3_000_000)  # nobody knew
+    before = len(shared)
+    counts[4, 2](x, 3_000_000)
+    assert len(shared) == before + 1
+
+
+def test_what_overlaps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views of one array, of a buffer, of an object that is no array; but not of different ones."""
+    kernel = shifts.on_cpu
+    x = np.zeros(8)
+    other = memoryview(x)
+    for out, source in (
+        (x, x),
+        (x[1:], x[:-1]),
+        (x, np.frombuffer(other)),
+        (np.asarray(other), np.asarray(other)),
+    ):
+        assert not kernel._apart((source, out))
+        source[...] = np.arange(float(len(source)))
+        shifts[1, len(out)](source, out)
+    assert kernel._apart((np.zeros(8)[::2], np.zeros(8)[:4]))
+    assert kernel._apart((x, np.zeros(8)))
+    x.flags.writeable = False
+    assert kernel._apart((x, np.zeros(8)))
+    assert not kernel._apart((np.zeros(8), x))
+
+
+def test_arrays_that_are_not_aligned() -> None:
+    raw = np.zeros(8 * 9 + 1, np.uint8)
+    x = raw[1:].view(np.float64)
+    x[:] = np.arange(9)
+    for source in (np.arange(9.0), x, np.arange(9.0)):
+        out = np.zeros(8)
+        shifts[1, 8](source[:8], out)
+        assert out.tolist() == list(range(8))
 
 
 def test_many_threads_launch_at_once() -> None:
