@@ -51,7 +51,7 @@ COMMON = {np.ndarray, int, float, bool, np.float32, np.float64, np.int32, np.int
 _NUMBERS = "first", "last", "grid_x", "grid_y", "grid_z"  # before the arguments of a kernel
 
 
-class Quick(_dispatcher.Dispatcher):  # type: ignore[misc]
+class Quick(_dispatcher.Dispatcher):
     """A kernel's functions for one block shape, chosen by the types of the arguments.
 
     Numba's dispatcher looks a function up, and calls it, in machine code. What it does not know it
