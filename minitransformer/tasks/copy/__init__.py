@@ -98,7 +98,7 @@ class CopyTask:
         invitation="To copy a sequence of your own",
     )
 
-    def build(self, attention: str) -> mt.nn.Transformer:
+    def build(self, attention: str | mt.nn.AttentionVariant) -> mt.nn.Transformer:
         """Return a new transformer, with normalization first.
 
         Learned positions start at random, far apart, so that attention tells them apart from the
