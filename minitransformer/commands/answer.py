@@ -31,11 +31,11 @@ def add_to(commands: Any) -> None:
     read = commands.add_parser(
         "read",
         help="let a trained model read a handwritten digit",
-        description="Let a trained model read a handwritten digit: one that was held out, or your "
-        "own.",
+        description="Let a trained model read a handwritten digit: one that was held out, or\n"
+        "your own, from a file of 8 x 8 numbers from 0, paper, to 16, ink.",
         epilog="examples:\n"
         "  minitransformer read runs/digits 17\n"
-        "  minitransformer read runs/digits mine.txt    # 8 x 8 numbers from 0, paper, to 16, ink",
+        "  minitransformer read runs/digits mine.txt",
     )
     read.add_argument(
         "run",

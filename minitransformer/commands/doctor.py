@@ -102,8 +102,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="what this machine has, and how to mend what is missing",
-        description="Say what this machine has, run a kernel on each device, and say how to mend "
-        "what is missing.",
+        description="Say what this machine has, run a kernel on each device, and say how\n"
+        "to mend what is missing.",
     )
     parser.set_defaults(command=lambda options: run(), parser=parser)
 

@@ -29,9 +29,9 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="the weights of a trained model, as safetensors",
-        description="Write the weights of a trained model to a safetensors file, which NumPy, "
-        "PyTorch,\nJAX and others load: each parameter by its path in the model, and as metadata "
-        "the\ntask, the settings and the step.",
+        description="Write the weights of a trained model to a safetensors file, which NumPy,\n"
+        "PyTorch, JAX and others load: each parameter by its path in the model, and as\n"
+        "metadata the task, the settings and the step.",
         epilog="examples:\n"
         "  minitransformer export runs/NAME --out copier.safetensors\n"
         "  minitransformer export runs/both --model linear --out linear.safetensors",

@@ -21,20 +21,21 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
         help="what each line of a kernel asks of a GPU, found without one",
-        description="Run a kernel on the CPU and count, line by line, what it asks of a GPU: "
-        "sectors of global memory,\nbank conflicts, idle lanes, arithmetic; and what bounds its "
-        "speed.",
+        description="Run a kernel on the CPU and count, line by line, what it asks of a GPU:\n"
+        "sectors of global memory, bank conflicts, idle lanes, arithmetic; and what\n"
+        "bounds its speed.",
         epilog="targets:\n"
-        "  softmax                               the kernels of an attention, on a small example;\n"
-        "                                        a name that is none lists all\n"
-        "  softmax.forward                       one of them\n"
-        "  file.py, file.py:kernel               what example() in that file launches\n"
-        "  file.py:kernel, with grid and block   that kernel, on random arrays\n"
+        "  softmax                    the kernels of an attention, on a small example;\n"
+        "                             a name that is none lists all\n"
+        "  softmax.forward            one of them\n"
+        "  file.py, file.py:kernel    what example() in that file launches\n"
+        "  file.py:kernel, with grid  that kernel, on random arrays\n"
+        "  and block\n"
         "examples:\n"
         "  minitransformer inspect mine.py:first mine.py:second\n"
         "  minitransformer inspect softmax.forward --gpu H200 --picture forward.png\n"
-        "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 "
-        "--arrays 'float32[64,64]' 'float32[64,64]'",
+        "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 \\\n"
+        "      --arrays 'float32[64,64]' 'float32[64,64]'",
     )
     parser.add_argument(
         "targets", nargs="+", metavar="TARGET", help="which kernel; see below. Several are compared"

@@ -22,8 +22,8 @@ def add_to(commands: Any) -> None:
         "run",
         help="a script for GPUs, without one",
         description="Run a Python script, unchanged, that says `from numba import cuda` or\n"
-        "`from numba_cuda_mlir import cuda`: its kernels run on the CPU, and so does all around "
-        "them.\nA GPU is left alone, if there is one. Tests run so, too:\n"
+        "`from numba_cuda_mlir import cuda`: its kernels run on the CPU, and so does all\n"
+        "around them. A GPU is left alone, if there is one. Tests run so, too:\n"
         "  pytest -p minitransformer_kernels.without_gpu",
         epilog="examples:\n"
         "  minitransformer run saxpy.py --size 1000\n"

@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
         description="Say what each algorithm of linear attention costs, and which one to take.",
         epilog="examples:\n"
         "  minitransformer plan --lq 4096 --causal --backward --device H200\n"
-        "  minitransformer plan --cost-model seed --causal --max-distance 32 --out map.png",
+        "  minitransformer plan --cost-model seed --max-distance 32 --out map.png",
     )
     add_options(parser, OPTIONS)
     parser.add_argument("--causal", action="store_true", help="no query sees a later key")

@@ -59,8 +59,8 @@ class GraphTask(DigitsTask):
     recipe: ClassVar[Recipe] = Recipe(batch_size=64, steps=600, lr=1e-2)
     page: ClassVar[Page] = digits_page(
         "read handwritten digits with graph attention",
-        "Train two layers of graph attention to read scikit-learn's handwritten digits, each\n"
-        "image beside its nearest training images",
+        "Train two layers of graph attention to read scikit-learn's handwritten digits,\n"
+        "each image beside its nearest training images",
         "  minitransformer train graph\n"
         "  minitransformer train graph --score both --out runs/neighbours\n"
         "  minitransformer train graph --resume runs/neighbours",

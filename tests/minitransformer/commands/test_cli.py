@@ -589,6 +589,20 @@ def test_help_is_readable(arguments: list[str], capsys: pytest.CaptureFixture[st
     assert "usage: minitransformer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "train", *(f"train {task}" for task in TASKS), "copy", "read", "runs", "export", "inspect",
+     "run", "plan", "doctor"],
+)  # fmt: skip
+def test_help_fits_a_terminal(
+    arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([*arguments.split(), "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_doctor(folder: Path) -> None:
     found = run(folder, "doctor")
     assert found.returncode == 0, found.stdout
