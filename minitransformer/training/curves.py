@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from ..plots import INK, line, picture
 from .runs import Row
@@ -94,7 +94,9 @@ def _running_mean(values: np.ndarray) -> np.ndarray:
 
 def _finish_loss(axis: Axes, answer: str) -> None:
     axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel(f"cross entropy (nats per {answer})")
     axis.grid(True)
 

@@ -16,7 +16,7 @@ from minitransformer.tasks.graph.picture import plot_neighbours
 from minitransformer.tasks.perceiver import Look
 from minitransformer.tasks.perceiver.picture import plot_looks
 from minitransformer.training import CheckpointError
-from minitransformer.training.curves import _finish_accuracy, plot_training
+from minitransformer.training.curves import _draw_curve, _finish_accuracy, plot_training
 
 BLUE, VERMILION, ORANGE = (0, 114, 178), (213, 94, 0), (230, 159, 0)
 DARKEST = (8, 48, 107)
@@ -72,17 +72,24 @@ def test_many_curves_are_told_apart() -> None:
     assert len(set(looks)) == 28
 
 
-def test_what_was_held_out_and_what_is_to_be_beaten(tmp_path: Path) -> None:
-    """Dots for the one; and the axis of accuracies begins where they can be told apart."""
+def test_what_was_held_out_is_a_curve_with_dots() -> None:
     measured = rows(50, "linear")
-    plain, base, dots = (tmp_path / f"{name}.png" for name in ("plain", "base", "dots"))
-    plot_training(plain, measured, "one")
-    plot_training(base, measured, "one", baseline={"guessing": 0.5})
     for row in measured[9::10]:
-        row |= {"held_out_loss": 0.5, "held_out_accuracy": 0.96}
-    plot_training(dots, measured, "one", baseline={"guessing": 0.9})
+        row |= {"held_out_loss": 0.5, "held_out_accuracy": row["step"] / 100}
+    axis = Figure().add_subplot()
+    _draw_curve(axis, measured, "accuracy", line(0))
+    dots = axis.get_lines()[-1]
+    assert dots.get_marker() == "o"
+    assert dots.get_xydata().tolist() == [[step, step / 100] for step in (10, 20, 30, 40, 50)]
+
+
+def test_what_is_to_be_beaten_is_a_line(tmp_path: Path) -> None:
+    plain, base, high = (tmp_path / f"{name}.png" for name in ("plain", "base", "high"))
+    plot_training(plain, rows(50, "linear"))
+    for path, share in ((base, 0.5), (high, 0.6)):
+        plot_training(path, rows(50, "linear"), baseline={"guessing": share})
     assert (pixels(plain) != pixels(base)).any()
-    assert count(dots, BLUE) != count(base, BLUE)
+    assert (pixels(high) != pixels(base)).any()
 
 
 @pytest.mark.parametrize(
