@@ -405,12 +405,14 @@ def plot(path: Path, rows: list[Row]) -> None:
 
 def _plot_paths(axis: Axes, rows: list[Row]) -> None:
     for name in PATHS:
-        found = [(row["n"], row["path"]) for row in rows if row["steps_of"] == name]
-        line = "o--" if "dilated" in name else "o-"
-        colour = _COLOURS[name.partition(",")[0]]
-        axis.plot(*zip(*found, strict=True), line, color=colour, markersize=3, linewidth=1.4)
-        place = (-2, -12) if name == "convolution" else (-2, 4)
-        axis.annotate(name, found[-1], place, textcoords="offset points", ha="right", fontsize=8)
+        lengths, steps = zip(
+            *((row["n"], row["path"]) for row in rows if row["steps_of"] == name), strict=True
+        )
+        layer, _, dilated = name.partition(", ")
+        axis.plot(lengths, steps, "o--" if dilated else "o-", color=_COLOURS[layer], markersize=3,
+                  linewidth=1.4)  # fmt: skip
+        axis.annotate(dilated, (lengths[-1], steps[-1]), (-2, 5), textcoords="offset points",
+                      ha="right")  # fmt: skip
     axis.set(xlabel="tokens n", ylabel="layers or steps to the farthest")
 
 

@@ -305,7 +305,7 @@ def test_a_batch_brings_what_it_needs_and_no_more() -> None:
     assert len(pixels.numpy()) == len(set(seen[seen[batch].ravel()].ravel()))
 
 
-@pytest.mark.parametrize("score", ["additive", "dot"])
+@pytest.mark.parametrize("score", ["additive", "dot", "multi_head"])
 def test_looks_at_neighbours_are_shares(score: str) -> None:
     model = trainer(GRAPH, score).model
     numbers = np.array([56, 3, 359])
