@@ -13,7 +13,7 @@ settled, see `Visible.settled`.
 
 A GPU's grid has at most 65,535 blocks along an axis. A larger batch is worked off in parts: what a
 part returns for each of its sequences is put together again, and the gradients of what a batch
-shares are added up.
+shares are added up. So it is with packed sequences, whose rows are put together.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .arrays import Array, array_module
 FLOATING = np.dtype(np.float32), np.dtype(np.float64)
 KINDS = {"any": "fiu", "int": "iu"}  # of dtypes, where it need not be that of the other arrays
 NOT_EMPTY = frozenset("HEM")
+REAL = int, float, np.integer, np.floating, np.ndarray
 MOST_BLOCKS = 65535  # along the second and the third axis of a grid
 Named = tuple[str, Any, str]  # an argument's name, itself, and the letters of its shape
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -103,7 +104,9 @@ def fit(
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array, or a CuPy one."""
+    """Whether a value is a NumPy array, or a CuPy one; no matrix, and none with a mask."""
+    if isinstance(value, np.matrix | np.ma.MaskedArray):
+        return False  # they compute in their own way, which kernels do not know
     return isinstance(value, np.ndarray) or array_module(value) is not np
 
 
@@ -168,16 +171,20 @@ def host(*, parts: bool = True, **shapes: str | dict[str, str]) -> Callable[[Fun
 
     def declare(function: Function) -> Function:
         parameters = signature(function).parameters
-        order = tuple(parameters)
+        rest = {n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD}
+        order = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        required = {n for n, p in parameters.items() if p.default is p.empty} - rest
         name = f"{function.__module__.partition('.')[2]}.{function.__name__}"
         optional = {n for n, p in parameters.items() if "None" in str(p.annotation)}
         knows = next((n for n in ("visible", "edges") if n in parameters), None)
 
         @wraps(function)
         def checked(*arguments: Any, **keywords: Any) -> Any:
-            if len(arguments) > len(order) or not keywords.keys() <= parameters.keys():
-                return function(*arguments, **keywords)  # Python says what is wrong
             given = dict(zip(order, arguments, strict=False)) | keywords
+            all_known = rest or given.keys() <= parameters.keys()
+            each_once = len(given) == len(arguments) + len(keywords)
+            if not (all_known and each_once and required <= given.keys()):
+                return function(*arguments, **keywords)  # Python says what is wrong
             sizes: dict[str, int] = {}
             if knows is not None:
                 who = given.setdefault(knows, parameters[knows].default)
@@ -206,8 +213,8 @@ def host(*, parts: bool = True, **shapes: str | dict[str, str]) -> Callable[[Fun
             fit(name, arrays, sizes)
             if knows == "visible" and "Lk" in sizes:
                 given["visible"] = who.settled(name, arrays[0][1], given["key"])
-            if parts and sizes.get("N", 0) > MOST_BLOCKS:
-                return _in_parts(checked, given, shapes, sizes["N"])
+            if parts and sizes.get("B", sizes.get("N", 0)) > MOST_BLOCKS:
+                return _in_parts(checked, given, shapes, sizes)
             return function(**given)
 
         checked.shapes = shapes  # type: ignore[attr-defined]
@@ -220,36 +227,61 @@ def _in_parts(
     function: Callable[..., Any],
     given: dict[str, Any],
     shapes: dict[str, str | dict[str, str]],
-    batch: int,
+    sizes: dict[str, int],
 ) -> Any:
     """Call a host function for some sequences of a batch at a time."""
+    packed = "B" in sizes
+    count = sizes["B"] if packed else sizes["N"]
+    parts = [slice(at, min(at + MOST_BLOCKS, count)) for at in range(0, count, MOST_BLOCKS)]
+    ends = given["visible"].cu_seqlens if packed else range(count + 1)
+    rows = [slice(int(ends[part.start]), int(ends[part.stop])) for part in parts]
 
-    def of(rows: slice, name: str, value: Any) -> Any:
-        if value is None:
+    def of_array(at: int, array: Any, text: str) -> Any:
+        letters, _, _ = _parsed(text)
+        if array is None:
             return None
+        if packed and letters[0] != "B":
+            along = [letter in ("Lq", "Lk") for letter in letters]
+            return array[tuple(rows[at] if tokens else slice(None) for tokens in along)]
+        return array[parts[at]] if letters[0] in "NB" and len(array) == count else array
+
+    def of(at: int, name: str, value: Any) -> Any:
+        letters = shapes.get(name)
         if name == "visible":
-            lengths = {n: getattr(value, n) for n in ("query_lengths", "key_lengths")}
-            return value._replace(**{n: x if x is None else x[rows] for n, x in lengths.items()})
-        if isinstance(value, tuple) and name in shapes:
-            return type(value)(*(x[rows] if len(x) == batch else x for x in value))
-        return value[rows] if name in shapes and len(value) == batch else value
+            return _visible_part(value, parts[at])
+        if value is None or letters is None:
+            return value
+        if isinstance(letters, str):
+            return of_array(at, value, letters)
+        return type(value)(
+            *(of_array(at, *each) for each in zip(value, letters.values(), strict=True))
+        )
 
-    firsts = range(0, batch, MOST_BLOCKS)
-    spans = [slice(first, min(first + MOST_BLOCKS, batch)) for first in firsts]
-    results = [function(**{n: of(rows, n, x) for n, x in given.items()}) for rows in spans]
-    return _joined(results, [rows.stop - rows.start for rows in spans])
+    results = [function(**{n: of(at, n, x) for n, x in given.items()}) for at in range(len(parts))]
+    return _joined(results, *([x.stop - x.start for x in each] for each in (parts, rows)))
 
 
-def _joined(results: list[Any], counts: list[int]) -> Any:
-    """The results of parts as one: rows of the batch in order, and sums of what it shares."""
+def _visible_part(visible: Any, part: slice) -> Any:
+    """Who sees whom, of some sequences."""
+    if visible.cu_seqlens is not None:
+        ends = visible.cu_seqlens[part.start : part.stop + 1]
+        return visible._replace(cu_seqlens=ends - ends[0])
+    lengths = {n: getattr(visible, n) for n in ("query_lengths", "key_lengths")}
+    return visible._replace(**{n: x if x is None else x[part] for n, x in lengths.items()})
+
+
+def _joined(results: list[Any], counts: list[int], rows: list[int]) -> Any:
+    """The results of parts as one: sequences, or rows of packed ones, in order; else their sum."""
     first = results[0]
     if first is None:
         return None
     if isinstance(first, tuple):
-        parts = [_joined(list(each), counts) for each in zip(*results, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+        each = [_joined(list(part), counts, rows) for part in zip(*results, strict=True)]
+        return type(first)(*each) if hasattr(first, "_fields") else tuple(each)
     if [len(x) for x in results] == counts:
         return array_module(first).concatenate(results)
+    if first.ndim > 2 and [x.shape[2] for x in results] == rows:
+        return array_module(first).concatenate(results, axis=2)
     return sum(results[1:], start=first)
 
 
@@ -290,9 +322,13 @@ def finite(
         TypeError: it is no number.
         ValueError: it is not finite.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray):
+    if isinstance(value, bool) or not isinstance(value, REAL):
         raise TypeError(f"{function}: {name} must be {what}, got {value!r}{way_out}")
-    if np.ndim(value) or not math.isfinite(value):
+    try:
+        is_finite = not np.ndim(value) and math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):  # no number, or more than a float holds
+        is_finite = False
+    if not is_finite:
         raise ValueError(f"{function}: {name} must be {what}, got {value}{way_out}")
     return value  # type: ignore[return-value]
 

@@ -62,8 +62,8 @@ class Visible(NamedTuple):
         result = Settled(
             flag(function, "causal", self.causal),
             whole(function, "query_offset", self.query_offset),
-            _lengths(function, "query_lengths", self.query_lengths, query),
-            _lengths(function, "key_lengths", self.key_lengths, key),
+            own_lengths(function, "query_lengths", self.query_lengths, query),
+            own_lengths(function, "key_lengths", self.key_lengths, key),
             _boundaries(function, self, query, key),
         )
         result.sizes = sizes
@@ -206,7 +206,7 @@ def _integers(data: Any) -> Array:
         return np.asarray(array, object)  # rows of several lengths: no integers
 
 
-def _lengths(function: str, name: str, lengths: Any, sequence: Array) -> Array | None:
+def own_lengths(function: str, name: str, lengths: Any, sequence: Array) -> Array | None:
     """A copy of lengths as int64 on the sequences' device, having checked that they fit.
 
     Those of the CPU are best: to look at a GPU's makes the CPU wait.

@@ -65,10 +65,10 @@ import numpy as np
 
 from .. import algorithms, recurrent
 from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
-from ..checks import host
+from ..checks import host, whole
 from ..guards import divided, normaliser_gradients
 from ..recurrent import LinearState
-from ..visible import EVERYTHING, Visible
+from ..visible import EVERYTHING, Visible, own_lengths
 from . import fast, plain
 
 PARTS = {"one_plus_cos": 3, "cos": 2}  # of E features each
@@ -115,8 +115,37 @@ class FourierGradients(NamedTuple):
     state: FourierState | None
 
 
+@host(positions="N L P any", frequency="H E P any", phase="H E any")
+def circle(
+    positions: Array, frequency: Array, phase: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Cosines and sines of the angles (3) `(N, H, L, E)`, numbers of a dtype.
+
+    Args:
+        positions: `(N, L, P)`; this and the rest are taken as float64.
+        frequency: `(H, E, P)`.
+        phase: `(H, E)`.
+        dtype: of the results.
+    """
+    (N, L, _), (H, E), xp = positions.shape, phase.shape, array_module(positions)
+    cos, sin = (xp.empty((N, H, L, E), dtype) for _ in range(2))
+    p, a, b = (xp.asarray(x, xp.float64) for x in (positions, frequency, phase))
+    fast.circle(p, a, b, cos, sin)
+    return cos, sin
+
+
+@host(x="N H L E", cos="N? H L E", sin="N? H L E", amplitude="H E")
+def turned(
+    x: Array, cos: Array, sin: Array, amplitude: Array, *, form: str, feature_map: str
+) -> Array:
+    """Q of equations (5) and (7) `(N, H, L, D)`, of cosines and sines `(N or 1, H, L, E)`."""
+    rows = array_module(x).empty((*x.shape[:3], PARTS[form] * x.shape[3]), x.dtype)
+    fast.features(x, cos, sin, amplitude, feature_map, rows)
+    return rows
+
+
 @host(
-    x="N H L E", positions="N? L P any", frequency="H E P any", phase="H E any",
+    parts=False, x="N H L E", positions="N? L P any", frequency="H E P any", phase="H E any",
     amplitude="H E any",
 )  # fmt: skip
 def features(
@@ -146,21 +175,18 @@ def features(
     Raises:
         ValueError: there is no such form, or shapes do not fit.
     """
-    (N, H, L, E), xp = x.shape, array_module(x)
+    (_, H, _, E), xp = x.shape, array_module(x)
     chosen("form", form, PARTS)
     phase = xp.zeros((H, E)) if phase is None else phase
     c = xp.ones((H, E), x.dtype) if amplitude is None else xp.asarray(amplitude, x.dtype)
-    cos, sin = (xp.empty((len(positions), H, L, E), x.dtype) for _ in range(2))
-    p, a, b = (xp.asarray(array, xp.float64) for array in (positions, frequency, phase))
-    fast.circle(p, a, b, cos, sin)
-    rows = xp.empty((N, H, L, PARTS[form] * E), x.dtype)
-    fast.features(x, cos, sin, c, feature_map, rows)
-    return Features(rows, cos, sin)
+    cos, sin = circle(positions, frequency, phase, x.dtype)
+    return Features(turned(x, cos, sin, c, form=form, feature_map=feature_map), cos, sin)
 
 
 @host(
     x="N H L E", positions="N? L P any", frequency="H E P any", amplitude="H E any",
     grad="N H L D", saved={"rows": "N H L D", "cos": "N? H L E", "sin": "N? H L E"},
+    lengths="N int", origin="N? P any",
 )  # fmt: skip
 def features_backward(
     grad: Array,
@@ -171,7 +197,7 @@ def features_backward(
     saved: Features,
     *,
     lengths: Array | None = None,
-    origin: Array | float = 0.0,
+    origin: Array | None = None,
     feature_map: str = "elu",
     version: str = "fast",
 ) -> tuple[Array, ...]:
@@ -182,7 +208,7 @@ def features_backward(
         x: this and the rest as `features` took it.
         saved: what `features` returned.
         lengths: `(N,)` integers, the rows that count; None: all.
-        origin: from where (13) measures positions.
+        origin: `(N, P)` or `(1, P)`, from where (13) measures positions; None: from zero.
         version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
@@ -196,13 +222,17 @@ def features_backward(
             f"fourier.features_backward: grad must have 2E = {2 * E} or 3E = {3 * E} columns, got "
             f"{grad.shape}"
         )
+    if lengths is not None and array_module(lengths) is np:  # to look at a GPU's would take a wait
+        lengths = own_lengths("fourier.features_backward", "lengths", lengths, x)
     counts = lengths_or_full(lengths, N, L, x)
     c = xp.ones((H, E), x.dtype) if amplitude is None else xp.asarray(amplitude, x.dtype)
     dx, dangle, damplitude = kernels.feature_gradient(
         grad, x, saved.cos, saved.sin, c, counts, feature_map
     )
     # A phase is the frequency of one more coordinate, which is 1 everywhere.
-    places = positions - xp.asarray(origin, xp.float64)
+    places = xp.asarray(positions, xp.float64)
+    if origin is not None:
+        places = places - origin[:, None]
     ones = xp.ones((*places.shape[:2], 1))
     slopes = kernels.moments(dangle, xp.concatenate((places, ones), axis=2), counts)  # (12), (13)
     dfrequency, dphase = slopes[:, :-1].swapaxes(1, 2), slopes[:, -1]
@@ -230,6 +260,7 @@ def cosformer(longest: int, heads: int, head_dim: int) -> tuple[Array, Array, Ar
 
     Source: Qin et al. 2022, equation 10.
     """
+    whole("fourier.cosformer", "longest", longest, 1)
     ones = np.ones((heads, head_dim))
     return math.pi / (2 * longest) * ones[..., None], 0 * ones, ones
 
@@ -364,7 +395,7 @@ def backward(
     end, plain_end = _linear_states(grad_state, denominator)
     sums: dict[str, Any] = {"visible": visible, "algorithm": algorithm, "version": version}
     alone = initial_state is None and grad_state is None and key.shape[2] > 0
-    origin = array_module(gd).nan_to_num(key_positions[:, :1]) if alone else 0.0
+    origin = array_module(gd).nan_to_num(key_positions[:, 0]) if alone else None
     chosen: dict[str, Any] = {"origin": origin, "feature_map": feature_map, "version": version}
     dQ, dK, dvalue, dstate = algorithms.gradients(
         gn, gd if denominator == "rotated" else none, end, saved.query.rows, saved.key.rows, value,
@@ -394,6 +425,7 @@ def backward(
 @host(
     query="N H E", key="N H E", value="N H M", query_position="N? P any", key_position="N? P any",
     frequency="H E P any", phase="H E any", amplitude="H E any",
+    state={"S": "N H D M", "Z": "N H F"},
 )  # fmt: skip
 def step(
     query: Array,

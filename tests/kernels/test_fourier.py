@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from minitransformer_kernels import fourier, reference
+from minitransformer_kernels.checks import MOST_BLOCKS
+from minitransformer_kernels.visible import Visible
 
 from .. import references
 from ..cases import Array, Case, Problem, fourier_inputs, fourier_state
@@ -119,6 +121,36 @@ def test_features_wider_than_a_warp(version: str) -> None:
         found, reference.fourier_features_backward(grad, x, p, a, b, c), strict=True
     ):
         np.testing.assert_allclose(result, truth, atol=1e-10)
+
+
+@pytest.mark.parametrize("version", ["fast", "plain"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_more_sequences_than_a_grid_has_blocks(shared: bool, version: str) -> None:
+    """They give what halves of the batch give, and what these share gets the sum of gradients."""
+    count, rng = MOST_BLOCKS + 3, np.random.default_rng(0)
+    q, k, v, cotangent = (rng.normal(size=(count, 1, 2, 1)) for _ in range(4))
+    p, r = (rng.normal(size=(1 if shared else count, 2, 1)) for _ in range(2))
+    harmonics = [rng.normal(size=size) for size in ((1, 1, 1), (1, 1), (1, 1))]
+    lengths = rng.integers(0, 3, (2, count))
+
+    def passes(rows: slice) -> tuple[Array, Array, Any]:
+        places = [x if shared else x[rows] for x in (p, r)]
+        inputs = *(x[rows] for x in (q, k, v)), *places, *harmonics
+        visible = Visible(True, 0, *(x[rows] for x in lengths))
+        how = {"algorithm": "recurrent", "version": version}
+        output, d, saved, state = fourier.forward(*inputs, visible, **how)
+        rest = *inputs, output, d, saved, visible
+        tokens = *(x[:, :, 0] for x in inputs[:3]), *(x[:, 0] for x in places)
+        after, _ = fourier.step(*tokens, *harmonics, state)
+        return output, after, fourier.backward(cotangent[rows], None, *rest, **how)
+
+    whole, *halves = map(passes, (slice(0, count), slice(0, count // 2), slice(count // 2, count)))
+    for found, *parts in zip(whole[:2], *(half[:2] for half in halves), strict=True):
+        np.testing.assert_array_equal(found, np.concatenate(parts))
+    gradients = zip(*(each[2][: len(references.FOURIER)] for each in (whole, *halves)), strict=True)
+    for name, (found, *parts) in zip(references.FOURIER, gradients, strict=True):
+        of_all = np.concatenate(parts) if len(found) == count else sum(parts)
+        np.testing.assert_allclose(found, of_all, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def test_angles_far_from_zero_are_exact_in_float32() -> None:
