@@ -130,9 +130,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
     value, derivative = guard(guard_name, real)
 
     @cuda.jit(fastmath=True)
-    def normaliser(  # type: ignore[no-untyped-def]
-        g, o, d, query_lengths, key_lengths, first_row, fewest_keys, eps, gn, gd
-    ):
+    def normaliser(g, o, d, lengths, eps, gn, gd):  # type: ignore[no-untyped-def]
         """g, o (N, H, L, M), d (N, H, L); gn and gd, of these shapes, are written to."""
         products = cuda.shared.array((columns, pitch), real)  # of a thread
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
@@ -140,16 +138,15 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
         first = cuda.blockIdx.x * rows
         i = first + y
         M = g.shape[3]
-        end = query_lengths[n] if key_lengths[n] >= fewest_keys else 0
+        end = lengths[n]
 
-        sees = first_row <= i < end
         over_D = real(0)
-        if sees:
+        if i < end:
             over_D = real(1) / value(d[n, h, i], eps)
         total = real(0)
         if i < g.shape[2]:
             for m in range(x, M, columns):
-                g_im = g[n, h, i, m] if sees else real(0)
+                g_im = g[n, h, i, m] if i < end else real(0)
                 gn[n, h, i, m] = g_im * over_D  # (5)
                 total += g_im * o[n, h, i, m]
         products[x, y] = total
@@ -161,7 +158,7 @@ def _normaliser_kernel(real: Any, guard_name: str) -> Kernel:
             for column in range(columns):
                 total += products[column, x]
             slope = real(0)
-            if first_row <= i < end:
+            if i < end:
                 slope = derivative(d[n, h, i], eps)
             gd[n, h, i] = real(0)
             if slope > real(0):
@@ -183,9 +180,23 @@ def check_eps(function: str, eps: float | None) -> None:
 
 
 def eps_or_default(guard: str, eps: float | None, like: Array) -> Any:
-    """The guard's constant as a number of the dtype of `like`; None for `default_eps`."""
+    """The guard's constant as a number of the dtype of `like`; None for `default_eps`.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not above 0, or not a normal number of the dtype: then 0 / eps, in a row
+            that sees nothing, would be no zero.
+    """
+    if eps is None:
+        return default_eps(guard, like.dtype)
     check_eps("guard", eps)
-    return like.dtype.type(default_eps(guard, like.dtype) if eps is None else eps)
+    least, most = float(np.finfo(like.dtype).tiny), float(np.finfo(like.dtype).max)
+    if not least <= eps <= most:
+        raise ValueError(
+            f"guard: eps must lie between {least:.1e} and {most:.1e}, as numbers of {like.dtype} "
+            f"do, got {eps}; None chooses one"
+        )
+    return like.dtype.type(eps)
 
 
 @host(
@@ -217,19 +228,15 @@ def normaliser_gradients(
     Returns:
         gn (N, H, L, M) and gd (N, H, L).
     """
-    g, o, d = contiguous(grad_output, output, denominator)
+    seen, g = visible.sighted(grad_output, key, state=initial_state)
+    g, o, d = contiguous(g, output, denominator)
     batch, heads, length, _ = g.shape
     xp = array_module(g)
     gn, gd = xp.empty_like(g), xp.empty_like(d)
-    only_keys = initial_state is None
-    first_row = -visible.near(g, key) if visible.causal and only_keys else 0
     blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
-    kernel[blocks, THREADS](
-        g, o, d,
-        *visible._replace(cu_seqlens=None).lengths(g, key),
-        first_row, int(only_keys), eps_or_default(guard, eps, g), gn, gd,
-    )  # fmt: skip
+    lengths, _ = seen._replace(cu_seqlens=None).lengths(g, key)
+    kernel[blocks, THREADS](g, o, d, lengths, eps_or_default(guard, eps, g), gn, gd)
     return gn, gd
 
 
