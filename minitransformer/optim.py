@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minitransformer_kernels.checks import finite
+from minitransformer_kernels.checks import finite, flag, is_array
 from minitransformer_kernels.layers import optimizer as updates
 
 from .device import array_module, to_numpy
@@ -50,7 +50,7 @@ class Optimizer:
     def __init__(
         self, parameters: Iterable[Tensor], lr: float | Schedule, weight_decay: float = 0.0
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters = _tensors(type(self).__name__, parameters)
         self.lr = lr
         self.weight_decay = _not_negative(self, "weight_decay", weight_decay)
         self.steps = 0
@@ -61,8 +61,15 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step."""
-        return float(self.lr(self.steps) if callable(self.lr) else self.lr)
+        """The learning rate of the next step.
+
+        Raises:
+            TypeError: a schedule gives no number.
+            ValueError: it gives one that is not finite.
+        """
+        rate = self.lr(self.steps) if callable(self.lr) else self.lr
+        expected = f"a finite number at step {self.steps}"
+        return float(finite(type(self).__name__, "lr", rate, expected))
 
     def zero_grad(self) -> None:
         """Forget every parameter's gradient."""
@@ -70,15 +77,19 @@ class Optimizer:
             parameter.grad = None
 
     def step(self) -> None:
-        """Update every parameter that has a gradient, in place."""
+        """Update every parameter that has a gradient, in place.
+
+        Raises:
+            TypeError: a gradient is no tensor, or data is no array of floating numbers.
+            ValueError: a parameter's data does not fit its gradient, or what is kept beside it.
+        """
         rate = self.learning_rate
         self.steps += 1
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
-                gradient = array_module(parameter.grad.data).ascontiguousarray(parameter.grad.data)
-                gradient = gradient.reshape(parameter.grad.shape)  # a number has become a row
-                moments = (self._moment(name, index) for name in self.moments)
                 try:
+                    gradient = self._gradient(index)
+                    moments = (self._moment(name, index) for name in self.moments)
                     self._update(rate, parameter.data, gradient, *moments)
                 except (TypeError, ValueError) as error:
                     error.add_note(
@@ -121,6 +132,19 @@ class Optimizer:
     def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not override _update")
 
+    def _gradient(self, index: int) -> Array:
+        """Return a parameter's gradient in one piece, having checked that both have arrays."""
+        parameter = self.parameters[index]
+        for name, tensor in ("data", parameter), ("grad.data", parameter.grad):
+            array = getattr(tensor, "data", None)
+            if not is_array(array):
+                raise TypeError(
+                    f"{type(self).__name__}: {name} must be an array, got {type(array).__name__}"
+                )
+        gradient = parameter.grad.data  # type: ignore[union-attr]
+        in_one_piece = array_module(gradient).ascontiguousarray(gradient)
+        return in_one_piece.reshape(gradient.shape)  # a number has become a row
+
     def _moment(self, name: str, index: int) -> Array:
         """Return a parameter's moment, made at its first use: by then the device is settled."""
         key = f"{name}.{index}"
@@ -135,12 +159,11 @@ class Optimizer:
             raise ValueError(
                 f"{name}: expected at least one parameter, got none; pass model.parameters()"
             )
-        for parameter in self.parameters:
-            if not (isinstance(parameter, Tensor) and parameter.is_leaf):
-                raise TypeError(
-                    f"{name}: parameters must be tensors that no function made, got "
-                    f"{type(parameter).__name__}; pass model.parameters()"
-                )
+        if not all(parameter.is_leaf for parameter in self.parameters):
+            raise TypeError(
+                f"{name}: parameters must be tensors that no function made, got some that one "
+                "made; pass model.parameters()"
+            )
 
 
 class SGD(Optimizer):
@@ -167,7 +190,7 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(parameters, lr, weight_decay)
         self.momentum = _not_negative(self, "momentum", momentum)
-        self.nesterov = nesterov
+        self.nesterov = flag("SGD", "nesterov", nesterov)
         if nesterov and not momentum:
             raise ValueError(
                 "SGD: nesterov looks ahead along the momentum, got momentum 0; set it above 0"
@@ -269,6 +292,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
         not hidden: nothing is scaled then.
 
     Raises:
+        TypeError: something else than tensors was passed.
         ValueError: `max_norm` is not above 0.
 
     Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
@@ -278,12 +302,25 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
             f"clip_grad_norm_: max_norm must be above 0, got {max_norm}; "
             "to switch clipping off, do not call it"
         )
-    gradients = [p.grad.data for p in parameters if p.grad is not None]
+    tensors = _tensors("clip_grad_norm_", parameters)
+    gradients = [p.grad.data for p in tensors if p.grad is not None]
     norm = math.sqrt(sum(_numbers([array_module(g).vdot(g, g) for g in gradients])))
     if norm > max_norm:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm
+
+
+def _tensors(function: str, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return parameters as a list, having checked that they are tensors."""
+    tensors = list(parameters) if np.iterable(parameters) else [parameters]
+    for tensor in tensors:
+        if not (np.iterable(parameters) and isinstance(tensor, Tensor)):
+            raise TypeError(
+                f"{function}: parameters must be tensors, got {type(tensor).__name__}; pass "
+                "model.parameters()"
+            )
+    return tensors
 
 
 def _numbers(scalars: list[Array]) -> list[float]:
@@ -350,14 +387,15 @@ def _not_negative(optimizer: Optimizer, name: str, value: float) -> float:
 
 
 def _decays(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, float]:
-    numbers = [x for x in betas if isinstance(x, int | float)] if np.iterable(betas) else []
-    if len(numbers) != 2 or not all(0 <= beta < 1 for beta in numbers):
+    numbers = tuple(betas) if np.iterable(betas) else ()
+    real = [isinstance(x, int | float | np.floating) and 0 <= x < 1 for x in numbers]
+    if real != [True, True]:
         raise ValueError(
             f"{type(optimizer).__name__}: betas must be two numbers in [0, 1), got {betas}"
         )
-    return betas
+    return numbers[0], numbers[1]
 
 
 def _at_least_one(function: str, name: str, value: int) -> None:
-    if not isinstance(value, int | float | np.number) or value < 1:
+    if not isinstance(value, int | float | np.number) or not value >= 1:
         raise ValueError(f"{function}: {name} must be 1 or more, got {value}")

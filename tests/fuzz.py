@@ -332,16 +332,36 @@ def of_function(number: int, rng: np.random.Generator, every: bool) -> Found:
 
 
 def of_optimizer(number: int, rng: np.random.Generator, every: bool) -> Found:
-    """Steps of an optimizer, or one step of its host function with an argument spoiled."""
+    """Steps of an optimizer, some with a setting or an array spoiled; or of its host function."""
     from .minitransformer.test_optim import ALGORITHMS, takes_the_steps
 
-    if rng.integers(2):
-        optimizer, algorithm, strategy = ALGORITHMS[rng.integers(len(ALGORITHMS))].values
-        options, dtype = example(rng, strategy), rng.choice([np.float32, np.float64])
-        case, begin = f"{optimizer.__name__} {options}", int(rng.integers(2**32))
+    optimizer, algorithm, strategy = ALGORITHMS[rng.integers(len(ALGORITHMS))].values
+    options, dtype = example(rng, strategy), rng.choice([np.float32, np.float64])
+    case, begin = f"{optimizer.__name__} {options}", int(rng.integers(2**32))
+    which = rng.integers(4)
+    if which == 0:
         return judged(
             number, case, lambda: takes_the_steps(optimizer, algorithm, options, dtype, begin)
         )
+    if which == 1:
+        name = str(rng.choice(list(options)))
+        options = {**options, name: SETTINGS[name][rng.integers(len(SETTINGS[name]))]}
+        told = f"{optimizer.__name__} with {name}={options[name]!r}"
+        return judged(number, told, lambda: steps_of(optimizer, options), True)
+    if which == 2:
+        spoils = {"cut": cut, "grown": grown, "frozen": frozen, **ARRAYS}
+        kind, at = str(rng.choice(list(spoils))), int(rng.integers(2))
+        name = "data" if kind == "frozen" else str(rng.choice(["data", "grad"]))
+
+        def spoil(step: int, x: Tensor) -> None:
+            array = spoils[kind](rng, x.data) if step == at else None
+            if array is not None and name == "data":
+                x.data = array
+            elif array is not None:
+                x.grad = Tensor(array) if getattr(array, "dtype", "O") != "O" else array
+
+        told = f"{case} with {name} {kind} before step {at}"
+        return judged(number, told, lambda: steps_of(optimizer, options, spoil), True)
     step, names, numbers = UPDATES[rng.integers(len(UPDATES))]
     arguments = {name: np.ones((4, 6), np.float32) for name in names} | dict(numbers)
     name = str(rng.choice(list(arguments)))
@@ -354,6 +374,36 @@ def of_optimizer(number: int, rng: np.random.Generator, every: bool) -> Found:
         arguments[name] = kind
     case = f"{step.__name__} with {name} {kind!r}"
     return judged(number, case, lambda: step(**arguments), True)
+
+
+ABOVE = NAN, "a", None, -1.0, float("inf"), [0.1], 1j, 10**400
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "lr": (*ABOVE, lambda step: NAN, lambda step: "a", lambda step: None),
+    "weight_decay": ABOVE,
+    "momentum": ABOVE,
+    "nesterov": ("False", None, 1, NAN),
+    "betas": (None, 0.9, (0.9,), (0.9, 1.0), (0.9, NAN), ("a", 0.9), (0.9, "a", 0.99), (-0.1, 0.9)),
+    "eps": ABOVE,
+}
+
+
+def frozen(rng: np.random.Generator, x: Any) -> Any:
+    """The same numbers, not to be written to."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def steps_of(
+    optimizer: Any, options: Any, before: Callable[[int, Tensor], None] = lambda step, x: None
+) -> None:
+    """Two steps of an optimizer, with something done to the parameter before each."""
+    x = Tensor(np.ones((4, 6), np.float32), requires_grad=True)
+    stepper = optimizer([x], **options)
+    for step in range(2):
+        x.grad = Tensor(np.ones((4, 6), np.float32))
+        before(step, x)
+        stepper.step()
 
 
 MOMENTS = {"rate": 0.1, "betas": (0.9, 0.999), "root_weight": 1.0, "eps": 1e-8}

@@ -19,9 +19,10 @@ the host folds them into the numbers s, r and ε.
 """
 
 import math
+from itertools import combinations
 from typing import Any
 
-from ..arrays import Array, ceil_div
+from ..arrays import Array, array_module, ceil_div
 from ..checks import finite, fit
 from ..cuda import cuda
 
@@ -151,6 +152,15 @@ def _launch(kernel: Any, numbers: tuple[float, ...], parameter: Array, **others:
     arrays = {"parameter": parameter, **others}
     letters = " ".join(f"D{axis}" for axis in range(getattr(parameter, "ndim", 0)))
     fit("optimizer update", [(name, x, letters) for name, x in arrays.items()], {})
+    changed = {name: x for name, x in arrays.items() if name != "gradient"}
+    for name, x in changed.items():
+        if not getattr(x.flags, "writeable", True):
+            raise ValueError(f"optimizer update: {name} must not be read-only; pass a copy")
+    for (one, x), (other, y) in combinations(changed.items(), 2):
+        if array_module(x).may_share_memory(x, y):
+            raise ValueError(
+                f"optimizer update: {one} and {other} must not share memory; pass a copy of one"
+            )
     for x in numbers:
         finite("optimizer update", "each number", x)
     size, number = parameter.size, parameter.dtype.type

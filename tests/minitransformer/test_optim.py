@@ -234,6 +234,31 @@ def test_a_strided_parameter_is_refused() -> None:
         optim.SGD([weight], lr=1.0).step()
 
 
+@pytest.mark.parametrize("build", [optim.SGD, optim.Adam])
+@pytest.mark.parametrize(
+    ("name", "array", "error", "message"),
+    [
+        ("data", [1.0], TypeError, "data must be an array, got list"),
+        ("grad", [1.0], TypeError, "grad.data must be an array, got NoneType"),
+        ("data", np.ones(5, np.float32), ValueError, "must have the shape"),
+        ("data", np.ones(2, np.float32), ValueError, "must have the shape"),
+        ("data", np.ones(3), ValueError, "is float32, but parameter is float64"),
+        ("data", np.zeros((3, 2), np.float32)[:, 0], ValueError, "expected contiguous arrays"),
+        ("data", np.frombuffer(bytes(12), np.float32), ValueError, "parameter must not be read-on"),
+    ],
+)
+def test_what_was_replaced_is_looked_at(
+    build: Any, name: str, array: Any, error: type[Exception], message: str
+) -> None:
+    parameter = nn.Parameter(np.zeros(3, np.float32))
+    optimizer = build([parameter])
+    parameter.grad = Tensor(np.ones(3, np.float32))
+    optimizer.step()
+    setattr(parameter, name, array)
+    with pytest.raises(error, match=message):
+        optimizer.step()
+
+
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 100.0]))
 def test_clipping_scales_all_gradients_to_one_norm(seed: int, largest: float) -> None:
     tensors = [*parameters(np.float64), nn.Parameter(np.ones(2))]
@@ -294,9 +319,12 @@ test_refusals = refusals(
     (lambda: optim.Adam([]),
      "Adam: expected at least one parameter, got none; pass model.parameters()"),
     (lambda: optim.SGD([np.zeros(3)]), TypeError,
-     "SGD: parameters must be tensors that no function made, got ndarray; pass"),
+     "SGD: parameters must be tensors, got ndarray; pass model.parameters()"),
+    (lambda: optim.SGD(3), TypeError, "SGD: parameters must be tensors, got int; pass model.para"),
+    (lambda: optim.clip_grad_norm_([np.zeros(3)], 1.0), TypeError,
+     "clip_grad_norm_: parameters must be tensors, got ndarray; pass model.parameters()"),
     (lambda: optim.SGD([ONE[0] * 2]), TypeError,
-     "SGD: parameters must be tensors that no function made, got Tensor; pass"),
+     "SGD: parameters must be tensors that no function made, got some that one made; pass"),
     (lambda: optim.SGD(ONE, -1.0), "SGD: lr must be a finite number, 0 or more"),
     (lambda: optim.RAdam(ONE, eps=math.nan), "RAdam: eps must be a finite number"),
     (lambda: optim.Adam(ONE, weight_decay=-1), "Adam: weight_decay must be a"),
@@ -304,8 +332,17 @@ test_refusals = refusals(
     (lambda: optim.SGD(ONE, nesterov=True), "SGD: nesterov looks ahead along"),
     (lambda: optim.Adam(ONE, betas=(0.9, 1.0)),
      "Adam: betas must be two numbers in [0, 1), got (0.9, 1.0)"),
+    (lambda: optim.Adam(ONE, betas=(0.9, "a", 0.99)), "Adam: betas must be two numbers in [0, 1)"),
+    (lambda: optim.SGD(ONE, weight_decay=10**400), "SGD: weight_decay must be a finite number"),
+    (lambda: optim.SGD(ONE, momentum=0.9, nesterov="False"), TypeError,
+     "SGD: nesterov must be True or False, got 'False'"),
+    (lambda: optim.SGD(ONE, lr=lambda step: math.nan).step(),
+     "SGD: lr must be a finite number at step 0, got nan"),
+    (lambda: optim.SGD(ONE, lr=lambda step: "a").step(), TypeError,
+     "SGD: lr must be a finite number at step 0, got 'a'"),
     (lambda: optim.clip_grad_norm_(ONE, 0.0),
      "clip_grad_norm_: max_norm must be above 0, got 0.0; to switch clipping off"),
+    (lambda: optim.cosine(1.0, math.nan), "cosine: steps must be 1 or more, got nan"),
     (lambda: optim.cosine(1.0, 0), "cosine: steps must be 1 or more, got 0"),
     (lambda: optim.step_decay(1.0, 0), "step_decay: every must be 1 or more"),
     (lambda: optim.inverse_sqrt(1.0, 0), "inverse_sqrt: warmup_steps must be 1"),
