@@ -95,7 +95,8 @@ def forward(
         >>> forward(keys, keys, values, chunk_size=2)[0].ravel().tolist()
         [3.0, 4.5, 6.0]
     """
-    walk = partial(version_of(version, fast=fast, plain=plain).forward, _chunk(chunk_size))
+    chunk = _chunk(chunk_size, query, key)
+    walk = partial(version_of(version, fast=fast, plain=plain).forward, chunk)
     return walked(walk, query, key, value, visible, feature_map, initial_state, guard, eps)
 
 
@@ -121,11 +122,14 @@ def gradients(
 
     Args and returns are those of `recurrent.gradients`, and `chunk_size`, as `forward` took it.
     """
-    scan = partial(version_of(version, fast=fast, plain=plain).scan, _chunk(chunk_size))
-    states = initial_state, grad_state
+    chunk, states = _chunk(chunk_size, query, key), (initial_state, grad_state)
+    scan = partial(version_of(version, fast=fast, plain=plain).scan, chunk)
     return scans(scan, gn, gd, query, key, value, visible, feature_map, *states)
 
 
-def _chunk(chunk_size: int | None) -> int:
-    """How many tokens a chunk has."""
-    return fast.TILE if chunk_size is None else whole("chunked", "chunk_size", chunk_size, 1)
+def _chunk(chunk_size: int | None, query: Array, key: Array) -> int:
+    """How many tokens a chunk has: no more than there are positions to walk."""
+    if chunk_size is None:
+        return fast.TILE
+    positions = max(1, query.shape[2] + key.shape[2])
+    return min(whole("chunked", "chunk_size", chunk_size, 1), positions)

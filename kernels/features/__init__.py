@@ -65,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, all_rows, array_module, ceil_div, contiguous, version_of
-from ..checks import fit, host, whole
+from ..checks import fit, flag, host, whole
 from . import fast, plain
 
 
@@ -124,10 +124,13 @@ def favor_forward(
         (N, H, L, R).
 
     Raises:
-        TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E is above 256, or there is no such version.
+        TypeError: the arrays hold something else than float32 or float64, or `normalised` is no
+            bool.
+        ValueError: R is 0, E is above 256, or there is no such version.
     """
     kernels = version_of(version, fast=fast, plain=plain)
+    flag("features.favor_forward", "normalised", normalised)
+    whole("features.favor_forward", "R, the rows of projection,", len(projection), 1)
     phi = array_module(x).empty((*x.shape[:-1], projection.shape[0]), x.dtype)
     rows, (projection,) = all_rows(x), contiguous(projection)
     kernels.favor(rows, projection, _scale(x), bool(normalised), all_rows(phi))

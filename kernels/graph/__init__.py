@@ -31,7 +31,7 @@ Backward, given g_i = dLoss/do_i:
 from __future__ import annotations
 
 from ..arrays import Array, array_module, contiguous, version_of
-from ..checks import finite, host
+from ..checks import finite, host, whole
 from ..layers.dropout import arguments as dropout_arguments
 from . import fast, plain
 from .edges import SPAN, Edges, Walk, by_owner, in_pieces
@@ -291,6 +291,7 @@ def sum_by_owner(rows: Array, owners: Array, count: int) -> Array:
         `(V, D)`.
     """
     xp, (length, width) = array_module(rows), rows.shape
+    count = whole("graph.sum_by_owner", "count", count, 0)
     if not rows.size:
         return xp.zeros((count, width), rows.dtype)
     offsets, order = by_owner(owners, count)

@@ -213,7 +213,8 @@ class Pattern:
         j = np.arange(key.shape[2])
         landmark = j < self.num_global
         if self.stride is not None:
-            landmark |= j % self.stride == self.stride - 1
+            stride = min(self.stride, len(j) + 1)  # none of these has a last key
+            landmark |= j % stride == stride - 1
         below = np.zeros(len(j) + 1, np.int64)
         np.cumsum(landmark, out=below[1:])
         landmarks, below = (constant(numbers, key) for numbers in (j[landmark], below))

@@ -79,7 +79,7 @@ from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible, blank
 from . import fast, plain
 from .score_maps import SCORE_MAPS
-from .setting import STATE, RelativeState, empty_state, setting_of
+from .setting import STATE, RelativeState, empty_state, in_one_piece, setting_of
 
 __all__ = ["SCORE_MAPS", "RelativeState", "backward", "empty_state", "forward", "step"]
 
@@ -276,7 +276,7 @@ def step(
     N, H, M = value.shape
     window = embedding.shape[1] // 2
     after = empty_state(N, key, value, window)
-    before = contiguous(*(state or empty_state(N, key, value, window)))
+    before = in_one_piece(state or empty_state(N, key, value, window))
     out = array_module(value).empty_like(value)
     columns = min(fast.MAX_COLUMNS, round_up(M))
     kernel = fast.step_kernel(
@@ -286,4 +286,4 @@ def step(
     kernel[(ceil_div(M, columns), H, N), columns](
         query, key, value, embedding, eps_or_default(guard, eps, query), *before, out, *after[:4]
     )
-    return out, after._replace(length=before[4] + 1)
+    return out, after._replace(length=before.length + 1)

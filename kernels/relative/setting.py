@@ -84,7 +84,7 @@ def setting_of(
         above=1 if causal else FAR if naive else high,
         offset=offset,
         causal=causal,
-        state=RelativeState._make(contiguous(*state)),
+        state=in_one_piece(state),
     )
 
 
@@ -139,6 +139,12 @@ def check(
             "query_offset must be 0 or more with an initial_state, whose keys come before every "
             f"query; got {query_offset}"
         )
+
+
+def in_one_piece(state: RelativeState) -> RelativeState:
+    """The state as kernels take it: the counts may be integers of any kind."""
+    xp = array_module(state.length)
+    return RelativeState(*contiguous(*state[:4], state.length.astype(xp.int64)))
 
 
 def empty_state(count: int, key: Array, value: Array, window: int) -> RelativeState:

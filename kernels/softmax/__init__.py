@@ -210,7 +210,11 @@ def _options(
 def _reach(relative_scores: Array | None, pattern: Pattern | None) -> int:
     """From where on distances make no difference."""
     k = 0 if relative_scores is None else relative_scores.shape[3] // 2
-    return k if pattern is None else max(k, pattern.reach)
+    if pattern is None:
+        return k
+    if not hasattr(pattern, "walk"):
+        raise TypeError(f"softmax: pattern must be a Pattern, got {type(pattern).__name__}")
+    return max(k, pattern.reach)
 
 
 def _inputs(

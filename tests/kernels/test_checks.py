@@ -12,9 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels import recurrent, softmax
-from minitransformer_kernels.checks import MOST_BLOCKS, fit
-from minitransformer_kernels.visible import CAUSAL, Visible
+from minitransformer_kernels import (
+    chunked,
+    features,
+    fourier,
+    graph,
+    local,
+    recurrent,
+    relative,
+    softmax,
+)
+from minitransformer_kernels.checks import MOST_BLOCKS, finite, fit
+from minitransformer_kernels.layers import matmul, optimizer
+from minitransformer_kernels.visible import CAUSAL, EVERYTHING, Visible
+
+from ..refusals import refusals
 
 HEAD = """
     import numpy as np
@@ -107,6 +119,13 @@ def test_moments_of_a_parameter_whose_data_was_replaced() -> None:
     assert "in Adam.step, of parameter 0; if its data was replaced" in found.stderr
 
 
+def test_what_an_optimizer_keeps_has_memory_of_its_own() -> None:
+    x, gradient, moment = np.ones(4), np.ones(4), np.zeros(5)
+    how = {"rate": 0.1, "betas": (0.9, 0.999), "root_weight": 1.0, "eps": 1e-8}
+    with pytest.raises(ValueError, match="first and second must not share memory; pass a copy"):
+        optimizer.moment_descend(x, gradient, moment[1:], moment[:-1], **how)
+
+
 def arrays(*lengths: int) -> list[Any]:
     return [np.random.default_rng(0).normal(size=(2, 1, length, 4)) for length in lengths]
 
@@ -139,6 +158,90 @@ def test_an_offset_is_a_whole_number(offset: Any) -> None:
         softmax.forward(*arrays(4, 4, 4), Visible(True, offset))
 
 
+@pytest.mark.parametrize("kind", [np.ma.masked_array, lambda x: x[0, 0].view(np.matrix)])
+def test_arrays_that_compute_in_their_own_way_are_none(kind: Any) -> None:
+    x, y, z = arrays(4, 4, 4)
+    with pytest.raises(TypeError, match=r"softmax.forward: key must be a NumPy or a CuPy array"):
+        softmax.forward(x, kind(y), z)
+
+
+X = np.random.default_rng(0).normal(size=(2, 3, 6, 4))
+WAVES = np.zeros((2, 6, 1)), np.ones((3, 4, 1)), np.ones((3, 4))
+
+
+def turned_back(**more: Any) -> Any:
+    """The gradient of Fourier features."""
+    saved = fourier.features(X, *WAVES, WAVES[2])
+    return fourier.features_backward(saved.rows, X, *WAVES[:2], WAVES[2], saved, **more)
+
+
+test_refusals = refusals(
+    (lambda: softmax.forward(X, value=X), TypeError, "forward() missing 1 required positional"),
+    (lambda: softmax.forward(X, X, X, query=X), TypeError, "forward() got multiple values for"),
+    (lambda: softmax.forward(X, X, X, EVERYTHING, 0.5), TypeError, "forward() takes from 3 to 4"),
+    (lambda: softmax.forward(X, X, X, pattern="x"), TypeError, "softmax: pattern must be a Patter"),
+    (lambda: turned_back(lengths=np.array([6, 1 << 40])),
+     "fourier.features_backward: lengths must lie between 0 and 6"),
+    (lambda: turned_back(origin=np.zeros((2, 2))),
+     "fourier.features_backward: origin must have the shape (N=2 or 1, P=1), got (2, 2)"),
+    (lambda: fourier.cosformer(0, 1, 1), "fourier.cosformer: longest must be at least 1, got 0"),
+    (lambda: features.favor_forward(X, X[0, 0, :0]),
+     "features.favor_forward: R, the rows of projection, must be at least 1, got 0"),
+    (lambda: features.favor_forward(X, X[0, 0], normalised="no"), TypeError,
+     "features.favor_forward: normalised must be True or False, got 'no'"),
+    (lambda: matmul.matmul(X[0, 0], X[0, 0].T, precise="no"), TypeError,
+     "matmul: precise must be True or False, got 'no'"),
+    (lambda: graph.sum_by_owner(X[0, 0], np.arange(6), -1),
+     "graph.sum_by_owner: count must be at least 0, got -1"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["fast", "plain"])
+def test_far_numbers_cost_and_change_no_more_than_near_ones(version: str) -> None:
+    """A chunk of more tokens than there are, and every so many keys, and more, than there are."""
+    for size in (12, 2**62, 10**30):
+        found, *_ = chunked.forward(X, X, X, CAUSAL, chunk_size=size, version=version)
+        expected, *_ = recurrent.forward(X, X, X, CAUSAL, version=version)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    near, far = (local.forward(X, X, X, window=1, stride=n, version=version) for n in (7, 10**30))
+    np.testing.assert_array_equal(near[0], far[0])
+
+
+@pytest.mark.parametrize("dtype", ["u8", ">i4", "i1"])
+def test_a_state_counts_in_integers_of_any_kind(dtype: str) -> None:
+    embedding = np.ones((3, 5, 4))
+    one, other = relative.empty_state(2, X, X, 2), relative.empty_state(2, X, X, 2)
+    other = other._replace(length=other.length.astype(dtype))
+    token = X[:, :, 0], X[:, :, 1], X[:, :, 2], embedding
+    for expected, found in (
+        [relative.step(*token, state) for state in (one, other)],
+        [relative.forward(X, X, X, embedding, CAUSAL, algorithm="recurrent", initial_state=state)
+         for state in (one, other)],
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[-1].length, expected[-1].length)
+
+
+def test_lengths_behind_a_mask_are_looked_at() -> None:
+    masked = np.ma.masked_array([3, 1 << 40], [False, True])
+    with pytest.raises(ValueError, match="key_lengths must lie between 0 and 4, the length of"):
+        softmax.forward(*arrays(4, 4, 4), Visible(key_lengths=masked))
+
+
+@pytest.mark.parametrize("eps", [1e-50, 1e-39, 1e39])
+def test_an_eps_that_the_dtype_does_not_hold(eps: float) -> None:
+    """As a float32 it would be 0, too small to divide 1 by, or infinite."""
+    x, y, z = (x.astype(np.float32) for x in arrays(4, 4, 4))
+    with pytest.raises(ValueError, match=r"guard: eps must lie between 1.2e-38 and 3.4e\+38"):
+        recurrent.forward(x, y, z, CAUSAL, eps=eps)
+
+
+@pytest.mark.parametrize("number", [np.array("a"), np.array(1j), np.ones(2), 10**400, np.inf])
+def test_what_is_no_finite_number(number: Any) -> None:
+    with pytest.raises(ValueError, match="f: x must be a finite number, got"):
+        finite("f", "x", number)
+
+
 def test_far_offsets_cost_and_change_nothing() -> None:
     """Beyond all keys every query sees all of them, at the cost of its tokens."""
     for forward in (softmax.forward, recurrent.forward):
@@ -160,6 +263,30 @@ def test_more_sequences_than_a_grid_has_blocks(forward: Any) -> None:
     np.testing.assert_array_equal(found[0][:4], ends[0][0])
     np.testing.assert_array_equal(found[0][-4:], ends[1][0])
     assert len(found[0]) == count
+
+
+def test_more_packed_sequences_than_a_grid_has_blocks() -> None:
+    """They give what two halves give."""
+    count, rng = MOST_BLOCKS + 3, np.random.default_rng(0)
+    ends = np.cumsum([0, *rng.integers(0, 3, count)])
+    q, k, v, g = (rng.normal(size=(1, 2, ends[-1], 1)) for _ in range(4))
+    state = recurrent.LinearState(*(abs(rng.normal(size=(count, 2, 1, 1)[:n])) for n in (4, 3)))
+
+    def passes(first: int, last: int) -> list[Any]:
+        rows = slice(ends[first], ends[last])
+        visible = Visible(True, cu_seqlens=ends[first : last + 1] - rows.start)
+        start = recurrent.LinearState(*(x[first:last] for x in state))
+        inputs = *(x[:, :, rows] for x in (q, k, v)), visible
+        output, d, end = recurrent.forward(*inputs, initial_state=start)
+        *gradients, of_start = recurrent.gradients(
+            g[:, :, rows], d, end, *inputs[:3], visible, initial_state=start
+        )
+        return [output, d, *gradients, *end, *of_start]
+
+    half = count // 2
+    for found, *halves in zip(passes(0, count), passes(0, half), passes(half, count), strict=True):
+        axis = 0 if len(found) == count else 2
+        np.testing.assert_array_equal(found, np.concatenate(halves, axis=axis))
 
 
 def test_letters() -> None:

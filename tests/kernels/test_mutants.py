@@ -328,7 +328,7 @@ MUTANTS = [
         landmarks_behind_the_window_counted_from_zero=(
             "j = landmarks[j - high + below[high]]", "j = landmarks[j - high]"),
         landmarks_off_by_one=(
-            "landmark |= j % self.stride == self.stride - 1", "landmark |= j % self.stride == 0"),
+            "landmark |= j % stride == stride - 1", "landmark |= j % stride == 0"),
         one_global_key_too_many=(
             "landmark = j < self.num_global", "landmark = j <= self.num_global"),
         local_window_off_by_one=(

@@ -18,7 +18,7 @@ Products of "plain" and "tiled" are float32's or float64's; those of tensor core
 from __future__ import annotations
 
 from ...arrays import Array, array_module, contiguous, version_of
-from ...checks import is_array
+from ...checks import flag, is_array
 from . import fast, plain, tiled
 
 __all__ = ["matmul"]
@@ -40,7 +40,7 @@ def matmul(a: Array, b: Array, *, precise: bool = False, version: str = "fast") 
         "tiled" by k units of the last digit.
 
     Raises:
-        TypeError: the dtypes are none that the version multiplies.
+        TypeError: the dtypes are none that the version multiplies, or `precise` is no bool.
         ValueError: they are no matrices that can be multiplied, or there is no such version.
         KernelError: their GPU has no tensor cores for TF32.
 
@@ -51,6 +51,7 @@ def matmul(a: Array, b: Array, *, precise: bool = False, version: str = "fast") 
         [[7.0, 10.0], [15.0, 22.0]]
     """
     multiply = version_of(version, fast=fast, tiled=tiled, plain=plain).multiply
+    flag("matmul", "precise", precise)
     for name, array in (("a", a), ("b", b)):
         if not is_array(array):
             raise TypeError(f"matmul: {name} must be an array, got {type(array).__name__}")
