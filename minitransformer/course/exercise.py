@@ -21,7 +21,7 @@ from minitransformer_kernels import microscope
 from minitransformer_kernels.cuda import Kernel
 
 from ..errors import UserError
-from .measuring import Lines, TooManyLines, peak_bytes
+from .measuring import Lines, TooManyLines, numbers_passed, peak_bytes
 
 Arrays = dict[str, Any]
 
@@ -136,14 +136,18 @@ def without_scores(answer: Callable[..., Any], *inputs: Any) -> Any:
 
     Raises:
         NotYet: Where sequences are long, its arrays take as much memory as the scores would, or it
-            loops over pairs.
+            goes through all pairs in a loop, or one against all.
     """
     pairs = max(np.shape(x)[-2] for x in inputs if np.ndim(x) > 1) ** 2
     if pairs < 1 << 18:
         return answer(*inputs)
     looped = partial(in_lines, pairs // 4, "does it loop over all pairs of tokens?", answer)
     told = f"the scores of all pairs alone would take {8 * pairs:,}"
-    return in_bytes(8 * pairs, told, looped, *inputs)
+    result = in_bytes(8 * pairs, told, looped, *inputs)
+    if (passed := numbers_passed(answer, *inputs)) > 2 * pairs:
+        raise NotYet(f"NumPy goes through {passed:,} numbers, where all pairs are {pairs:,}: does "
+                     "each token meet all others?")  # fmt: skip
+    return result
 
 
 def launched(

@@ -172,7 +172,12 @@ def _claims(random: Random) -> Iterator[Case]:
 
 def _asked(answer: Any, function: int, x: Array, factors: Array) -> Any:
     f, gradient = FUNCTIONS[int(function)]
-    return answer(f, lambda x, c: factors * gradient(x, c), x, np.random.default_rng(0))
+    random = np.random.default_rng(0)
+    before = random.bit_generator.state
+    verdict = answer(f, lambda x, c: factors * gradient(x, c), x, random)
+    if verdict is not None and random.bit_generator.state == before:
+        raise NotYet("nothing was drawn from `random`: a cotangent that is chosen may be blind")
+    return verdict
 
 
 def _is_right(function: int, x: Array, factors: Array) -> bool:
@@ -247,8 +252,11 @@ EXERCISES = (
                   {"= 1e-5\n": "= 1e-14\n", "/ 2e-5": "/ 2e-14"},
                   "a right gradient"),
             Wrong("an error of one per cent is tolerated", {"rtol=1e-5": "rtol=1e-2"}, "0.1 % off"),
-            Wrong("the cotangent is all ones", {"random.standard_normal(f(x).shape)":
-                  "np.ones(f(x).shape)"}, "zeros for a softmax"),
+            Wrong("no cotangent is drawn",
+                  {"random.standard_normal(f(x).shape)": "np.ones(f(x).shape)"},
+                  "a right gradient"),
+            Wrong("all of the cotangent is one number", {"random.standard_normal(f(x).shape)":
+                  "np.full(f(x).shape, random.standard_normal())"}, "zeros for a softmax"),
             Wrong("the cotangent has the shape of x",
                   {"standard_normal(f(x).shape)": "standard_normal(x.shape)"},
                   "rows to numbers"),

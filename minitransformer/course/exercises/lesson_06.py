@@ -163,6 +163,8 @@ EXERCISES = (
         without_scores,
         wrong=(
             Wrong("all pairs are made", {"v @ R.T + U": "(v @ gn.T + gd) @ q"}, "a long text"),
+            Wrong("each query meets all keys", {"gn @ S.T + np.outer(gd, Z)":
+                  "np.stack([(v @ n + y) @ k for n, y in zip(gn, gd)])"}, "a long text"),
             Wrong("a loop over pairs", {"v @ R.T + U":
                   "np.stack([sum((x @ n + y) * z for n, y, z in zip(gn, gd, q)) for x in v])"},
                   "a long text"),

@@ -131,6 +131,9 @@ EXERCISES = (
                   "    w = np.tril(gamma ** np.maximum(L[:, None] - L, 0.0))\n"
                   "    s, r = w * (q @ k.T), w * (g @ v.T)\n"
                   "    return r @ k, r.T @ q, s.T @ g\n    S = R = np.zeros"}, "a long text"),
+            Wrong("each query meets all keys before it", {"dq[i] = S @ g[i]":
+                  "dq[i] = (gamma ** np.arange(i, -1, -1.0) * (v[: i + 1] @ g[i])) @ k[: i + 1]"},
+                  "a long text"),
             Wrong("a loop over pairs", {"dq[i] = S @ g[i]":
                   "dq[i] = sum(gamma ** (i - j) * (g[i] @ v[j]) * k[j] for j in range(i + 1))"},
                   "a long text"),
