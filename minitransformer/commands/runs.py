@@ -72,13 +72,14 @@ def run(options: argparse.Namespace) -> int:
 def _below(folders: list[Path]) -> list[Run]:
     from ..training import Run
 
-    configs = [path for folder in folders for path in sorted(folder.rglob("config.json"))]
-    if not configs:
-        raise UserError(
-            f"there is no run below {', '.join(map(str, folders))}; `minitransformer train copy` "
-            "makes one"
-        )
-    return [Run(folder) for folder in dict.fromkeys(path.parent for path in configs)]
+    below = {folder: sorted(folder.rglob("config.json")) for folder in folders}
+    for folder, configs in below.items():
+        if not configs:
+            raise UserError(
+                f"there is no run below {folder}; `minitransformer train copy` makes one"
+            )
+    found = (path.parent for configs in below.values() for path in configs)
+    return [Run(folder) for folder in dict.fromkeys(found)]
 
 
 def _lines(run: Run, settings: Settings) -> list[str]:

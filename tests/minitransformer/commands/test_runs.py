@@ -196,11 +196,17 @@ def test_a_list_says_what_is_not_finished_and_what_is_damaged(
     assert lines[-1].startswith("runs/more/2/config.json: damaged (")
 
 
-def test_where_there_is_no_run(
-    tmp_path: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_where_there_is_no_run(copied: Path, complaint: Callable[..., str]) -> None:
+    line = complaint(1, "runs", "run", "else")
+    assert "there is no run below else; `minitransformer train copy` makes one" in line
+    shutil.rmtree(copied / "runs")
+    assert "there is no run below runs; " in complaint(1, "runs")
+
+
+def test_a_run_that_is_named_twice_is_listed_once(
+    copied: Path, command: Callable[..., str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "there is no run below runs; `minitransformer train copy`" in complaint(1, "runs")
+    assert command("runs", "run", "runs") == command("runs")
 
 
 def test_a_run_is_drawn_again(copied: Path, command: Callable[..., str]) -> None:
