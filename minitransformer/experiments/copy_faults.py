@@ -173,7 +173,7 @@ def report(rows: list[Row]) -> Report:
     return Report(
         f"""
 Linear attention learns to copy {length} symbols: {layers} + {layers} layers with {heads} heads of
-{width}, batches of {BATCH}, {steps:,} steps at {RATE:g} from each of {len(groups[NONE])} seeds.
+{width}, batches of {BATCH}, {steps:,} steps at {RATE:g}, seeds: {len(groups[NONE])}.
 *Learned* is a loss below {LEARNED:g} nats a symbol, as the mean of {every} steps. What is copied is
 fresh, and the model is given nothing but what it wrote itself.
 
