@@ -11,7 +11,7 @@ Linear attention ends with o_i = n_i / D_i, where D_i = guard(d_i) keeps the den
 with sign(0) = 1. Positive features add up to a positive d that is exact to its last digits however
 small it is, so "clamp" with the smallest eps is right for them: adding 1e-6 is wrong by 20% already
 where d = 4e-6. "signed" is for scores of either sign. "none" is not for users: it leaves the
-numerators as they are, for an attention that adds more terms before it divides.
+numerators as they are, for an attention that adds more terms before it divides, or never divides.
 
 Every backward of linear attention starts with the gradients of the numerator and the denominator,
 given g_i = dLoss/do_i:

@@ -54,6 +54,13 @@ cancel. Only where there is a state, which remembers angles, it measures from ze
 An angle a . p of float32 is wrong by 6e-8 of itself: by 0.06 where p is 1e6. Angles are computed in
 float64 therefore, brought near zero by whole turns, and only their sines and cosines have the dtype
 of the rest. They take time: they are computed once, and kept for the backward.
+
+The formula as S2 prints it has no denominator, so that no gradient comes back through one:
+
+    o_i = n_i          denominator "none"                                               (14)
+
+It is a sum over the keys where (8) is a mean of them: with one q and one k for all tokens, the
+convolution of the values with the filter (1). What it gives grows with the number of keys.
 """
 
 from __future__ import annotations
@@ -72,7 +79,7 @@ from ..visible import EVERYTHING, Visible, own_lengths
 from . import fast, plain
 
 PARTS = {"one_plus_cos": 3, "cos": 2}  # of E features each
-DENOMINATORS = "rotated", "plain"
+DENOMINATORS = "rotated", "plain", "none"
 
 
 class FourierState(NamedTuple):
@@ -304,15 +311,15 @@ def forward(
         visible: who sees whom. Packed sequences have positions `(1, T, P)`.
         algorithm: "naive", "linear" (not causal), "recurrent" or "chunked" (both causal).
         form: "one_plus_cos", or "cos", whose denominators may have either sign (guard "signed").
-        denominator: "rotated" or "plain", see (9).
+        denominator: "rotated" or "plain", see (9), or "none", see (14).
         feature_map: phi, a name of `feature_maps`.
         initial_state: what causal sequences continue from; zeros where None.
-        guard: what keeps the denominator off zero: "clamp", "add" or "signed".
+        guard: what keeps the denominator, if any, off zero: "clamp", "add" or "signed".
         eps: the guard's size; None for its default.
         version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
-        The output `(N, H, Lq, M)`, the denominators `(N, H, Lq)`, what `backward` needs beside
+        The output `(N, H, Lq, M)`, the sums d of (9) `(N, H, Lq)`, what `backward` needs beside
         these, and the state after the last key, None where the algorithm has none.
 
     Raises:
@@ -337,7 +344,7 @@ def forward(
             query, key, _ones(value), feature_map=feature_map, initial_state=plain_past, **sums
         )
         d = n_of_ones[..., 0]  # (9)
-    output = divided(n, d, guard=guard, eps=eps)  # (8)
+    output = divided(n, d, guard=_guard(denominator, guard), eps=eps)  # (8), (14)
     return output, d, Saved(q, k), _fourier_state(state, plain_state)
 
 
@@ -385,7 +392,8 @@ def backward(
     """
     _check_denominator(denominator)
     gn, gd = normaliser_gradients(
-        grad_output, output, d, key, visible, initial_state=initial_state, guard=guard, eps=eps,
+        grad_output, output, d, key, visible, initial_state=initial_state,
+        guard=_guard(denominator, guard), eps=eps,
     )  # fmt: skip
     visible, query = visible.of_seen_keys(query, key, grad_state).sighted(
         query, key, state=initial_state
@@ -398,7 +406,7 @@ def backward(
     origin = array_module(gd).nan_to_num(key_positions[:, 0]) if alone else None
     chosen: dict[str, Any] = {"origin": origin, "feature_map": feature_map, "version": version}
     dQ, dK, dvalue, dstate = algorithms.gradients(
-        gn, gd if denominator == "rotated" else none, end, saved.query.rows, saved.key.rows, value,
+        gn, none if denominator == "plain" else gd, end, saved.query.rows, saved.key.rows, value,
         feature_map="identity", initial_state=past, **sums,
     )  # fmt: skip
     dquery, dp, da_of_queries, db, dc = features_backward(
@@ -466,10 +474,11 @@ def step(
         for x, place, *rest in ((query, query_position, phase, amplitude), (key, key_position))
     )
     past, plain_past = _linear_states(state, denominator)
-    if denominator == "rotated":
+    if denominator != "plain":
+        guard = _guard(denominator, guard)
         output, after = recurrent.step(
             q, k, value, past, feature_map="identity", guard=guard, eps=eps
-        )
+        )  # (8), (14)
         return output, FourierState(*after)
     n, after = recurrent.step(q, k, value, past, feature_map="identity", guard="none")
     d, plain_after = recurrent.step(
@@ -484,6 +493,11 @@ def _check_denominator(name: str) -> None:
         raise ValueError(f"denominator must be one of {sorted(DENOMINATORS)}, got {name!r}")
 
 
+def _guard(denominator: str, guard: str) -> str:
+    """The guard of the quotient (8); that of (14) divides by 1."""
+    return "none" if denominator == "none" else guard
+
+
 def _ones(value: Array) -> Array:
     """A 1 for each value: the numerator of an attention to these is the plain denominator."""
     return array_module(value).ones((*value.shape[:-1], 1), value.dtype)
@@ -496,7 +510,7 @@ def _linear_states(
     if state is None:
         return None, None
     S, Z = state
-    if denominator == "rotated":
+    if denominator != "plain":
         return LinearState(S, Z), None
     xp = array_module(S)
     return LinearState(S, xp.zeros_like(S[..., 0])), LinearState(Z[..., None], xp.zeros_like(Z))

@@ -2,8 +2,8 @@
 
 A state cannot hold the harmonics of pairs; it holds sums over features of (5) and (7), and so
 
-    n_i += S_0^T Q_i                           d_i += Z_0 . Q_i  (plain: Z_0 . q_i)           (14)
-    S = S_0 + sum_j K_j v_j^T                  Z = Z_0 + sum_j K_j  (plain: of k_j)           (15)
+    n_i += S_0^T Q_i                           d_i += Z_0 . Q_i  (plain: Z_0 . q_i)           (15)
+    S = S_0 + sum_j K_j v_j^T                  Z = Z_0 + sum_j K_j  (plain: of k_j)           (16)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fourier_linear_attention(
     eps: float | None = None,
     dtype: DTypeLike = np.float64,
 ) -> Array:
-    """Linear attention with Fourier relative positions, equations (1), (2) and (7) to (9).
+    """Linear attention with Fourier relative positions, equations (1), (2), (7) to (9) and (14).
 
     Args:
         query: (N, H, Lq, E) floats.
@@ -68,7 +68,7 @@ def fourier_linear_attention(
         fourier: positions, frequencies, phases and amplitudes.
         visible: who sees whom.
         form: "one_plus_cos" or "cos", see (7).
-        denominator: "rotated" or "plain", see (9).
+        denominator: "rotated" or "plain", see (9), or "none", see (14).
         feature_map: as in `linear_attention`.
         initial_state: S_0 (N, H, D, M), and Z_0 (N, H, D), or (N, H, E) if `denominator` is
             "plain"; D is 3E, or 2E if `form` is "cos". None: zeros.
@@ -85,7 +85,7 @@ def fourier_linear_attention(
     n, d = fourier_sums(
         query, key, value, fourier, visible, form, denominator, feature_map, initial_state
     )
-    return n / guarded(d, guard, eps)[0][..., None]  # (8)
+    return n / guarded(d, _guard(denominator, guard), eps)[0][..., None]  # (8), (14)
 
 
 def fourier_sums(
@@ -108,13 +108,13 @@ def fourier_sums(
     dP = (c[:, None, None] * np.cos(angle)).astype(q.dtype)  # (1)
     f = 1 + dP if form == "one_plus_cos" else dP  # (7)
     rotated = seen * np.einsum("nhie,nhje,nhije->nhij", q, k, f)  # (2)
-    d_terms = rotated if denominator == "rotated" else seen * (q @ k.swapaxes(-1, -2))
+    d_terms = seen * (q @ k.swapaxes(-1, -2)) if denominator == "plain" else rotated
     n, d = rotated @ value, np.sum(d_terms, axis=-1)  # (8), (9)
     if initial_state is None:
         return n, d
     S, Z = as_state(initial_state, q.dtype)
     Q = fourier_features(q, p, a, b, c, form)  # (5), (7)
-    return n + Q @ S, d + ((Q if denominator == "rotated" else q) @ Z[..., None])[..., 0]  # (14)
+    return n + Q @ S, d + ((q if denominator == "plain" else Q) @ Z[..., None])[..., 0]  # (15)
 
 
 def fourier_features(
@@ -192,7 +192,8 @@ def fourier_linear_attention_backward(
     n, d = fourier_sums(
         query, key, v, fourier, visible, form, denominator, feature_map, initial_state
     )
-    dn, dd = quotient_backward(alive[..., None] * g, n, d, guard, eps)
+    how = _guard(denominator, guard), eps
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, *how)
 
     q, k = phi(query, feature_map), phi(key, feature_map)
     of_query, of_key = fourier_sides(fourier, dtype)
@@ -200,7 +201,7 @@ def fourier_linear_attention_backward(
     zero, ends = fourier_zero_state(k, v, form, denominator), (initial_state, grad_state)
     key_lengths = visible.key_lengths
     (S, Z), (G, h) = (zero if state is None else as_state(state, dtype) for state in ends)
-    if denominator == "rotated":
+    if denominator != "plain":
         dQ, dK, dv, (dS, dZ) = _sums_and_state_backward(
             dn, dd, Q, K, v, seen, key_lengths, (S, Z), (G, h)
         )
@@ -252,7 +253,7 @@ def fourier_final_state(
     initial_state: State | None = None,
     dtype: DTypeLike = np.float64,
 ) -> State:
-    """The state after every valid key, equation (15).
+    """The state after every valid key, equation (16).
 
     Args:
         key: (N, H, Lk, E) floats.
@@ -269,8 +270,12 @@ def fourier_final_state(
     zero = fourier_zero_state(k, value, form, denominator)
     S, Z = zero if initial_state is None else as_state(initial_state, dtype)
     valid = inside(key, key_lengths)[..., None]
-    S = S + (valid * K).swapaxes(-1, -2) @ value  # (15)
-    return S, Z + np.sum(valid * (K if denominator == "rotated" else k), axis=-2)  # (15)
+    S = S + (valid * K).swapaxes(-1, -2) @ value  # (16)
+    return S, Z + np.sum(valid * (k if denominator == "plain" else K), axis=-2)  # (16)
+
+
+def _guard(denominator: str, guard: str) -> str:
+    return "none" if denominator == "none" else guard  # (14)
 
 
 def fourier_sides(fourier: Fourier, dtype: DTypeLike) -> tuple[Side, Side]:
@@ -283,7 +288,7 @@ def fourier_zero_state(k: Array, v: Array, form: str, denominator: str) -> State
     """Returns the state of an empty sequence."""
     N, H, _, E = k.shape
     D = 3 * E if form == "one_plus_cos" else 2 * E
-    Z = np.zeros((N, H, D if denominator == "rotated" else E), k.dtype)
+    Z = np.zeros((N, H, E if denominator == "plain" else D), k.dtype)
     return np.zeros((N, H, D, v.shape[-1]), k.dtype), Z
 
 

@@ -161,6 +161,8 @@ def guarded(d: Array, guard: str, eps: float | None) -> tuple[Array, Array]:
     if eps is None:
         eps = 1e-6 if guard == "add" else 1e-30 if d.dtype == np.float32 else 1e-300
     floor = d.dtype.type(eps)
+    if guard == "none":
+        return np.ones_like(d), np.zeros_like(d)
     if guard == "add":
         return d + floor, np.ones_like(d)
     if guard == "signed":

@@ -105,12 +105,13 @@ def prepared(
     eps: float | None,
     carries: str,
     terms: tuple[str, ...] = ("kernelized",),
+    fraction: bool = True,
     **visible: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Check the inputs; return query and key, or their features, and the options of the kernels.
 
-    `terms`: what is summed. Of one term alone the output is a fraction, in which the size of a
-    query's features cancels.
+    `terms`: what is summed. `fraction`: whether the sum is divided by that of the weights; in a
+    fraction of one term alone the size of a query's features cancels.
     """
     check_sequences(name, query, key, value)
     seen = visible_of(name, query, key, **visible)
@@ -120,7 +121,7 @@ def prepared(
     packed = seen.cu_seqlens is not None
     carries = " and ".join([*([carries] if carries else []), *(["cu_seqlens"] if packed else [])])
     check_algorithm(name, by_term["kernelized"], ALGORITHMS, seen.causal, carries)
-    scalable = len(terms) == 1 and guard != "add"
+    scalable = fraction and len(terms) == 1 and guard != "add"
     query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
     return query, key, {**options, "feature_map": in_kernel}
 

@@ -77,7 +77,8 @@ def fourier_linear_attention(
         phase: b, (H, E), in radians.
         amplitude: c, (H, E); up to 1 in size, the weights of "one_plus_cos" are positive.
         form: "one_plus_cos", or "cos", S2's literal one, whose denominator can vanish.
-        denominator: "rotated" for the sum above, "plain" for sum_j φ(q_i).φ(k_j) (Su et al. 2021).
+        denominator: "rotated" for the sum above, "plain" for sum_j φ(q_i).φ(k_j) (Su et al. 2021),
+            "none" for S2's own formula, a sum over the keys that nothing divides.
         feature_map: φ, as in `linear_attention`; with features of your own, E is their number.
         causal: whether query i sees only the keys j <= i + query_offset, wherever they stand.
         query_offset: the index of the first query among the keys.
@@ -89,7 +90,7 @@ def fourier_linear_attention(
         initial_state: where the sequence continues from; needs `causal`. None: no keys yet.
         return_state: whether to return the state after the last key too; needs `causal`.
         guard: as in `linear_attention`; by default "signed" for a "rotated" denominator of the form
-            "cos", else "clamp".
+            "cos", else "clamp". Without a denominator there is nothing to guard.
         eps: the guard's constant.
 
     Returns:
@@ -119,7 +120,7 @@ def fourier_linear_attention(
         name, query, key, value, causal=causal, query_offset=query_offset,
         query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         feature_map=feature_map, algorithm=algorithm, eps=eps,
-        guard=guard or _fourier_guard(form, denominator),
+        guard=guard or _fourier_guard(form, denominator), fraction=denominator != "none",
         carries="initial_state and return_state" if initial_state or return_state else "",
     )  # fmt: skip
     places = [
@@ -182,7 +183,8 @@ def fourier_linear_attention_step(
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
     guard = guard or _fourier_guard(form, denominator)
-    query, key, features = token_features(name, feature_map, query, key, guard != "add")
+    scalable = guard != "add" and denominator != "none"
+    query, key, features = token_features(name, feature_map, query, key, scalable)
     places = [
         _positions(name, "query_position", query_position, query.shape[0], None, query),
         _positions(name, "key_position", key_position, key.shape[0], None, query),

@@ -235,6 +235,7 @@ def rotation(form: str, denominator: str, guard: str = "clamp", **sizes: int) ->
 ONE_PLUS_COS = rotation("one_plus_cos", "rotated", P=2)
 FOURIER_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3, **ONE_PLUS_COS),)
 PLAIN_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3, **rotation("cos", "plain")),)
+SUM_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3, **rotation("cos", "none")),)
 SHARED_VARIANTS: tuple[Variant, ...] = (
     Variant("float64", 5, 3, **rotation("cos", "rotated", "signed", shared=1)),
 )
@@ -250,9 +251,16 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
         Variant("float64", 10, 7, **rotation("one_plus_cos", "plain", "add", P=3)),
         Variant("float32", 40, 33, **rotation("cos", "plain")),
     )
+    SUM_VARIANTS += (
+        Variant("float32", 5, 3, **rotation("one_plus_cos", "none", P=3)),
+        Variant("float32", 40, 33, **rotation("cos", "none")),
+    )
     SHARED_VARIANTS += (
         Variant("float32", 5, 3, **rotation("one_plus_cos", "rotated", P=2, shared=1)),
     )
+
+
+NO_MEAN = ("preserves_a_constant_value",)
 
 
 def fourier(package: str = KERNELS) -> Operation:
@@ -269,10 +277,13 @@ def fourier_causal(package: str = KERNELS) -> Operation:
 
 def fourier_plain_denominator(package: str = KERNELS) -> Operation:
     """The same with plain denominators: no mean of the values."""
-    exempt = ("preserves_a_constant_value",)
-    return replace(
-        fourier_recurrent(package, "fourier_plain_denominator", PLAIN_VARIANTS), exempt=exempt
-    )
+    operation = fourier_recurrent(package, "fourier_plain_denominator", PLAIN_VARIANTS)
+    return replace(operation, exempt=NO_MEAN)
+
+
+def fourier_sum(package: str = KERNELS) -> Operation:
+    """The same without denominators."""
+    return replace(fourier_recurrent(package, "fourier_sum", SUM_VARIANTS), exempt=NO_MEAN)
 
 
 def fourier_causal_plain(package: str = KERNELS) -> Operation:
@@ -552,6 +563,7 @@ OPERATIONS: tuple[Operation, ...] = (
     fourier(),
     fourier_causal(),
     fourier_plain_denominator(),
+    fourier_sum(),
     fourier_causal_plain(),
     relative_naive(),
     relative(),

@@ -26,6 +26,7 @@ from .operations import (
     fourier_causal,
     fourier_causal_plain,
     fourier_plain_denominator,
+    fourier_sum,
     local,
     local_plain,
     naive,
@@ -323,6 +324,11 @@ MUTANTS = [
         plain_denominator_missing_in_dk=("dkey + more_dkey", "dkey"),
         plain_denominator_starts_from_zero=(
             "LinearState(Z[..., None],", "LinearState(0 * Z[..., None],"),
+    ),
+    *bugs(fourier_sum, "fourier/__init__.py",
+        sums_are_divided=('return "none" if denominator', 'return guard if denominator'),
+        sums_have_the_gradient_of_a_fraction=(
+            "guard=_guard(denominator, guard), eps=eps,\n    )", "guard=guard, eps=eps,\n    )"),
     ),
     *bugs(local, "local/__init__.py",
         landmarks_behind_the_window_counted_from_zero=(

@@ -64,7 +64,7 @@ FOURIER = Domain(
             {"P": P, "shared": shared},
         )
         for form in ("one_plus_cos", "cos")
-        for denominator in ("rotated", "plain")
+        for denominator in ("rotated", "plain", "none")
         for guard, P, shared in (("clamp", 2, 0), ("signed", 1, 1))
     ),
     tiles=(3,),

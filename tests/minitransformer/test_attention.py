@@ -402,7 +402,7 @@ def fourier(**changed: Any) -> Any:
         (fourier, {"phase": Tensor(np.ones((3, 5), np.float32))},
          "phase must have the shape (H=3, E=4), got (3, 5)"),
         (fourier, {"form": "sin"}, "form must be one of 'one_plus_cos', 'cos', got 'sin'"),
-        (fourier, {"denominator": "both"}, "denominator must be one of 'rotated', 'plain', got"),
+        (fourier, {"denominator": "both"}, "denominator must be one of 'rotated', 'plain', 'none'"),
         (fourier, {"causal": True, "initial_state": FourierState(*state())},
          "S must have the shape (N=2, H=3, D=12, M=7), got (2, 3, 4, 7)"),
     ],
@@ -426,6 +426,25 @@ def test_cosformer_is_a_fourier_attention(causal: bool) -> None:
     variant.prepare(2, 5)
     output = variant(*map(Tensor, (q, k, v)), causal=causal)
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_without_a_denominator_features_keep_their_size() -> None:
+    """Those of FAVOR+ are scaled row by row where a fraction cancels it, and only there."""
+    rng = np.random.default_rng(0)
+    q, k, v = (Tensor(x) for x in rng.standard_normal((3, 1, 2, 4, 5), np.float32))
+    features = nn.Favor(head_dim=5, num_features=8, seed=0)
+    places = np.arange(4.0)[None, :, None]
+    zero, one = (np.full((2, 8), x, np.float32) for x in (0, 1))
+    wave = Tensor(zero[..., None]), Tensor(zero), Tensor(one)
+    options = {"form": "cos", "denominator": "none", "feature_map": features, "causal": True}
+    output = fourier_linear_attention(q, k, v, places, places, *wave, **options)
+    weights = features(q).numpy() @ features(k).numpy().swapaxes(-1, -2)
+    np.testing.assert_allclose(output.numpy(), np.tril(weights) @ v.numpy(), rtol=1e-5)
+
+    token = [x[:, :, 0] for x in (q, k, v)]
+    del options["causal"]
+    first, _ = fourier_linear_attention_step(*token, [[0.0]], [[0.0]], *wave, **options)
+    np.testing.assert_allclose(first.numpy(), output.numpy()[:, :, 0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
