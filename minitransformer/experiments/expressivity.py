@@ -45,7 +45,7 @@ from ..function import no_grad
 from ..optim import Adam, cosine
 from ..plots import LINES, picture
 from ..tensor import Tensor
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 Array = NDArray[Any]
 
@@ -243,7 +243,7 @@ def report(rows: list[Row]) -> Report:
 
     def falls(means: str) -> str:
         first, last = ([errors[x, means, at] for x in TARGETS] for at in (widths[0], widths[-1]))
-        return _verdict(all(b < 0.3 * a for a, b in zip(first, last, strict=True)))
+        return supported(all(b < 0.3 * a for a, b in zip(first, last, strict=True)))
 
     def shares(denominator: str, *names: str) -> str:
         found = [missed[name, denominator, widths[-1]] for name in names]
@@ -261,12 +261,12 @@ places between those that were fitted:
 
 {shown("means", FORMS, errors)}
 
-*{falls("series")}* for the form "cos": smooth functions are met to {least("series", *smooth)},
+{falls("series")} for the form "cos": smooth functions are met to {least("series", *smooth)},
 functions that jump to {least("series", *jumps)}, with an error that falls as the root of E.
 Gradient descent comes to {least("learned", *smooth)} on the smooth ones, and to
 {least("learned", *jumps)} where they jump.
 
-*{falls("positive")}* for the positive form, which keeps the denominator of attention from
+{falls("positive")} for the positive form, which keeps the denominator of attention from
 vanishing: its errors stop at {least("positive", *TARGETS)}, since a sum of terms that are as high
 somewhere as they are low elsewhere has no sharp peak.
 
@@ -279,7 +279,7 @@ each denominator: the share of the filter's output that is missed.
 
 {shown("denominator", DENOMINATORS, missed)}
 
-*{_verdict(best)}* for the formula as the source prints it, without a
+{supported(best)} for the formula as the source prints it, without a
 denominator: it misses {"least" if best else "not always least"} of that filter, with any function
 and any number of harmonics. With {widths[-1]} it misses {shares("none", *smooth)} where the
 functions are smooth, and {shares("none", *jumps)} where they jump. Divided by the sum of the
@@ -296,10 +296,6 @@ values is no sum of their echoes.
             "filters.png": partial(plot_filters, rows=filters),
         },
     )
-
-
-def _verdict(holds: bool) -> str:
-    return "Supported" if holds else "Not supported"
 
 
 def plot_fits(path: Path, rows: Sequence[Row]) -> None:

@@ -33,7 +33,7 @@ from ..attention import (
 from ..function import no_grad
 from ..plots import BLUE, GREEN, INK, LINES, ORANGE, VERMILION, picture
 from ..tensor import Tensor
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 Array = NDArray[Any]
 
@@ -349,9 +349,8 @@ def _verdicts(rows: list[Row]) -> Iterator[str]:
         ratios = [r["measured"] / r["printed"] for r in found]
         of = "" if columns is None else f", values of {columns} column{'s'[: columns > 1]}"
         yield (
-            f"{PRINTED[term, causal]} ({term}, {_way(causal)}{of}): "
-            f"*{'supported' if met else 'not supported'}*, measured at {min(ratios):.2f} to "
-            f"{max(ratios):.2f} times it."
+            f"{supported(met)}: {PRINTED[term, causal]} for the {term} term, {_way(causal)}{of}; "
+            f"measured at {min(ratios):.2f} to {max(ratios):.2f} times it."
         )
 
 

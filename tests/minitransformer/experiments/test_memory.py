@@ -69,7 +69,7 @@ def test_verdicts_follow_from_the_crossovers():
         return next(memory._verdicts([row]))
 
     assert verdict(64, 60) == (
-        "L > d² (kernelized, masked): *supported*, measured at 0.94 to 0.94 times it."
+        "*Supported*: L > d² for the kernelized term, masked; measured at 0.94 to 0.94 times it."
     )
-    assert "*not supported*" in verdict(64, 71)
-    assert "*supported*" in verdict(4, 6)
+    assert "*Not supported*" in verdict(64, 71)
+    assert "*Supported*" in verdict(4, 6)
