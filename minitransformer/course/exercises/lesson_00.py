@@ -107,6 +107,10 @@ EXERCISES = (
         "attend-arrays", "attend_arrays", 3, _arrays, _masked, tolerance=1e-9, run=without_loops,
         wrong=(
             Wrong("no mask", {"np.where(seen, s, -np.inf)": "s"}, "causal"),
+            Wrong("scores are not divided by the root of E", {" / query.shape[-1] ** 0.5": ""},
+                  "causal"),
+            Wrong("masked scores are large negative numbers: who sees nothing sees all",
+                  {"-np.inf": "-1e9"}, "a query that sees nothing"),
             Wrong("masked scores are set to 0", {"-np.inf": "0"}, "causal"),
             Wrong("masked keys count in the sum d", {"terms.sum(axis=-1, keepdims=True)":
                   "np.exp(query @ key.swapaxes(-1, -2) / 2 - h).sum(axis=-1, keepdims=True)"},

@@ -240,6 +240,8 @@ EXERCISES = (
         _on_row,
         wrong=(
             Wrong("no barrier", {"    cuda.syncthreads()\n": ""}, "half a block"),
+            Wrong("its own number is taken from the neighbour's",
+                  {"tile[t + 1] - tile[t]": "tile[t] - tile[t + 1]"}, "one number"),
             Wrong("barrier under the guard", {"    cuda.syncthreads()\n    if i < x.size:\n":
                   "    if i < x.size:\n        cuda.syncthreads()\n"}, "one number"),
             Wrong("no guard", {"    if i < x.size:\n        out": "    if True:\n        out"},

@@ -166,6 +166,9 @@ EXERCISES = (
                   "one round"),
             Wrong("the last thread has no right neighbour",
                   {"(t + 1) % threads": "min(t + 1, threads - 1)"}, "one round"),
+            Wrong("the left neighbour in place of the right one",
+                  {"(t + 1) % threads": "(t - 1) % threads"}, "one round"),
+            Wrong("not divided by 2", {" / 2": ""}, "one round"),
             Wrong("there is one round at most",
                   {"range(rounds)": "range(min(rounds, 1))"}, "two rounds"),
             Wrong("x is overwritten", {"            out[first + t] = value[t]":

@@ -156,6 +156,7 @@ EXERCISES = (
         wrong=(
             Wrong("n does not shrink when the maximum rises",
                   {"n = c * n +": "n = n +"}, "rising scores"),
+            Wrong("not divided by d", {"n / d if d > 0 else n": "n"}, "one tile"),
             Wrong("d does not shrink when the maximum rises",
                   {"d = c * d +": "d = d +"}, "rising scores"),
             Wrong("the maximum is that of the tile alone",
@@ -208,6 +209,7 @@ EXERCISES = (
             Wrong("`out` does not shrink when the maximum rises",
                   {"= c * out[i, m] +": "= out[i, m] +"},
                   "one query"),
+            Wrong("not divided by d", {"out[i, m] /= d": "pass"}, "one query"),
             Wrong("the last key is left out", {"range(key.shape[0])": "range(key.shape[0] - 1)"},
                   "one query"),
             Wrong("the block's number is forgotten",

@@ -174,6 +174,11 @@ EXERCISES = (
             Wrong("no guard", {"if i < x.shape[0]:": "if True:"}, "one row"),
             Wrong("the sum of h is forgotten", {" - h_sum / D": ""}, "one row"),
             Wrong("the sum of h n is forgotten", {" - n * hn_sum / D": ""}, "one row"),
+            Wrong("the sums are not divided by D",
+                  {"h_sum / D - n * hn_sum / D": "h_sum - n * hn_sum"}, "one row"),
+            Wrong("the weight is forgotten", {
+                  "h_sum += h\n": "h /= weight[d]\n            h_sum += h\n",
+                  "dx[i, d] =": "h /= weight[d]\n            dx[i, d] ="}, "one row"),
             Wrong("the factor r is forgotten", {"scale[i] * (h - h_sum": "(h - h_sum"}, "one row"),
             Wrong("the block's number is forgotten",
                   {"cuda.grid(1)": "cuda.threadIdx.x"}, "two blocks"),

@@ -133,6 +133,10 @@ EXERCISES = (
         wrong=(
             Wrong("the 1 of elu + 1 is added", {"np.exp(": "np.float32(1) + np.expm1("},
                   "far below zero"),
+            Wrong("relu in place of elu + 1", {"np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))":
+                  "np.maximum(x, 0)"}, "around zero"),
+            Wrong("elu without the 1", {"x + 1, np.exp(np.minimum(x, 0))":
+                  "x, np.exp(np.minimum(x, 0)) - 1"}, "around zero"),
             Wrong("0 below zero, as relu has it",
                   {"np.exp(np.minimum(x, 0))": "0 * x"}, "around zero"),
             Wrong("the two branches are swapped", {"x > 0": "x < 0"}, "around zero"),

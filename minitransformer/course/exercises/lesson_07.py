@@ -141,6 +141,10 @@ EXERCISES = (
                   "        S = gamma * S + np.outer(k[i], v[i])\n        dq[i] = S @ g[i]":
                   "        dq[i] = S @ g[i]\n        S = gamma * S + np.outer(k[i], v[i])"},
                   "one token"),
+            Wrong("dk and dv are made before R has its token", {
+                  "        R = gamma * R + np.outer(q[i], g[i])\n": "",
+                  "        dv[i] = R.T @ k[i]": "        dv[i] = R.T @ k[i]\n"
+                  "        R = gamma * R + np.outer(q[i], g[i])"}, "one token"),
             Wrong("R does not fade", {"R = gamma * R +": "R = R +"}, "two tokens"),
             Wrong("S stays 0: there is no forward scan",
                   {"S = gamma * S + np.outer(k[i], v[i])": "pass"}, "one token"),
@@ -167,6 +171,12 @@ EXERCISES = (
                   "                for e in range(WIDTH):\n                    n += fade * "
                   "query[h, i, e] * key[h, i - ago, e] * value[h, i - ago, m]\n"
                   "                fade *= gamma\n"}, "50 columns"),
+            Wrong("out is made before the state has its token", {
+                  "                S[e] = gamma * S[e] + key[h, i, e] * value[h, i, m]\n": "",
+                  "                n += S[e] * query[h, i, e]\n":
+                  "                n += S[e] * query[h, i, e]\n"
+                  "                S[e] = gamma * S[e] + key[h, i, e] * value[h, i, m]\n"},
+                  "one column"),
             Wrong("the new token fades, too", {"gamma * S[e] + key[h, i, e] * value[h, i, m]":
                   "gamma * (S[e] + key[h, i, e] * value[h, i, m])"}, "one column"),
             Wrong("the state does not fade", {"S[e] = gamma * S[e]": "S[e] = S[e]"}, "one column"),

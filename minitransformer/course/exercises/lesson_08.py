@@ -122,6 +122,11 @@ EXERCISES = (
                   {"np.tril(Q @ K.T)": "Q @ K.T"}, "a ragged tail"),
             Wrong("a token does not see its own key", {"np.tril(Q @ K.T)": "np.tril(Q @ K.T, -1)"},
                   "chunks of one"),
+            Wrong("d lacks A, the chunk", {" + A.sum(axis=1)": ""}, "chunks of one"),
+            Wrong("the state is renewed before it is used", {
+                  "        S, Z = S + K.T @ V, Z + K.sum(axis=0)  # (5)\n": "",
+                  "        A = np.tril": "        S, Z = S + K.T @ V, Z + K.sum(axis=0)\n"
+                  "        A = np.tril"}, "chunks of one"),
             Wrong("d lacks Z, the past", {"Q @ Z + A": "A"}, "chunks of one"),
             Wrong("the state is not handed from chunk to chunk",
                   {"S, Z = S + K.T @ V, Z + K": "S, Z = K.T @ V, K"},
