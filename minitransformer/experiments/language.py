@@ -388,7 +388,7 @@ def _best(best: list[Learned], baselines: list[Row]) -> str:
     return (
         f"The fewest bits, {first.mean:.3f}, has {label(first.rows[0])}; the most, "
         f"{last.mean:.3f}, {label(last.rows[0])}. The first beats "
-        f"{', '.join(beaten) if beaten else 'nothing that needs no model'}."
+        f"{' and '.join(beaten) if beaten else 'nothing that needs no model'}."
     )
 
 
@@ -415,8 +415,9 @@ def _quality(models: dict[Model, Learned]) -> str:
     lost = linear.mean - softmax.mean
     verdict = _verdict(lost <= linear.spread)
     return f"""*S1: linear attention comes to the quality of softmax.* {verdict}.
-With learned positions both, linear attention needs {lost:.3f} bits a character more than softmax,
-where its seeds differ by up to {linear.spread:.3f}."""
+With learned positions both, linear attention needs {abs(lost):.3f} bits a character
+{"more" if lost > 0 else "less"} than softmax, where its seeds differ by up to
+{linear.spread:.3f}."""
 
 
 def _verdict(holds: bool) -> str:

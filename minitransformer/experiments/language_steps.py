@@ -123,9 +123,9 @@ def plot_steps(path: Path, rows: list[Row]) -> None:
                 axis.plot(contexts, times, **line_of(first), marker="o", markersize=3, label=name)
         for axis, what in zip(axes, ("a step", "a character"), strict=True):
             axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
             axis.set_xticks(contexts, [f"{context:,}" for context in contexts])
             axis.set(xlabel="characters in a window", ylabel=f"ms for {what}")
+            axis.set_ylim(bottom=0)
             axis.grid(True)
         figure.legend(loc="outside right upper", frameon=False)
 
