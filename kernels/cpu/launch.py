@@ -242,7 +242,10 @@ class CpuKernel:
                 return False
             owners.append(id(owner))
         for i in self.written:
-            if owners.count(owners[i]) > 1 or not arguments[i].flags.writeable:
+            output = arguments[i]
+            if type(output) is not np.ndarray or not output.flags.writeable:
+                return False
+            if owners.count(owners[i]) > 1:
                 return False
         return True
 

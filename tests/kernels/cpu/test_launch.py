@@ -159,6 +159,12 @@ def test_read_only_array_is_not_written_to() -> None:
     assert not out.any()
 
 
+@pytest.mark.parametrize("number", [5, 5.0, np.float32(5)])
+def test_a_number_is_not_written_to(number: Any) -> None:
+    with pytest.raises(KernelError, match=r"kernel 'neighbours'.* has no attribute 'size'"):
+        neighbours[1, 4](np.ones(4), number)
+
+
 def test_one_array_as_two_arguments() -> None:
     @cuda.jit
     def running_sum(x, out):
