@@ -29,6 +29,13 @@ def contiguous(*arrays: Array) -> tuple[Array, ...]:
     return tuple(array_module(array).ascontiguousarray(array) for array in arrays)
 
 
+def locked(array: Array) -> Array:
+    """The array, to which nobody can write any more; CuPy's know no such lock."""
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
+
+
 def all_rows(array: Array) -> Array:
     """Every row of every head as one array `(rows, E)`; no copy where the array is contiguous."""
     (array,) = contiguous(array)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import Array, array_module, constant, lengths_or_full, spans
+from .arrays import Array, array_module, constant, lengths_or_full, locked, spans
 from .checks import flag, is_array, whole
 
 FARTHEST = 2**59  # offset: there is no memory for so many keys, and sums with it fit in 64 bits
@@ -268,8 +268,8 @@ def _boundaries(function: str, visible: Visible, query: Array, key: Array) -> Ar
 
 
 def own_integers(array: Array, like: Array) -> Array:
-    """A copy of integers as int64 on the device of `like`."""
+    """A copy of integers as int64 on the device of `like`, to which nobody can write."""
     own = array.astype(np.int64)
     if array_module(own) is array_module(like):
-        return own
-    return constant(own, like) if array_module(own) is np else own.get()
+        return locked(own)
+    return constant(own, like) if array_module(own) is np else locked(own.get())

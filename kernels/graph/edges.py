@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import checks
-from ..arrays import Array, array_module
+from ..arrays import Array, array_module, locked
 
 SPAN = 256  # edges of a row that are summed in one go
 
@@ -66,19 +66,19 @@ class Edges:
     @cached_property
     def rows(self) -> Array:
         """The query node of each edge."""
-        return _rows_of(self.offsets, len(self.columns))
+        return locked(_rows_of(self.offsets, len(self.columns)))
 
     @cached_property
     def by_query(self) -> tuple[Walk, ...]:
         """How to sum over the edges of each query; in two stages, if a row is long."""
         order = array_module(self.columns).arange(len(self.columns))
-        return in_pieces(Walk(self.offsets, order, self.columns))
+        return _locked_walks(in_pieces(Walk(self.offsets, order, self.columns)))
 
     @cached_property
     def by_key(self) -> tuple[Walk, ...]:
         """How to sum over the edges to each key: the transposed matrix."""
         offsets, order = by_owner(self.columns, self.num_keys)
-        return in_pieces(Walk(offsets, order, self.rows[order]))
+        return _locked_walks(in_pieces(Walk(offsets, order, self.rows[order])))
 
     def moved(self, move: Callable[[Array], Array]) -> Edges:
         """The same edges, each array of them moved to another device.
@@ -88,9 +88,10 @@ class Edges:
         """
         there = copy(self)
         for name in ("offsets", "columns", "rows"):
-            setattr(there, name, move(getattr(self, name)))
+            setattr(there, name, locked(move(getattr(self, name))))
         for name in ("by_query", "by_key"):
-            setattr(there, name, tuple(Walk(*map(move, walk)) for walk in getattr(self, name)))
+            walks = tuple(Walk(*map(move, walk)) for walk in getattr(self, name))
+            setattr(there, name, _locked_walks(walks))
         return there
 
 
@@ -103,10 +104,11 @@ def _own(name: str, integers: Array) -> Array:
             f"edges: {name} must be integers in one dimension, got "
             f"{integers.dtype} {integers.shape}"
         )
-    own = integers.astype(np.int64)
-    if isinstance(own, np.ndarray):
-        own.flags.writeable = False
-    return own
+    return locked(integers.astype(np.int64))
+
+
+def _locked_walks(walks: tuple[Walk, ...]) -> tuple[Walk, ...]:
+    return tuple(Walk(*map(locked, walk)) for walk in walks)
 
 
 def _check_edges(row_offsets: Array, columns: Array, num_keys: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from minitransformer_kernels import graph as kernels
+from minitransformer_kernels.checks import whole
 from minitransformer_kernels.graph import Edges
 
 from .. import functions as F
@@ -84,6 +85,7 @@ class Graph:
         if num_queries is None:
             ends = (queries, keys) if num_keys is None else (queries,)
             num_queries = 1 + max((int(x.max()) for x in ends if x.size), default=-1)
+        num_queries = whole("Graph.from_edges", "num_queries", num_queries, 0)
         if num_keys is None:
             num_keys = num_queries
         if queries.size and not (int(queries.min()) >= 0 and int(queries.max()) < num_queries):

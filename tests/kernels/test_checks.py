@@ -92,6 +92,20 @@ CRASHES = {
         "seen.columns[:] = far",
         "ValueError: assignment destination is read-only",
     ),
+    "rows that are written to": (
+        "seen = nn.Graph([0, 1, 2], [1, 0]); seen.rows[:] = far\n"
+        "graph.dot_scores(np.ones((1, 2, 4)), np.ones((1, 2, 4)), seen.edges)",
+        "ValueError: assignment destination is read-only",
+    ),
+    "lengths of what a forward saved that are written to": (
+        "x, w = rng.normal(size=(2, 16, 8)), np.eye(8)\n"
+        "lengths = np.array([3, 16])\n"
+        "y, saved = multi_head.forward("
+        "multi_head.Weights(w, w, w, w), x, num_heads=2, key_lengths=lengths)\n"
+        "saved.options['visible'].key_lengths[:] = far\n"
+        "multi_head.backward_data(y, saved)",
+        "ValueError: assignment destination is read-only",
+    ),
 }  # fmt: skip
 
 
