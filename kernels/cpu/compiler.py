@@ -170,16 +170,14 @@ class _KernelLower(_GuardedLower):
 
 
 class _Library(JITCodeLibrary):
-    """Where LLVM optimises a function and what it calls together, once.
+    """Where LLVM optimises a function alone, and then with what it calls.
 
-    Numba optimises each function alone, then all of them cheaply to find counts of references that
-    cancel, and only then in full. A kernel counts no references, and what it calls is inlined.
+    Numba does so too, but between the two it optimises all functions cheaply, to find counts of
+    references that cancel: a kernel counts none. Without the first, loops run up to a fifth longer,
+    however often all is optimised afterwards.
     """
 
     if hasattr(CPUCodegen, "_pass_builder"):  # an older Numba does as it always did
-
-        def _optimize_functions(self, ll_module: Any) -> None:
-            ll_module.data_layout = self._codegen._data_layout
 
         def _optimize_final_module(self) -> None:
             manager, builder = self._codegen._module_pass_manager()
