@@ -107,4 +107,5 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
     """
     array = Tensor(indices).data
     indices_below("embedding", "indices", array, shape_of("embedding", weight)[0])
-    return _Embedding.apply(as_array(array, weight.device), weight)
+    own = array.copy()  # a backward adds to the rows that were read, whatever is written since
+    return _Embedding.apply(as_array(own, weight.device), weight)

@@ -160,6 +160,18 @@ def test_what_was_checked_stays() -> None:
     np.testing.assert_array_equal(*gradients)
 
 
+def test_rows_that_an_embedding_read_get_the_gradient() -> None:
+    """Whatever is written to the indices in between, as to a buffer for batches."""
+    from minitransformer import Tensor
+    from minitransformer import functions as F
+
+    indices, weight = np.array([2, 0, 2]), Tensor(np.ones((4, 1)), requires_grad=True)
+    output = F.embedding(indices, weight)
+    indices[:] = -1
+    output.sum().backward()
+    assert weight.grad.tolist() == [[1.0], [0.0], [2.0], [0.0]]
+
+
 @pytest.mark.parametrize("causal", ["False", None, 1, 0.0, np.nan])
 def test_causal_is_a_bool(causal: Any) -> None:
     with pytest.raises(TypeError, match=r"softmax.forward: causal must be True or False, got"):
