@@ -5,12 +5,14 @@ what a pixel costs, at place i:
 
     recurrent   linear attention keeps (S, Z): the same time and memory at every place
     cached      softmax attention keeps all keys and values: time and memory grow as i
-    uncached    softmax attention keeps nothing, and is passed all pixels again: time grows as i^2
+    uncached    softmax attention keeps nothing, and is passed all pixels again: i of them, whose
+                scores are i^2
 
 The source printed the throughput of all three on a GPU, as many images at once as its memory held,
 and the time of one image alone on a processor. Its models are measured here on a processor, alone
-and in batches. A pixel is timed at seven places; the time of an image is their sum over all places,
-by straight lines between those. Weights are random: time does not depend on them.
+and in batches. A pixel is timed at seven places, from the second to the last; the time of an image
+is the sum over all places, by straight lines between those. Weights are random: time does not
+depend on them.
 """
 
 from __future__ import annotations
@@ -169,7 +171,7 @@ def run(case: Case) -> Iterator[Row]:
     model = made(case["method"], model_of(case))
     with no_grad():
         model.step(np.zeros((batch, 1), int), model.init_state())  # compiles
-        for place in np.linspace(1, pixels, PLACES).round().astype(int).tolist():
+        for place in np.linspace(2, pixels, PLACES).round().astype(int).tolist():
             before = seen(model, place - 1)
             yield {
                 "place": place,
@@ -183,18 +185,16 @@ def run(case: Case) -> Iterator[Row]:
 
 
 def seen(model: Any, count: int) -> Any:
-    """Return the state of a model after so many pixels of one image."""
-    state = model.init_state()
-    return model.step(np.zeros((1, count), int), state)[1] if count else state
+    """Return the state of a model after so many pixels of one image, at least one."""
+    return model.step(np.zeros((1, count), int), model.init_state())[1]
 
 
 def copied(state: Any, batch: int) -> Any:
     """Return a state of one image as that of many."""
     if isinstance(state, KeyValueCache):
+        used = (x[:, :, : state.length] for x in (state.keys, state.values))
         cache = KeyValueCache()
-        if state.length:
-            used = (x[:, :, : state.length] for x in (state.keys, state.values))
-            cache.append(*(Tensor(np.repeat(x, batch, axis=0)) for x in used))
+        cache.append(*(Tensor(np.repeat(x, batch, axis=0)) for x in used))
         return cache
     if isinstance(state, tuple):
         parts = (copied(part, batch) for part in state)
@@ -249,6 +249,7 @@ class Image(NamedTuple):
         return self.batch / self.summed
 
 
+_GAINS = "gain", "printed gain"
 Images = Mapping[tuple[int, str], list[Image]]
 """Alone, then in the largest batch: by pixels and method."""
 
@@ -276,20 +277,28 @@ def report(rows: list[Row]) -> Report:
     off = [abs(x.summed / x.whole - 1) for own in images.values() for x in own if x.whole]
     return Report(
         f"""
-The time of an image alone, and how many images a second come of the largest batch. *Gain* is how
-many times as fast as without a cache. Printed are the source's figures: alone on a processor, and
-on a GPU as many at once as it held. By products is what the gain would be if a product of two
-numbers took the same time everywhere.
+*Gain* is how many times as fast as without a cache; printed are the source's figures. By products
+is what the gain would be if a product of two numbers took the same time everywhere.
 
-{table(_head(), _lines(images, models))}
+## One image alone
+
+On a processor, here and in the source.
+
+{table(["pixels", "", "seconds", "printed", *_GAINS, "gain by products"], _alone(images, models))}
 
 The sum over places is within {max(off):.0%} of the {len(off)} images that were also drawn whole.
 
-What differs: the source's GPU drew up to 10,000 images at once, and is kept busy by 784 pixels
-without a cache, not by one pixel from a state. Here a processor draws at most
-{max(x.batch for own in images.values() for x in own)} at once. The models of 784 and 3,072 pixels
-have the source's layers, heads and widths, but choose one of {LEVELS} levels, where those of the
-source end in a mixture of logistic distributions. That of 64 pixels is the one that draws digits.
+## As many images at once as fit
+
+Here a processor draws a power of 4, up to a limit of what is kept of them and of how many pixels
+are passed at once; in the source a GPU drew up to 10,000.
+
+{table(["pixels", "", "at once", "images a second", "printed", *_GAINS], _together(images))}
+
+784 pixels without a cache keep a GPU busy, one pixel from a state does not, unless many are drawn
+at once. The models of 784 and 3,072 pixels have the source's layers, heads and widths, but choose
+one of {LEVELS} levels, where those of the source end in a mixture of logistic distributions. That
+of 64 pixels is the one that draws digits.
 
 {_claims(images)}
 
@@ -298,7 +307,7 @@ source end in a mixture of logistic distributions. That of 64 pixels is the one 
 Of {longest:,} pixels, one image alone. Memory is what is kept of the pixels before and what
 computing the next one needs, without the weights.
 
-{table(["", *2 * ["first pixel", "last pixel", "growth"]], _growth(images, longest))}
+{table(["", *2 * ["second pixel", "last pixel", "growth"]], _growth(images, longest))}
 
 {_constant(images, longest)}
 
@@ -308,42 +317,52 @@ computing the next one needs, without the weights.
     )
 
 
-def _head() -> list[str]:
-    return [
-        "pixels", "", "seconds alone", "gain", "printed gain", "images a second", "in a batch of",
-        "gain", "printed gain", "gain by products",
-    ]  # fmt: skip
-
-
 def gains(images: Images, pixels: int, method: str, over: str = "uncached") -> tuple[float, float]:
     """Return how many times as fast a method is as another: alone, and in the largest batches."""
     own, other = images[pixels, method], images[pixels, over]
     return other[0].summed / own[0].summed, own[-1].throughput / other[-1].throughput
 
 
-def printed_gains(pixels: int, method: str, over: str = "uncached") -> tuple[float, float] | None:
-    """Return the same of the source's figures, if there are any."""
-    if pixels not in PRINTED:
-        return None
+def printed_gains(pixels: int, method: str, over: str = "uncached") -> tuple[float, float]:
+    """Return the same of the source's figures."""
     own, other = PRINTED[pixels][method], PRINTED[pixels][over]
     return other.seconds / own.seconds, own.throughput / other.throughput
 
 
-def _lines(images: Images, models: Mapping[int, Model]) -> Iterator[list[Any]]:
-    for (pixels, method), own in images.items():
-        alone, batch = gains(images, pixels, method)
-        printed = printed_gains(pixels, method)
-        model = models[pixels]
-        by_products = products("uncached", pixels, model) / products(method, pixels, model)
+def _alone(images: Images, models: Mapping[int, Model]) -> Iterator[list[Any]]:
+    for (pixels, method), (own, *_) in images.items():
+        most, fewer = (products(x, pixels, models[pixels]) for x in ("uncached", method))
+        printed = [PRINTED[pixels][method].seconds] if pixels in PRINTED else ["-"]
         yield [
-            f"{pixels:,}", method, own[0].summed, _times(alone), _times(printed and printed[0]),
-            own[-1].throughput, own[-1].batch, _times(batch), _times(printed and printed[1]),
-            _times(by_products),
-        ]  # fmt: skip
+            f"{pixels:,}",
+            method,
+            own.summed,
+            *printed,
+            *_gains(images, pixels, method, 0),
+            _times(most / fewer),
+        ]
 
 
-def _times(gain: float | None) -> str:
-    return "-" if gain is None else f"{gain:,.0f}x" if gain >= 10 else f"{gain:.1f}x"
+def _together(images: Images) -> Iterator[list[Any]]:
+    for (pixels, method), (*_, own) in images.items():
+        printed = [PRINTED[pixels][method].throughput] if pixels in PRINTED else ["-"]
+        yield [
+            f"{pixels:,}",
+            method,
+            own.batch,
+            own.throughput,
+            *printed,
+            *_gains(images, pixels, method, 1),
+        ]
+
+
+def _gains(images: Images, pixels: int, method: str, where: int) -> Iterator[str]:
+    yield _times(gains(images, pixels, method)[where])
+    yield _times(printed_gains(pixels, method)[where]) if pixels in PRINTED else "-"
+
+
+def _times(gain: float) -> str:
+    return f"{gain:,.0f}x" if gain >= 10 else f"{gain:.1f}x"
 
 
 def _claims(images: Images) -> str:
@@ -352,7 +371,6 @@ def _claims(images: Images) -> str:
         for over, words in (("uncached", "without a cache"), ("cached", "with a cache")):
             ours = gains(images, pixels, "recurrent", over)
             theirs = printed_gains(pixels, "recurrent", over)
-            assert theirs is not None
             found = [
                 f"{where} {_times(printed)}, here {_times(measured)}, "
                 f"*{'supported' if measured >= printed else 'not reached'}*"

@@ -12,6 +12,7 @@ from minitransformer.experiments.drawn_digits import (
     NOT_TOLD,
     PIXELS,
     SHOWN,
+    TEMPERATURES,
     DrawingTask,
     behind,
     bits,
@@ -109,15 +110,28 @@ def test_a_sheet_has_every_image_in_its_place() -> None:
     assert whole[8, 0] == whole[0, 8] == whole[16, 16] == 0.15
 
 
-def rows(linear: float) -> list[dict[str, Any]]:
-    same = {"bits": 1.0, "bits_told": 0.95, "right": 0.9, "nearest": 2.0, "copies": 0,
-            "drawn": [], "completed": []}  # fmt: skip
-    sizes = {"seed": 0, "layers": 1, "heads": 2, "steps": 8, "parameters": 10, "reads": 0.5}
+def rows(linear: float = 1.0, right: float = 0.9) -> list[dict[str, Any]]:
+    """Of one seed of softmax, and of two of linear, whose bits have this mean."""
+    bits = {"bits": 1.0, "bits_told": 0.95, "reads": 0.5, "parameters": 10, "curve": []}
+    judged = {"right": 0.9, "nearest": 2.0, "copies": 0}
+    sizes = {"seed": 0, "layers": 1, "heads": 2, "width": 32, "steps": 8}
     return [
-        {"model": "histogram", **same},
-        {"model": "softmax", **sizes, **same, "curve": []},
-        {"model": "linear", **sizes, **same, "curve": [], "bits": linear},
+        {"model": "histogram", **bits, **judged},
+        *({"model": name, **sizes, **bits} for name in ("linear", "softmax")),
+        {"model": "linear", **sizes, **bits, "seed": 1, "bits": 2 * linear - 1},
+        *(
+            {"model": name, **sizes, **judged, "temperature": temperature, "right": right}
+            for name in ("linear", "softmax")
+            for temperature in TEMPERATURES
+        ),
     ]
+
+
+@pytest.mark.parametrize(("right", "verdict"), [(0.8, "do not yet look"), (0.82, "do look")])
+def test_looks_are_judged_by_a_reader(right: float, verdict: str) -> None:
+    text = " ".join(report(rows(right=right)).text.split())
+    assert f"with linear attention {verdict} like digits" in text
+    assert f"at best {right / 0.9:.0%} as many" in text
 
 
 @pytest.mark.parametrize(("linear", "verdict"), [(1.03, "*Supported*"), (1.04, "*Not supported*")])

@@ -103,7 +103,10 @@ def test_the_source_s_gains_are_those_that_it_printed() -> None:
         "317",
         "4,462",
     ]
-    assert printed_gains(64, "recurrent") is None
+    assert [f"{printed_gains(pixels, 'recurrent')[0]:.1f}" for pixels in (784, 3072)] == [
+        "13.2",
+        "191.8",
+    ]
 
 
 def rows(gain: float) -> list[dict[str, Any]]:
