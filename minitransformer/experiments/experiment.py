@@ -215,6 +215,12 @@ class Difference(NamedTuple):
             return "no difference that stands out of the seeds"
         return "better" if self.mean > 0 else "worse"
 
+    def costs_nothing(self, margin: float = 0.01) -> str:
+        """Return what is said of the claim that the first choice loses no more than a margin."""
+        if self.mean - self.error > -margin:
+            return supported(True)
+        return supported(False) if self.mean + self.error < 0 else "*Open*"
+
 
 def paired(
     rows: Iterable[Row], value: str, setting: str, choices: tuple[Any, Any], alike: Iterable[str]

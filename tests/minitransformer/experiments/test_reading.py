@@ -72,6 +72,15 @@ def test_a_score_is_better_or_not(ours, verdict):
     assert f"against `dot` {ours - 0.96:+.2%} ± 0.00% more" in text
 
 
+@pytest.mark.parametrize(
+    ("mean", "error", "said"),
+    [(-0.004, 0.005, "*Supported*"), (0.02, 0.01, "*Supported*"), (-0.02, 0.03, "*Open*"),
+     (0.01, 0.03, "*Open*"), (-0.02, 0.01, "*Not supported*"), (0, math.inf, "*Open*")],
+)  # fmt: skip
+def test_a_claim_may_be_open(mean, error, said):
+    assert Difference(mean, error).costs_nothing() == said
+
+
 @pytest.mark.parametrize("lost", [0.0, 0.2])
 def test_weights_are_shared_for_nothing_or_not(lost):
     rows = [
@@ -84,6 +93,6 @@ def test_weights_are_shared_for_nothing_or_not(lost):
         for seed in range(2)
     ]  # fmt: skip
     text = perceiver_variants.report(rows).text
-    assert f"{'*Not supported*' if lost else '*Supported*'} as a saving" in text
-    assert f"{'*Not supported*' if lost else '*Supported*'} as a step that" in text
-    assert "-1.00% ± 0.00% of the images\n  more, worse" in text
+    assert f"{'*Not supported*' if lost else '*Supported*'} that this costs nothing:\n" in text
+    assert "*Not supported* that this costs\n  nothing: it reads -1.00% ± 0.00% of" in text
+    assert f"worst of its models\n  reads {0.94 - lost:.1%}" in text
