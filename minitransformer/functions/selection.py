@@ -81,11 +81,11 @@ def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
 
 
 def _mask(name: str, mask: Any, device: str | None) -> Array:
-    """Return a mask as an array on the device of what it chooses from."""
+    """Return a mask as an array of one's own on the device of what it chooses from."""
     array = Tensor(mask, device=device).data
     if array.dtype.kind != "b":
         raise TypeError(f"{name}: expected a boolean mask, got {array.dtype}")
-    return array
+    return array.copy()
 
 
 def embedding(indices: Any, weight: Tensor) -> Tensor:

@@ -229,8 +229,8 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 def _plain_index(part: Any, x: Tensor) -> Any:
-    """Return a list, an array or a tensor as an array beside ``x``, anything else as it is."""
-    return Tensor(part, device=x.device).data if hasattr(part, "__len__") else part
+    """Return a list, an array or a tensor as an array of one's own beside ``x``; else the part."""
+    return Tensor(part, device=x.device).data.copy() if hasattr(part, "__len__") else part
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitransformer import Tensor, functions
+from minitransformer.attention import softmax_attention
 from minitransformer_kernels import (
     chunked,
     features,
@@ -146,9 +148,6 @@ def arrays(*lengths: int) -> list[Any]:
 
 def test_what_was_checked_stays() -> None:
     """Lengths that change between the forward and its backward change no gradient."""
-    from minitransformer import Tensor
-    from minitransformer.attention import softmax_attention
-
     lengths, gradients = np.array([3, 5]), []
     for write in (False, True):
         query, key, value = (Tensor(x, requires_grad=True) for x in arrays(4, 6, 6))
@@ -160,16 +159,22 @@ def test_what_was_checked_stays() -> None:
     np.testing.assert_array_equal(*gradients)
 
 
-def test_rows_that_an_embedding_read_get_the_gradient() -> None:
-    """Whatever is written to the indices in between, as to a buffer for batches."""
-    from minitransformer import Tensor
-    from minitransformer import functions as F
-
-    indices, weight = np.array([2, 0, 2]), Tensor(np.ones((4, 1)), requires_grad=True)
-    output = F.embedding(indices, weight)
-    indices[:] = -1
+@pytest.mark.parametrize(
+    ("choose", "chosen", "other"),
+    [
+        (lambda x, at: functions.embedding(at, x), [2, 0], [1, -1]),
+        (lambda x, at: x[at], [2, 0], [1, 3]),
+        (lambda x, at: functions.where(at, x, 0.0), [[True], [False], [True], [False]], True),
+    ],
+    ids=["embedding", "index", "where"],
+)
+def test_what_was_chosen_gets_the_gradient(choose: Any, chosen: Any, other: Any) -> None:
+    """Whatever is written to indices or a mask in between, as to a buffer for batches."""
+    at, x = np.array(chosen), Tensor(np.ones((4, 1)), requires_grad=True)
+    output = choose(x, at)
+    at[:] = other
     output.sum().backward()
-    assert weight.grad.tolist() == [[1.0], [0.0], [2.0], [0.0]]
+    assert x.grad.tolist() == [[1.0], [0.0], [1.0], [0.0]]
 
 
 @pytest.mark.parametrize("causal", ["False", None, 1, 0.0, np.nan])
