@@ -14,6 +14,7 @@ such functions compose:
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from minitransformer_kernels.layers import optimizer as updates
 from .device import array_module, to_numpy
 from .tensor import Tensor
 
+SMALL = 2048  # elements
 Array = Any
 Schedule = Callable[[int], float]
 
@@ -85,18 +87,24 @@ class Optimizer:
         """
         rate = self.learning_rate
         self.steps += 1
+        small: dict[Any, list[tuple[Array, ...]]] = {}
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 try:
-                    gradient = self._gradient(index)
                     moments = (self._moment(name, index) for name in self.moments)
-                    self._update(rate, parameter.data, gradient, *moments)
+                    arrays = parameter.data, self._gradient(index), *moments
+                    if _are_small(arrays):
+                        small.setdefault(arrays[0].dtype, []).append(arrays)
+                    else:
+                        self._update(rate, *arrays)
                 except (TypeError, ValueError) as error:
                     error.add_note(
                         f"in {type(self).__name__}.step, of parameter {index}; if its data was "
                         "replaced, build the optimizer again"
                     )
                     raise
+        for rows in small.values():
+            self._update_together(rate, rows)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return a copy of all that a resumed run needs to continue bit for bit."""
@@ -131,6 +139,17 @@ class Optimizer:
 
     def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not override _update")
+
+    def _update_together(self, rate: float, rows: list[tuple[Array, ...]]) -> None:
+        """Update parameters by one launch, which takes longer to begin than to update them."""
+        columns = list(zip(*rows, strict=True))
+        joined = [np.concatenate([x.reshape(-1) for x in column]) for column in columns]
+        self._update(rate, *joined)
+        ends = list(accumulate(x.size for x in columns[0]))
+        for column, whole in zip(columns, joined, strict=True):
+            if column is not columns[1]:  # gradients have not changed
+                for x, part in zip(column, np.split(whole, ends[:-1]), strict=True):
+                    x[...] = part.reshape(x.shape)
 
     def _gradient(self, index: int) -> Array:
         """Return a parameter's gradient in one piece, having checked that both have arrays."""
@@ -373,6 +392,18 @@ def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedul
     _at_least_one("noam", "d_model", d_model)
     _at_least_one("noam", "warmup_steps", warmup_steps)
     return inverse_sqrt(factor / math.sqrt(d_model * warmup_steps), warmup_steps)
+
+
+def _are_small(arrays: tuple[Array, ...]) -> bool:
+    """Whether arrays, which fit each other, are copied sooner than a launch begins."""
+    first = arrays[0]
+    return (
+        isinstance(first, np.ndarray)
+        and 0 < first.size <= SMALL
+        and first.dtype.kind == "f"
+        and first.flags.carray  # in one piece, and may be written to
+        and all(x.shape == first.shape and x.dtype == first.dtype for x in arrays)
+    )
 
 
 def _kind(array: NDArray[Any] | None) -> str:

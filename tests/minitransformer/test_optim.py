@@ -234,6 +234,38 @@ def test_a_strided_parameter_is_refused() -> None:
         optim.SGD([weight], lr=1.0).step()
 
 
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam])
+def test_small_parameters_are_updated_together(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one launch for each dtype, to the same bits as each alone, and in the arrays they had."""
+    rng = np.random.default_rng(0)
+    shapes = (3, 4), (), (optim.SMALL + 1,), (7,), (0, 2)
+    drawn = [rng.normal(size=(2, *shape)) for shape in shapes]
+
+    def trained(most: int) -> tuple[list[Array], int]:
+        monkeypatch.setattr(optim, "SMALL", most)
+        launches = []
+        parameters = [Tensor(x[0].astype(np.float32), requires_grad=True) for x in drawn]
+        parameters.append(Tensor(drawn[0][0].copy(), requires_grad=True))  # float64
+        arrays = [p.data for p in parameters]
+        optimizer = make(parameters, lr=0.1)
+        update = optimizer._update
+        monkeypatch.setattr(
+            optimizer, "_update", lambda *given: launches.append(given) or update(*given)
+        )
+        for _ in range(3):
+            for p, x in zip(parameters, [*drawn, drawn[0]], strict=True):
+                p.grad = Tensor(x[1].astype(p.dtype))
+            optimizer.step()
+        assert all(p.data is x for p, x in zip(parameters, arrays, strict=True))
+        return arrays, len(launches)
+
+    together, few = trained(2048)
+    alone, many = trained(0)
+    assert (few, many) == (3 * 4, 3 * 6)  # small of two dtypes, the large one, and the empty one
+    for x, y in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize("build", [optim.SGD, optim.Adam])
 @pytest.mark.parametrize(
     ("name", "array", "error", "message"),
