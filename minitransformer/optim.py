@@ -43,7 +43,7 @@ class Optimizer:
         weight_decay: λ, added to each gradient as λ times its parameter.
 
     Raises:
-        ValueError: there are no parameters, or a setting is out of its range.
+        ValueError: there are no parameters, one is there twice, or a setting is out of its range.
         TypeError: something else than leaf tensors was passed.
     """
 
@@ -182,6 +182,11 @@ class Optimizer:
             raise TypeError(
                 f"{name}: parameters must be tensors that no function made, got some that one "
                 "made; pass model.parameters()"
+            )
+        if len(set(map(id, self.parameters))) < len(self.parameters):
+            raise ValueError(
+                f"{name}: expected each parameter once, got some twice; pass model.parameters(), "
+                "which yields a shared one once"
             )
 
 

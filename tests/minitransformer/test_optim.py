@@ -350,6 +350,8 @@ ONE = [nn.Parameter(np.zeros(1))]
 test_refusals = refusals(
     (lambda: optim.Adam([]),
      "Adam: expected at least one parameter, got none; pass model.parameters()"),
+    (lambda: optim.Adam([ONE[0], ONE[0]]), ValueError,
+     "Adam: expected each parameter once, got some twice; pass model.parameters()"),
     (lambda: optim.SGD([np.zeros(3)]), TypeError,
      "SGD: parameters must be tensors, got ndarray; pass model.parameters()"),
     (lambda: optim.SGD(3), TypeError, "SGD: parameters must be tensors, got int; pass model.para"),
