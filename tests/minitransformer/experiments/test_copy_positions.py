@@ -31,4 +31,4 @@ def test_the_verdict_follows_the_shares(alone: float, added: float, verdict: str
 
 def test_each_attention_learns_with_each_of_the_positions() -> None:
     found = {(case["attention"], case["positions"], case["seed"]) for case in cases("default")}
-    assert len(found) == len(ATTENTIONS) * len(POSITIONS) * 3
+    assert len(found) == len(ATTENTIONS) * len(POSITIONS) * 2
