@@ -53,7 +53,7 @@ MODELS: tuple[Model, ...] = (
 REPEATED = MODELS[:4]  # with several seeds: those that S0's claim is about
 SEEDS = {"smoke": 1, "default": 2, "full": 3}
 # With one seed each:
-ONCE: dict[str, tuple[Model, ...]] = {"smoke": (), "default": (), "full": MODELS[4:]}
+ONCE: dict[str, tuple[Model, ...]] = {"smoke": (), "default": MODELS[4:], "full": MODELS[4:]}
 SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"context": 24, "width": 32, "heads": 2, "layers": 1, "batch": 2, "steps": 4},
     "default": {"context": 128, "width": 96, "heads": 3, "layers": 2, "batch": 8, "steps": 1500},
