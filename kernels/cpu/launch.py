@@ -226,7 +226,8 @@ class CpuKernel:
     def _apart(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a glance shows that what the kernel writes to is in no other argument's memory.
 
-        It does where all arrays own their memory, or are views of arrays that do.
+        It does where all arrays own their memory, or are views of arrays that do, and hold numbers
+        as this machine writes them.
         """
         if len(arguments) != len(self.parameters):
             return False
@@ -234,6 +235,8 @@ class CpuKernel:
         for argument in arguments:
             kind, owner = type(argument), argument
             if kind is np.ndarray:
+                if not argument.dtype.isnative:  # which Numba's dispatcher does not see
+                    return False
                 if argument.base is not None:
                     owner = argument.base
                     if type(owner) is not np.ndarray or owner.base is not None:
