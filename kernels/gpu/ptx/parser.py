@@ -1,0 +1,523 @@
+"""From the text of a PTX module to rows of numbers, which the machine runs.
+
+A module has one kernel (`.entry`), the functions that it calls (`.func`), and tables. All their
+instructions come into one list, and the registers of all into one row for each thread; constants
+are registers that are set from the beginning. What is not known is refused with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .arithmetic import CODES, COMPARISONS, OTHER_NAMES, ROUNDINGS, ROW, TESTS, TO_WHOLE
+
+SIZES = {
+    "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
+    "u32": 4, "f32": 4, "b64": 8, "s64": 8, "u64": 8, "f64": 8, "pred": 1, "tf32": 4,
+}  # fmt: skip
+WIDEST = 14  # registers of one instruction, mma.m16n8k8
+SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
+WINDOW = 1 << 24  # bytes that a space but the global has; its addresses begin at its number times
+ATOMICS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
+SHUFFLES, VOTES = ("up", "down", "bfly", "idx"), ("any", "all", "uni", "ballot")
+# What the machine does itself, after the instructions that only compute.
+_OWN = (
+    "load", "store", "jump", "end", "return", "call", "barrier", "warp_barrier", "shuffle", "vote",
+    "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active",
+)  # fmt: skip
+OWN = {name: len(CODES) + number for number, name in enumerate(_OWN)}
+TOGETHER = OWN["warp_barrier"], OWN["shuffle"], OWN["vote"], OWN["match"], OWN["matrix"]
+SPECIAL = re.compile(r"%(?:n?tid|n?ctaid)\.[xyz]|%laneid|%warpid|%lanemask_\w+|WARP_SZ|%clock\w*")
+_NAME = r"[\w$]+"
+
+
+class PtxError(Exception):
+    """PTX that the machine does not know, or that did something wrong."""
+
+
+class Line(NamedTuple):
+    """An instruction as it stands in the text."""
+
+    text: str
+    number: int  # of the line in the PTX
+    source: int  # of the line in the kernel's Python, where the PTX says so; 0: it does not
+    function: str  # whose it is
+
+
+class Variable(NamedTuple):
+    """Memory that a module declares."""
+
+    name: str
+    size: int
+    align: int
+    values: tuple[int, ...] = ()
+    element: int = 1
+
+
+class Program:
+    """A kernel's PTX as rows of numbers.
+
+    Attributes:
+        name: The kernel's.
+        parameters: The sizes of its parameters.
+        rows: An instruction each, as a `ROW`.
+        vectors: The registers of those that have vectors of them.
+        lines: What each row was made of.
+        counted: Whether a row is an instruction, and not a part of one.
+        registers: The number of registers of a thread.
+        constants: Those that have a value from the beginning.
+        specials: Those that hold a thread's place, by the name of the special register.
+        shared_bytes: Of the shared arrays of known size.
+        dynamic: The address of the shared array whose size the launch decides; None: there is none.
+        local_bytes: Of each thread's own memory.
+        tables: Arrays that the module holds, and the registers that hold their addresses.
+    """
+
+    def __init__(self, text: str) -> None:
+        text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+        self.text = re.sub(r"//[^\n]*", "", text)
+        self.constants: dict[int, int] = {}
+        self.specials: dict[str, int] = {}
+        self.tables: list[tuple[int, np.ndarray]] = []
+        self._slots: dict[str, int] = {}
+        self._rows: list[dict[str, int]] = []
+        self._vectors: list[list[int]] = []
+        self.lines: list[Line] = []
+        self._jumps: list[tuple[int, str]] = []
+        self._labels: dict[str, int] = {}
+        self._addresses: dict[str, int] = {}
+        self._parameters: dict[str, list[Variable]] = {}
+        self._place_variables()
+        functions = list(self._functions())
+        kernels = [name for kind, name, *_ in functions if kind == "entry"]
+        if len(kernels) != 1:
+            raise PtxError(f"expected one kernel in a module, got {kernels}")
+        (self.name,) = kernels
+        for _, name, _, body, begins in sorted(
+            functions, key=lambda found: found[0]
+        ):  # entry first
+            self._labels[name] = len(self._rows)
+            self._read(name, body, begins)
+            self._row("end" if name == self.name else "return", Line("", 0, 0, name))
+        for row, label in self._jumps:
+            if label not in self._labels:
+                raise PtxError(f"{self._where(row)}: there is no {label!r} to go to")
+            self._rows[row]["place"] = self._labels[label]
+        self.rows = np.zeros(len(self._rows), ROW)
+        self.vectors = np.zeros((len(self._rows), WIDEST), np.int64)
+        for number, (columns, vector) in enumerate(zip(self._rows, self._vectors, strict=True)):
+            for name, value in columns.items():
+                self.rows[number][name] = value
+            self.vectors[number, : len(vector)] = vector
+        self.registers = len(self._slots)
+
+    def _where(self, row: int) -> str:
+        line = self.lines[row]
+        return f"line {line.number} of the PTX of {line.function}, `{line.text}`"
+
+    # Memory ---------------------------------------------------------------------------------------
+
+    def _place_variables(self) -> None:
+        """Give an address to what the module declares, aligned no better than it says."""
+        self.shared_bytes, self.dynamic = 0, None
+        kinds = r"(\.extern\s+)?(?:\.visible\s+|\.weak\s+)?\.(shared|global|const)\s+"
+        shape = r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(\[\d*\])?\s*(?:=\s*(\{[^}]*\}|[^;]*))?;"
+        dynamic: Variable | None = None
+        for extern, space, align, kind, name, count, values in re.findall(kinds + shape, self.text):
+            elements = int(count[1:-1] or 0) if count else 1
+            aligned = int(align or SIZES[kind])
+            if space != "shared":
+                self._place_table(name, kind, elements, values)
+            elif extern or not elements:
+                dynamic = Variable(name, 0, aligned)
+            else:
+                self._addresses[name] = self._placed(elements * SIZES[kind], aligned)
+        if dynamic:
+            self.dynamic = self._addresses[dynamic.name] = self._placed(0, dynamic.align)
+
+    def _placed(self, size: int, align: int) -> int:
+        begin = -(-self.shared_bytes // align) * align
+        if begin % (2 * align) == 0 and align >= 4:
+            begin += align
+        self.shared_bytes = begin + size
+        return SPACES["shared"] * WINDOW + begin
+
+    def _place_table(self, name: str, kind: str, elements: int, values: str) -> None:
+        numbers = [int(x, 0) for x in values.strip("{} \n").split(",") if x.strip()]
+        dtype = np.dtype(f"{'f' if kind[0] == 'f' else 'u'}{SIZES[kind]}")
+        table = np.zeros(elements, dtype)
+        table[: len(numbers)] = np.array(numbers, object).astype(dtype)
+        slot = self._slot(name)
+        self.tables.append((slot, table))
+
+    # Functions ------------------------------------------------------------------------------------
+
+    def _functions(self) -> Iterator[tuple[str, str, str, str, int]]:
+        """Yield kind, name, parameters, body and first line of each function that has a body."""
+        self.parameters: list[int] = []
+        local = 0
+        head = re.compile(
+            rf"\.(entry|func)\s*(?:\(([^)]*)\)\s*)?({_NAME})\s*\(([^)]*)\)([^{{;]*)([{{;])"
+        )
+        for found in head.finditer(self.text):
+            kind, returned, name, given, _, opened = found.groups()
+            declared = [*_declared(returned or ""), *_declared(given)]
+            self._parameters[name] = declared
+            if opened == ";":
+                continue
+            begin, depth = found.end(), 1
+            for brace in re.finditer(r"[{}]", self.text[begin:]):
+                depth += 1 if brace[0] == "{" else -1
+                if not depth:
+                    break
+            body = self.text[begin : begin + brace.start()]
+            if kind == "entry":
+                place = SPACES["param"] * WINDOW
+                for variable in declared:
+                    place = -(-place // variable.align) * variable.align
+                    self._addresses[f"{name} {variable.name}"] = place
+                    self.parameters.append(variable.size)
+                    place += variable.size
+            for variable in (*_declared(body, "local"), *_declared(body, "param"),
+                             *(declared if kind == "func" else ())):  # fmt: skip
+                local = -(-local // variable.align) * variable.align
+                self._addresses[f"{name} {variable.name}"] = SPACES["local"] * WINDOW + local
+                local += variable.size
+            yield kind, name, given, body, self.text[:begin].count("\n") + 1
+        self.local_bytes = -(-local // 16) * 16
+
+    def _read(self, function: str, body: str, begins: int) -> None:
+        """Make rows of a function's body."""
+        source = 0
+        statement, number = "", begins
+        for offset, text in enumerate(body.split("\n")):
+            text = text.strip()
+            if location := re.match(r"\.loc\s+\d+\s+(\d+)", text):
+                source = int(location[1])
+                continue
+            if not statement:
+                number = begins + offset
+            statement = f"{statement} {text}".strip()
+            while match := re.match(rf"[{{}}]|({_NAME}):", statement):
+                if match[1]:
+                    self._labels[f"{function} {match[1]}"] = len(self._rows)
+                statement = statement[match.end() :].strip()
+            while ";" in statement:
+                one, statement = (part.strip() for part in statement.split(";", 1))
+                if one and not one.startswith("."):
+                    self._instruction(Line(re.sub(r"\s+", " ", one), number, source, function))
+
+    def _slot(self, name: str) -> int:
+        return self._slots.setdefault(name, len(self._slots))
+
+    def _row(self, operation: str, line: Line, vector: Sequence[int] = (), **columns: int) -> None:
+        code = OWN.get(operation, CODES.get(operation))
+        if code is None:
+            raise self._refused(line, "is not known to the PTX machine")
+        self._rows.append({"code": code, "guard": -1, "count": len(vector), **columns})
+        self._vectors.append(list(vector))
+        self.lines.append(line)
+
+    def _refused(self, line: Line, why: str) -> PtxError:
+        return PtxError(f"line {line.number} of the PTX of {line.function}: `{line.text}` {why}")
+
+    # Instructions ---------------------------------------------------------------------------------
+
+    def _operand(self, text: str, line: Line, kind: str = "b64") -> int:
+        """The register of an operand: a register, a constant, or the address of a variable."""
+        text = text.strip()
+        if SPECIAL.fullmatch(text):
+            return self.specials.setdefault(text.lstrip("%"), self._slot(text))
+        if text.startswith("%") or text == "_":
+            return self._slot(f"{line.function} {text}")
+        value: int | None = None
+        if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", text):
+            value = int(text[2:], 16)
+        elif re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|\d+)U?", text):
+            value = int(text.rstrip("U"), 0) & ((1 << 8 * SIZES.get(kind, 8)) - 1)
+        elif text in ("true", "false"):
+            value = int(text == "true")
+        else:
+            for name in (f"{line.function} {text}", text):
+                if name in self._addresses:
+                    value = self._addresses[name]
+            if value is None and text in self._slots:  # a table
+                return self._slots[text]
+        if value is None:
+            raise PtxError(
+                f"line {line.number} of the PTX of {line.function}: nothing is called {text!r} "
+                f"in `{line.text}`"
+            )
+        slot = self._slot(f"={value}")
+        self.constants[slot] = value
+        return slot
+
+    def _memory(self, text: str, line: Line) -> dict[str, int]:
+        """The columns of an address such as `[%rd1+8]`."""
+        found = re.fullmatch(r"\[\s*(.+?)\s*(?:\+\s*(-?\w+))?\s*\]", text)
+        assert found is not None, line
+        return {"a": self._operand(found[1], line), "place": int(found[2] or "0", 0)}
+
+    def _registers(self, text: str, line: Line, kind: str = "b64") -> list[int]:
+        """Those of a vector such as `{%f1, %f2}`, or of one operand."""
+        return [self._operand(name, line, kind) for name in text.strip("{} ").split(",")]
+
+    def _instruction(self, line: Line) -> None:
+        text, guard, negated = line.text, -1, 0
+        if guarded := re.match(r"@(!?)(%\w+)\s+(.*)", text):
+            negated, guard = int(bool(guarded[1])), self._operand(guarded[2], line)
+            text = guarded[3]
+        name, _, rest = text.partition(" ")
+        words = name.split(".")
+        operands = [
+            x.strip() for x in re.findall(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+", rest)
+        ]
+        operands = [x for x in operands if x]
+        first = len(self._rows)
+        self._decode(words, operands, line)
+        for row in self._rows[first:]:
+            row |= {"guard": guard, "negated": negated}
+
+    def _decode(self, words: list[str], operands: list[str], line: Line) -> None:
+        """Make the row of an instruction; `words` are what points part in its name."""
+        base, kind = words[0], words[-1]
+        own = getattr(self, f"_{base}", None)
+        if own is not None and base in _SPECIAL_FORMS:
+            return own(words, operands, line)
+        columns = _modifiers(words)
+        columns["out"] = self._operand(operands[0], line)
+        for column, operand in zip("abcd", operands[1:], strict=False):
+            shift = base in ("shl", "shr") and column == "b"
+            wide = "wide" in words and column == "c"
+            of = (
+                "u32"
+                if shift
+                else "b64"
+                if wide
+                else "b32"
+                if base in ("bfe", "bfi") and (column in "cd" or (base == "bfe" and column == "b"))
+                else kind
+            )
+            columns[column] = self._operand(operand, line, of)
+        self._row(_operation(words), line, **columns)
+
+    def _mov(self, words: list[str], operands: list[str], line: Line) -> None:
+        kind, (out, given) = words[-1], operands
+        if out.startswith("{"):
+            vector = self._registers(out, line)
+            whole = self._operand(given, line, kind)
+            self._row("unpack", line, vector, a=whole, bits=8 * SIZES[kind] // len(vector))
+        elif given.startswith("{"):
+            vector = self._registers(given, line)
+            whole = self._operand(out, line)
+            self._row("pack", line, vector, out=whole, bits=8 * SIZES[kind] // len(vector))
+        else:
+            operation = "mov.pred" if kind == "pred" else "mov.int"
+            value = self._operand(given, line, kind)
+            self._row(operation, line, out=self._operand(out, line), a=value)
+
+    def _ld(self, words: list[str], operands: list[str], line: Line) -> None:
+        registers, address = operands
+        self._access("load", words, registers, address, line)
+
+    _ldu = _ld
+
+    def _st(self, words: list[str], operands: list[str], line: Line) -> None:
+        address, registers = operands
+        self._access("store", words, registers, address, line)
+
+    def _access(
+        self, operation: str, words: list[str], registers: str, address: str, line: Line
+    ) -> None:
+        kind = words[-1]
+        self._row(
+            operation, line, self._registers(registers, line, kind), **self._memory(address, line),
+            space=_space(words), size=SIZES[kind], signed=int(kind[0] == "s"),
+        )  # fmt: skip
+
+    def _setp(self, words: list[str], operands: list[str], line: Line) -> None:
+        outs, *given = operands
+        first, _, second = (x.strip() for x in outs.partition("|"))
+        kind = words[-1]
+        columns = _modifiers(words)
+        columns |= {
+            "a": self._operand(given[0], line, kind),
+            "b": self._operand(given[1], line, kind),
+        }
+        columns["which"] = COMPARISONS.index(OTHER_NAMES.get(words[1], words[1]))
+        if len(given) > 2:
+            columns["combine"] = 1 + ("and", "or", "xor").index(words[2])
+            columns["combine"] += 4 * given[2].startswith("!")
+            columns["c"] = self._operand(given[2].lstrip("!"), line, "pred")
+        if second:
+            raise self._refused(line, "has two results, which the PTX machine does not know")
+        self._row(f"setp.{_kind(kind)}", line, out=self._operand(first, line), **columns)
+
+    def _testp(self, words: list[str], operands: list[str], line: Line) -> None:
+        out, given = (self._operand(x, line) for x in operands)
+        which = TESTS.index(words[1])
+        bits = 8 * SIZES[words[-1]]
+        self._row(f"testp.{_kind(words[-1])}", line, out=out, a=given, which=which, bits=bits)
+
+    def _bra(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("jump", line)
+        self._jumps.append((len(self._rows) - 1, f"{line.function} {operands[0]}"))
+
+    def _ret(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("end" if line.function == self.name or words[0] == "exit" else "return", line)
+
+    _exit = _ret
+
+    def _trap(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("trap", line)
+
+    def _call(self, words: list[str], operands: list[str], line: Line) -> None:
+        """Copy what is given, go there, and copy what comes back."""
+        name = next(x for x in operands if not x.startswith("("))
+        actual = [x.strip() for part in operands if part.startswith("(")
+                  for x in part.strip("()").split(",") if x.strip()]  # fmt: skip
+        formal = self._parameters.get(name)
+        if formal is None:
+            raise PtxError(f"line {line.number} of the PTX of {line.function}: there is no "
+                           f"function {name!r} in this module for `{line.text}`")  # fmt: skip
+        results = 1 if operands[0].startswith("(") else 0
+        pairs = list(zip(actual, formal, strict=True))
+        for one, variable in pairs[results:]:
+            self._copy(f"{line.function} {one}", f"{name} {variable.name}", variable.size, line)
+        self._row("call", line)
+        self._jumps.append((len(self._rows) - 1, name))
+        for one, variable in pairs[:results]:
+            self._copy(f"{name} {variable.name}", f"{line.function} {one}", variable.size, line)
+
+    def _copy(self, source: str, target: str, size: int, line: Line) -> None:
+        """Copy a parameter of a call, 8 bytes at a time, or as many as there are."""
+        passed = self._slot(f"{line.function} (passed)")
+        silent = line._replace(text="")
+        for offset in range(0, size, 8):
+            part = min(8, size - offset)
+            common = {"size": part, "space": SPACES["local"], "place": offset}
+            for operation, name in (("load", source), ("store", target)):
+                slot = self._slot(f"={self._addresses[name]}")
+                self.constants[slot] = self._addresses[name]
+                self._row(operation, silent, [passed], a=slot, **common)
+
+    def _bar(self, words: list[str], operands: list[str], line: Line) -> None:
+        if "warp" in words:
+            self._row("warp_barrier", line, a=self._operand(operands[0], line, "b32"))
+        elif "red" in words or "arrive" in words or len(operands) > 1:
+            raise self._refused(line, "a barrier of some threads, is not known to the PTX machine")
+        else:
+            self._row("barrier", line)
+
+    _barrier = _bar
+
+    def _membar(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("nothing", line)
+
+    _fence = _membar
+
+    def _shfl(self, words: list[str], operands: list[str], line: Line) -> None:
+        first, _, second = (x.strip() for x in operands[0].partition("|"))
+        value, lane, clamp, mask = (self._operand(x, line, "b32") for x in operands[1:])
+        other = self._operand(second, line) if second else -1
+        self._row("shuffle", line, out=self._operand(first, line), d=other, a=mask, b=value, c=lane,
+                  given_bits=clamp, which=SHUFFLES.index(words[2]))  # fmt: skip
+
+    def _vote(self, words: list[str], operands: list[str], line: Line) -> None:
+        out, given, mask = operands
+        self._row("vote", line, out=self._operand(out, line), a=self._operand(mask, line, "b32"),
+                  b=self._operand(given.lstrip("!"), line), combine=int(given.startswith("!")),
+                  which=VOTES.index(words[2]))  # fmt: skip
+
+    def _match(self, words: list[str], operands: list[str], line: Line) -> None:
+        first, _, second = (x.strip() for x in operands[0].partition("|"))
+        value, mask = (self._operand(x, line, words[-1]) for x in operands[1:])
+        self._row("match", line, out=self._operand(first, line), a=mask, b=value,
+                  d=self._operand(second, line) if second else -1,
+                  which=("any", "all").index(words[1]))  # fmt: skip
+
+    def _activemask(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("active", line, out=self._operand(operands[0], line))
+
+    def _mma(self, words: list[str], operands: list[str], line: Line) -> None:
+        if words[3:] != ["m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"]:
+            raise self._refused(line, "is not known to the PTX machine, which has m16n8k8 of tf32")
+        vector = [slot for part in operands for slot in self._registers(part, line)]
+        self._row("matrix", line, vector)
+
+    def _atom(self, words: list[str], operands: list[str], line: Line) -> None:
+        address, *given = operands[words[0] == "atom" :]
+        kind, how = words[-1], next(word for word in words[1:] if word in ATOMICS)
+        columns = self._memory(address, line) | _modifiers(words)
+        columns |= dict(zip("bc", (self._operand(x, line, kind) for x in given), strict=False))
+        out = self._operand(operands[0], line) if words[0] == "atom" else -1
+        self._row("atomic", line, **columns | {
+            "out": out, "space": _space(words), "size": SIZES[kind], "which": ATOMICS.index(how),
+            "signed": "usf".index({"b": "u"}.get(kind[0], kind[0])),
+        })  # fmt: skip
+
+    _red = _atom
+
+
+_SPECIAL_FORMS = (
+    "mov", "ld", "ldu", "st", "setp", "testp", "bra", "ret", "exit", "trap", "call", "bar",
+    "barrier", "membar", "fence", "shfl", "vote", "match", "activemask", "mma", "atom", "red",
+)  # fmt: skip
+
+
+def _declared(text: str, space: str = "param") -> list[Variable]:
+    """The variables of a space that a list or a body declares."""
+    pointer = r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?"  # from sm_100 on
+    kind = r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
+    pattern = rf"\.{space}\s+{kind}{pointer}({_NAME})(?:\[(\d+)\])?"
+    return [
+        Variable(name, SIZES[kind] * int(count or 1), max(int(align or 1), SIZES[kind]))
+        for align, kind, name, count in re.findall(pattern, text)
+    ]
+
+
+def _kind(kind: str) -> str:
+    if kind in ("f32", "f64"):
+        return f"float{kind[1:]}"
+    if kind in ("pred", "tf32"):
+        return kind
+    return "signed" if kind[0] == "s" else "unsigned"
+
+
+def _space(words: list[str]) -> int:
+    found = [word.split("::")[0] for word in words[1:]]
+    return next((SPACES[word] for word in found if word in SPACES), SPACES["generic"])
+
+
+def _operation(words: list[str]) -> str:
+    """The name in `INSTRUCTIONS` of what an instruction computes."""
+    base, kind = words[0], _kind(words[-1])
+    if base == "cvt":
+        return f"cvt.{_kind(words[-2])}.{kind}"
+    if base == "shf":
+        return ".".join(words[:3])
+    if base in ("mul", "mad") and kind in ("signed", "unsigned"):
+        return f"{base}.lo" if "lo" in words else f"{base}.{words[1]}.{kind}"
+    exact = f"{base}.{kind}"
+    return exact if exact in CODES else f"{base}.int"
+
+
+def _modifiers(words: list[str]) -> dict[str, int]:
+    """The columns that say how."""
+    kind = words[-1]
+    rounding = next((word for word in words if word in ROUNDINGS), "rn")
+    whole = TO_WHOLE if rounding.endswith("i") else 0
+    found = {
+        "bits": 1 if kind == "pred" else 8 * SIZES.get(kind, 4),
+        "rounding": ROUNDINGS[rounding] + whole,
+        "flush": int("ftz" in words),
+        "saturate": int("sat" in words),
+        "approximate": 2 if "approx" in words else int("full" in words),
+    }
+    if words[0] == "cvt":
+        found |= {"given_bits": found["bits"], "bits": 8 * SIZES[words[-2]]}
+    return found
