@@ -360,7 +360,7 @@ def _selp(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return a if c != 0 else b
 
 
-@instruction("mov.int", "mov.float32", "mov.float64", "mov.pred", "cvta.int")
+@instruction("mov.int", "mov.pred", "cvta.int")
 def _mov(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return a
 
@@ -597,13 +597,15 @@ def _tanh32(a, b, c, d, how):  # type: ignore[no-untyped-def]
 @instruction("sin.float32")
 def _sin32(a, b, c, d, how):  # type: ignore[no-untyped-def]
     exact = np.sin(np.float64(flushed(float32_of(a), how.flush)))
-    return _finished(np.float32(exact + 2.0**-21 * how.jitter / ONE_STEP), how)
+    moved = exact + 2.0**-21 * how.jitter / ONE_STEP if how.jitter else exact
+    return _finished(np.float32(moved), how)
 
 
 @instruction("cos.float32")
 def _cos32(a, b, c, d, how):  # type: ignore[no-untyped-def]
     exact = np.cos(np.float64(flushed(float32_of(a), how.flush)))
-    return _finished(np.float32(exact + 2.0**-21 * how.jitter / ONE_STEP), how)
+    moved = exact + 2.0**-21 * how.jitter / ONE_STEP if how.jitter else exact
+    return _finished(np.float32(moved), how)
 
 
 # float64 ------------------------------------------------------------------------------------------
