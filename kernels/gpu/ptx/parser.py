@@ -105,7 +105,7 @@ class Program:
             self._row("end" if name == self.name else "return", Line("", 0, 0, name))
         for row, label in self._jumps:
             if label not in self._labels:
-                raise PtxError(f"{self._where(row)}: there is no {label!r} to go to")
+                raise PtxError(f"{self._where(row)}: nothing is called {label.split()[-1]!r}")
             self._rows[row]["place"] = self._labels[label]
         self.rows = np.zeros(len(self._rows), ROW)
         self.vectors = np.zeros((len(self._rows), WIDEST), np.int64)
@@ -202,14 +202,18 @@ class Program:
             if not statement:
                 number = begins + offset
             statement = f"{statement} {text}".strip()
-            while match := re.match(rf"[{{}}]|({_NAME}):", statement):
-                if match[1]:
-                    self._labels[f"{function} {match[1]}"] = len(self._rows)
-                statement = statement[match.end() :].strip()
-            while ";" in statement:
-                one, statement = (part.strip() for part in statement.split(";", 1))
-                if one and not one.startswith("."):
-                    self._instruction(Line(re.sub(r"\s+", " ", one), number, source, function))
+            while True:
+                if match := re.match(rf"[{{}}]|({_NAME}):", statement):
+                    if match[1]:
+                        self._labels[f"{function} {match[1]}"] = len(self._rows)
+                    statement = statement[match.end() :].strip()
+                elif ";" in statement:
+                    one, statement = (part.strip() for part in statement.split(";", 1))
+                    if one and not one.startswith("."):
+                        text = re.sub(r"\s+", " ", one)
+                        self._instruction(Line(text, number, source, function))
+                else:
+                    break
 
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
@@ -489,8 +493,10 @@ def _kind(kind: str) -> str:
 
 
 def _space(words: list[str]) -> int:
+    """The space that an access names. Parameters of calls lie in a thread's own memory."""
     found = [word.split("::")[0] for word in words[1:]]
-    return next((SPACES[word] for word in found if word in SPACES), SPACES["generic"])
+    named = next((word for word in found if word in SPACES), "generic")
+    return SPACES["generic" if named == "param" else named]
 
 
 def _operation(words: list[str]) -> str:
