@@ -47,10 +47,23 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.cubin"
     code = cache.read(path)
     if code is None:
-        text = ptx(kernel, types, architecture, lineinfo)
+        text = kept_ptx(kernel, types, architecture, lineinfo)
         code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
         cache.write(path, code)
     return code
+
+
+def kept_ptx(
+    kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int], lineinfo: bool = False
+) -> str:
+    """Return a kernel's PTX, compiled now or by an earlier process; see `ptx`."""
+    digest = _digest(kernel, types, architecture, lineinfo)
+    path = cache.folder() / f"{entry_name(kernel)}_{digest}.ptx"
+    text = cache.read(path)
+    if text is None:
+        text = ptx(kernel, types, architecture, lineinfo).encode()
+        cache.write(path, text)
+    return text.decode()
 
 
 def architecture(digits: str) -> tuple[int, int]:

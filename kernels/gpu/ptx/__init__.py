@@ -3,10 +3,12 @@
 A kernel becomes PTX, the assembly language of all NVIDIA GPUs, before it becomes the machine code
 of one. `parser` reads PTX, `machine` runs it, instruction after instruction, each as NVIDIA's
 manual says (`arithmetic`), on registers of 64 `bits`. What a GPU would do in parallel is done in an
-order that is drawn: a program that depends on the order shows.
+order that is drawn: a program that depends on the order shows. `driver` compiles kernels and runs
+launches.
 """
 
+from .driver import Machine, ptx_machine, run
 from .machine import Run, launch
 from .parser import Program, PtxError
 
-__all__ = ["Program", "PtxError", "Run", "launch"]
+__all__ = ["Machine", "Program", "PtxError", "Run", "launch", "ptx_machine", "run"]

@@ -435,7 +435,7 @@ def launch(
     program: Program,
     grid: Sequence[int],
     block: Sequence[int],
-    parameters: bytes,
+    parameters: Sequence[bytes],
     regions: Sequence[tuple[int, int]],
     shared_bytes: int = 0,
     *,
@@ -448,7 +448,7 @@ def launch(
         program: What to run.
         grid: How many blocks, along x, y and z.
         block: How many threads a block has, along x, y and z.
-        parameters: The kernel's, as they lie in memory.
+        parameters: The kernel's, each at least as long as it is in the PTX, which takes the first.
         regions: Where the launch's arrays begin and end, as addresses of the host.
         shared_bytes: Of dynamic shared memory.
         seed: Of the order of blocks and threads; None: one after the other.
@@ -460,16 +460,19 @@ def launch(
     """
     rng = None if seed is None else np.random.default_rng(seed)
     threads, shared = prod(block), _Shared(program, shared_bytes)
-    wanted = sum(program.parameters)
-    if len(parameters) != wanted:
-        raise PtxError(f"{program.name} has {wanted} bytes of parameters, got {len(parameters)}")
+    if len(parameters) != len(program.parameters):
+        raise PtxError(
+            f"{program.name} has {len(program.parameters)} parameters, got {len(parameters)}"
+        )
     rows = program.rows.copy()
     rows["jitter"] = round(jitter * ONE_STEP)
     local = np.empty(program.local_bytes * threads + 16, np.uint8)
-    given = np.frombuffer(bytearray(parameters) + bytearray(16), np.uint8)
+    given = np.zeros(program.parameter_bytes + 16, np.uint8)
+    for (begin, size), value in zip(program.parameters, parameters, strict=True):
+        given[begin : begin + size] = np.frombuffer(value[:size], np.uint8)
     windows = np.zeros((8, 2), np.uint64)
     windows[SPACES["shared"]] = shared.begin, shared.size
-    windows[SPACES["param"]] = given.ctypes.data, len(parameters)
+    windows[SPACES["param"]] = given.ctypes.data, program.parameter_bytes
     tables = [(table.ctypes.data, table.ctypes.data + table.nbytes) for _, table in program.tables]
     known = np.array([*regions, *tables] or [(1, 1)], np.uint64)
     first = _registers(program, grid, block)

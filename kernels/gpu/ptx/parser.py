@@ -63,7 +63,8 @@ class Program:
 
     Attributes:
         name: The kernel's.
-        parameters: The sizes of its parameters.
+        parameters: Where each of its parameters begins in memory, and how long it is.
+        parameter_bytes: Of all of them.
         rows: An instruction each, as a `ROW`.
         vectors: The registers of those that have vectors of them.
         lines: What each row was made of.
@@ -158,8 +159,8 @@ class Program:
 
     def _functions(self) -> Iterator[tuple[str, str, str, str, int]]:
         """Yield kind, name, parameters, body and first line of each function that has a body."""
-        self.parameters: list[int] = []
-        local = 0
+        self.parameters: list[tuple[int, int]] = []
+        self.parameter_bytes = local = 0
         head = re.compile(
             rf"\.(entry|func)\s*(?:\(([^)]*)\)\s*)?({_NAME})\s*\(([^)]*)\)([^{{;]*)([{{;])"
         )
@@ -176,12 +177,11 @@ class Program:
                     break
             body = self.text[begin : begin + brace.start()]
             if kind == "entry":
-                place = SPACES["param"] * WINDOW
                 for variable in declared:
-                    place = -(-place // variable.align) * variable.align
-                    self._addresses[f"{name} {variable.name}"] = place
-                    self.parameters.append(variable.size)
-                    place += variable.size
+                    place = -(-self.parameter_bytes // variable.align) * variable.align
+                    self._addresses[f"{name} {variable.name}"] = SPACES["param"] * WINDOW + place
+                    self.parameters.append((place, variable.size))
+                    self.parameter_bytes = place + variable.size
             for variable in (*_declared(body, "local"), *_declared(body, "param"),
                              *(declared if kind == "func" else ())):  # fmt: skip
                 local = -(-local // variable.align) * variable.align

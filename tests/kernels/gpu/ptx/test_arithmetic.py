@@ -433,7 +433,7 @@ def run(made: Program, given: list[list[int]], count: int) -> list[int]:
     arrays = [np.array(column, np.uint64) for column in given]
     out = np.zeros(count, np.uint64)
     ends = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in (*arrays, out)]
-    parameters = np.array([begin for begin, _ in ends], np.uint64).tobytes()
+    parameters = [np.uint64(begin).tobytes() for begin, _ in ends]
     launch(made, (1, 1, 1), (count, 1, 1), parameters, ends)
     return [int(x) for x in out]
 

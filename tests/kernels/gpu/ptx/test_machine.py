@@ -28,7 +28,7 @@ def run(
 ) -> tuple[np.ndarray, Run]:
     x = np.array(x)
     ends = (x.ctypes.data, x.ctypes.data + x.nbytes)
-    parameters = np.array([ends[0]], np.uint64).tobytes()
+    parameters = [np.uint64(ends[0]).tobytes()]
     done = launch(made, (blocks, 1, 1), (threads, 1, 1), parameters, [ends], shared, **options)
     return x, done
 
@@ -73,7 +73,7 @@ def test_vectors() -> None:
     memory[begin : begin + 4] = 1, 2, 3, 4
     x = memory[begin : begin + 4]
     ends = (x.ctypes.data, x.ctypes.data + x.nbytes)
-    launch(made, (1, 1, 1), (32, 1, 1), np.array([ends[0]], np.uint64).tobytes(), [ends])
+    launch(made, (1, 1, 1), (32, 1, 1), [np.uint64(ends[0]).tobytes()], [ends])
     assert x.tolist() == [4, 3, 2, 1]
 
 
@@ -340,8 +340,8 @@ def test_an_unknown_register_is_refused() -> None:
 
 
 def test_parameters_must_fit() -> None:
-    with pytest.raises(PtxError, match="one has 8 bytes of parameters, got 4"):
-        launch(kernel("ret;"), (1, 1, 1), (1, 1, 1), b"1234", [])
+    with pytest.raises(PtxError, match="one has 1 parameters, got 2"):
+        launch(kernel("ret;"), (1, 1, 1), (1, 1, 1), [bytes(8), bytes(8)], [])
 
 
 def test_the_order_is_drawn_and_repeats() -> None:

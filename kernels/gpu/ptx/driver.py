@@ -1,0 +1,119 @@
+"""In a GPU's place: a kernel on NumPy arrays, by way of its PTX.
+
+The kernel is compiled for a GPU, by numba-cuda, and its arguments are laid out as for a launch
+there. So what runs is what a GPU would run: the text that its compiler made, and the very bytes
+that it would be given.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+
+from .. import assembler
+from .. import launch as packing
+from .machine import Run, launch
+from .parser import Program
+
+if TYPE_CHECKING:
+    from ...cuda import Kernel, Launch
+
+_programs: dict[Any, Program] = {}
+
+
+def program(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> Program:
+    """Return a kernel's PTX, compiled now or by an earlier process, and read.
+
+    Args:
+        kernel: What to compile.
+        types: Numba's types of its arguments.
+        architecture: A compute capability, such as (8, 0).
+    """
+    key = kernel, types, architecture
+    if key not in _programs:
+        _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+    return _programs[key]
+
+
+def run(
+    launched: Launch, arguments: tuple[Any, ...], architecture: tuple[int, int] = (8, 0),
+    **options: Any,
+) -> Run:  # fmt: skip
+    """Run a launch such as `kernel[blocks, threads]` on NumPy arrays and numbers.
+
+    Args:
+        launched: The kernel with its configuration.
+        arguments: The kernel's.
+        architecture: A compute capability, such as (8, 0).
+        options: `seed` and `jitter` of `machine.launch`.
+
+    Raises:
+        PtxError: The kernel did something that a GPU does not allow, or leaves open.
+    """
+    as_on_gpu = tuple(_as_on_gpu(argument) for argument in arguments)
+    made = program(launched.kernel, packing.types_of(as_on_gpu), architecture)
+    layout = struct.Struct("".join(packing._format(packing._kind(x)) for x in as_on_gpu))
+    laid_out = layout.pack(*packing._numbers(as_on_gpu))
+    slots = [laid_out[i : i + packing.SLOT] for i in range(0, len(laid_out), packing.SLOT)]
+    regions = [np.lib.array_utils.byte_bounds(array) for array in _arrays(arguments) if array.size]
+    return launch(made, launched.grid, launched.block, slots, regions, launched.shared, **options)
+
+
+@dataclass
+class Machine:
+    """What ran while it was in a GPU's place."""
+
+    architecture: tuple[int, int]
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def instructions(self) -> int:
+        """How many were executed."""
+        return sum(run.instructions for run in self.runs)
+
+
+@contextmanager
+def ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Machine]:
+    """Run every launch on NumPy arrays within this context on the PTX machine.
+
+    Args:
+        architecture: A compute capability.
+        options: `seed` and `jitter` of `machine.launch`.
+    """
+    from ...cuda import Launch
+
+    machine = Machine(assembler.architecture(architecture))
+
+    def call(self: Launch, *arguments: Any) -> None:
+        if 0 not in self.grid:
+            given = self.kernel.completed(arguments)
+            machine.runs.append(run(self, given, machine.architecture, **options))
+
+    with patch.object(Launch, "__call__", call):
+        yield machine
+
+
+def _as_on_gpu(argument: Any) -> Any:
+    """An argument as the code that lays arguments out expects it: with CuPy's `data.ptr`."""
+    if isinstance(argument, tuple):
+        return tuple(map(_as_on_gpu, argument))
+    if not isinstance(argument, np.ndarray):
+        return argument
+    names = "dtype", "ndim", "flags", "size", "itemsize", "shape", "strides"
+    known: dict[str, Any] = {name: getattr(argument, name) for name in names}
+    return SimpleNamespace(data=SimpleNamespace(ptr=argument.ctypes.data), **known)
+
+
+def _arrays(arguments: tuple[Any, ...]) -> Iterator[np.ndarray]:
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _arrays(argument)
