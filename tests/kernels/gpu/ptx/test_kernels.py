@@ -57,7 +57,9 @@ def alike(ours: np.ndarray, theirs: np.ndarray, where: str) -> None:
         np.testing.assert_allclose(theirs, ours, rtol=0, atol=allowed, err_msg=where)
 
 
-@pytest.mark.parametrize("name", [*HOSTS, *MORE])
+@pytest.mark.parametrize(
+    "name", [*HOSTS, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
+)
 def test_as_ptx_and_as_a_loop(name: str) -> None:
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 37, 16)).astype(np.float32)
