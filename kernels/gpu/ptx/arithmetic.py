@@ -826,7 +826,9 @@ def _choice() -> Any:
         lines.append(f"    if code == {number}:  # {name}")
         lines.append(f"        return function_{number}(a, b, c, d, how)")
     lines.append("    return a")
-    known = {f"function_{i}": function for i, function in enumerate(INSTRUCTIONS.values())}
+    known: dict[str, Any] = {
+        f"function_{i}": function for i, function in enumerate(INSTRUCTIONS.values())
+    }
     known["__name__"] = __name__
     exec("\n".join(lines), known)
     return compiled(known["compute"])

@@ -240,7 +240,7 @@ def _shuffle(row, registers, lanes, together):  # type: ignore[no-untyped-def]
                 j = lowest | (by & ~segment & 31)
             within = j <= highest
         if not within:
-            j = i
+            j = np.int64(i)
         given = j < lanes and (together >> j) & 1
         registers[i, row.out] = values[j] if given else POISON & low(32)
         if row.d >= 0:

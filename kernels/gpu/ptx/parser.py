@@ -218,7 +218,9 @@ class Program:
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
 
-    def _row(self, operation: str, line: Line, vector: Sequence[int] = (), **columns: int) -> None:
+    def _row(
+        self, operation: str, line: Line, vector: Sequence[int] = (), /, **columns: int
+    ) -> None:
         code = OWN.get(operation, CODES.get(operation))
         if code is None:
             raise self._refused(line, "is not known to the PTX machine")
