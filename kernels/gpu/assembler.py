@@ -47,7 +47,7 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.cubin"
     code = cache.read(path)
     if code is None:
-        text = kept_ptx(kernel, types, architecture, lineinfo)
+        text = ptx(kernel, types, architecture, lineinfo)
         code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
         cache.write(path, code)
     return code
