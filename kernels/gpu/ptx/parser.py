@@ -30,7 +30,6 @@ _OWN = (
     "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active",
 )  # fmt: skip
 OWN = {name: len(CODES) + number for number, name in enumerate(_OWN)}
-TOGETHER = OWN["warp_barrier"], OWN["shuffle"], OWN["vote"], OWN["match"], OWN["matrix"]
 SPECIAL = re.compile(r"%(?:n?tid|n?ctaid)\.[xyz]|%laneid|%warpid|%lanemask_\w+|WARP_SZ|%clock\w*")
 _NAME = r"[\w$]+"
 
@@ -54,8 +53,6 @@ class Variable(NamedTuple):
     name: str
     size: int
     align: int
-    values: tuple[int, ...] = ()
-    element: int = 1
 
 
 class Program:
