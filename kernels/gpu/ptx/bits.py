@@ -57,11 +57,12 @@ class _Compiler(_Passes):
     passes = (*TYPING, *BEFORE_LOWERING, _AsWritten, NoPythonBackend)
 
 
-def compiled(function: Any) -> Any:
-    """Compile a function of the machine."""
+def compiled(function: Any, inline: bool = False) -> Any:
+    """Compile a function of the machine; `inline` puts it into those that call it."""
     made = numba.njit(
-        nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True, pipeline_class=_Compiler
-    )(function)
+        nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True,
+        pipeline_class=_Compiler, forceinline=inline,
+    )(function)  # fmt: skip
     made._cache = _Cache(function)
     return made
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -125,94 +126,103 @@ def _updated(old, value, other, row):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _run_thread(rows, vectors, registers, at, returns, windows, regions, counts, report):  # type: ignore[no-untyped-def]
-    """Run a thread from a row on; return the row where it waits, ENDED or WRONG.
+def skipped(row, registers):  # type: ignore[no-untyped-def]
+    """Whether a row's guard keeps a thread from it."""
+    return row.guard >= 0 and (registers[row.guard] != 0) == (row.negated != 0)
+
+
+@compiled
+def meets(code):  # type: ignore[no-untyped-def]
+    """Whether an instruction waits for other threads."""
+    return BARRIER <= code <= MATRIX or code == ACTIVE
+
+
+@partial(compiled, inline=True)
+def step(rows, vectors, registers, at, returns, windows, regions, report):  # type: ignore[no-untyped-def]
+    """Have a thread make an instruction by itself; return the next row, ENDED or WRONG.
 
     `returns` is its stack: how deep it is, then where to go back to.
     """
+    row = rows[at]
+    code = row.code
+    if code < COMPUTES:
+        registers[row.out] = compute(
+            code, registers[row.a], registers[row.b], registers[row.c], registers[row.d], row
+        )
+    elif code in (LOAD, STORE):
+        place = _found(row, registers, row.count, windows, regions, report)
+        if place == 0:
+            report[AT] = at
+            return WRONG
+        size = row.size
+        for i in range(row.count):
+            where = place + np.uint64(i * size)
+            if code == STORE:
+                write_memory(where, size, registers[vectors[at, i]])
+            else:
+                bits = read_memory(where, size)
+                if row.signed and size < 4:
+                    bits = np.uint64(signed(bits, 8 * size)) & low(32)
+                registers[vectors[at, i]] = bits
+    elif code == JUMP:
+        return row.place
+    elif code == ATOMIC:
+        place = _found(row, registers, 1, windows, regions, report)
+        if place == 0:
+            report[AT] = at
+            return WRONG
+        old = read_memory(place, row.size)
+        mask = low(8 * row.size)
+        new = _updated(old, registers[row.b] & mask, registers[row.c] & mask, row)
+        write_memory(place, row.size, new)
+        if row.out >= 0:
+            registers[row.out] = old
+    elif code == PACK:
+        word = np.uint64(0)
+        for i in range(row.count):
+            part = registers[vectors[at, i]] & low(row.bits)
+            word |= part << np.uint64(i * row.bits)
+        registers[row.out] = word
+    elif code == UNPACK:
+        word = registers[row.a]
+        for i in range(row.count):
+            registers[vectors[at, i]] = (word >> np.uint64(i * row.bits)) & low(row.bits)
+    elif code == END:
+        return ENDED
+    elif code == CALL:
+        if returns[0] + 1 >= returns.shape[0]:
+            report[FAULT], report[AT] = TOO_DEEP, at
+            return WRONG
+        returns[0] += 1
+        returns[returns[0]] = at + 1
+        return row.place
+    elif code == RETURN:
+        returns[0] -= 1
+        return returns[returns[0] + 1]
+    elif code != NOTHING:
+        report[FAULT], report[AT] = TRAPPED, at
+        return WRONG
+    return at + 1
+
+
+@compiled
+def _run_thread(rows, vectors, registers, at, returns, windows, regions, counts, report):  # type: ignore[no-untyped-def]
+    """Run a thread from a row on; return the row where it waits, ENDED or WRONG."""
     made = 0
-    while True:
+    while at >= 0:
         row = rows[at]
-        code = row.code
-        if row.guard >= 0 and (registers[row.guard] != 0) == (row.negated != 0):
+        if skipped(row, registers):
             at += 1
             continue
+        if meets(row.code):
+            break
         counts[at] += 1
         made += 1
         if made > MOST:
             report[FAULT], report[AT] = ENDLESS, at
             return WRONG
-        if code < COMPUTES:
-            registers[row.out] = compute(
-                code,
-                registers[row.a],
-                registers[row.b],
-                registers[row.c],
-                registers[row.d],
-                row,
-            )
-        elif code in (LOAD, STORE):
-            place = _found(row, registers, row.count, windows, regions, report)
-            if place == 0:
-                report[AT] = at
-                return WRONG
-            size = row.size
-            for i in range(row.count):
-                where = place + np.uint64(i * size)
-                if code == STORE:
-                    write_memory(where, size, registers[vectors[at, i]])
-                else:
-                    bits = read_memory(where, size)
-                    if row.signed and size < 4:
-                        bits = np.uint64(signed(bits, 8 * size)) & low(32)
-                    registers[vectors[at, i]] = bits
-        elif code == JUMP:
-            at = row.place
-            continue
-        elif code == ATOMIC:
-            place = _found(row, registers, 1, windows, regions, report)
-            if place == 0:
-                report[AT] = at
-                return WRONG
-            old = read_memory(place, row.size)
-            mask = low(8 * row.size)
-            new = _updated(old, registers[row.b] & mask, registers[row.c] & mask, row)
-            write_memory(place, row.size, new)
-            if row.out >= 0:
-                registers[row.out] = old
-        elif code == PACK:
-            word = np.uint64(0)
-            for i in range(row.count):
-                part = registers[vectors[at, i]] & low(row.bits)
-                word |= part << np.uint64(i * row.bits)
-            registers[row.out] = word
-        elif code == UNPACK:
-            word = registers[row.a]
-            for i in range(row.count):
-                registers[vectors[at, i]] = (word >> np.uint64(i * row.bits)) & low(row.bits)
-        elif code == END:
-            return ENDED
-        elif code == CALL:
-            if returns[0] + 1 >= returns.shape[0]:
-                report[FAULT], report[AT] = TOO_DEEP, at
-                return WRONG
-            returns[0] += 1
-            returns[returns[0]] = at + 1
-            at = row.place
-            continue
-        elif code == RETURN:
-            at = returns[returns[0]]
-            returns[0] -= 1
-            continue
-        elif code == NOTHING:
-            pass
-        elif code in (BARRIER, ACTIVE) or WARP_BARRIER <= code <= MATRIX:
-            counts[at] -= 1  # it is counted when it is over
-            return at
-        else:
-            report[FAULT], report[AT] = TRAPPED, at
-            return WRONG
-        at += 1
+        at = step(rows, vectors, registers, at, returns, windows, regions, report)
+    return at
 
 
 @compiled
@@ -312,35 +322,32 @@ def _matrix(vector, registers):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _together(rows, vectors, registers, at, first, lanes, waits, counts, report):  # type: ignore[no-untyped-def]
-    """Let the lanes of a warp that have met make an instruction; return whether any did."""
-    moved = False
-    for i in range(lanes):
-        here = at[first + i]
-        if here < 0 or not waits[first + i] or rows[here].code == BARRIER:
-            continue
-        row = rows[here]
-        if row.code == ACTIVE:  # whoever is there now: this lane, at least
-            registers[first + i, row.out] = np.uint64(1) << np.uint64(i)
-            counts[here] += 1
-            at[first + i], waits[first + i] = here + 1, False
-            moved = True
-            continue
+def meet(rows, vectors, own, at, lane, waits, counts, report):  # type: ignore[no-untyped-def]
+    """Let a lane and those it waits for make an instruction of a warp; return their mask.
+
+    `own`, `at` and `waits` are of the warp's lanes. The mask is 0 where some are yet to come, and
+    after a report.
+    """
+    lanes, here = len(at), at[lane]
+    row = rows[here]
+    together, ready = np.int64(0), True
+    if row.code == ACTIVE:  # whoever is there now: this lane, at least
+        together = np.int64(1) << lane
+        own[lane, row.out] = np.uint64(together)
+    else:
         whole = row.code == MATRIX
-        mask = low(32) if whole else registers[first + i, row.a] & low(32)
-        if not (mask >> np.uint64(i)) & np.uint64(1) or (whole and lanes < WARP):
-            report[FAULT], report[AT], report[THREAD] = MISSING_LANES, here, first + i
-            return False
-        together, ready = np.int64(0), True
+        mask = low(32) if whole else own[lane, row.a] & low(32)
+        if not (mask >> np.uint64(lane)) & np.uint64(1) or (whole and lanes < WARP):
+            report[FAULT], report[AT], report[THREAD] = MISSING_LANES, here, lane
+            return np.int64(0)
         for j in range(lanes):
-            if (mask >> np.uint64(j)) & np.uint64(1) and at[first + j] != ENDED:
-                if at[first + j] == here and waits[first + j]:
+            if (mask >> np.uint64(j)) & np.uint64(1) and at[j] != ENDED:
+                if at[j] == here and waits[j]:
                     together |= np.int64(1) << j
                 else:
                     ready = False
         if not ready:
-            continue
-        own = registers[first : first + lanes]
+            return np.int64(0)
         if row.code == SHUFFLE:
             _shuffle(row, own, lanes, together)
         elif row.code == VOTE:
@@ -349,12 +356,49 @@ def _together(rows, vectors, registers, at, first, lanes, waits, counts, report)
             _match(row, own, lanes, together)
         elif whole:
             _matrix(vectors[here], own)
-        for j in range(lanes):
-            if (together >> j) & 1:
-                counts[here] += 1
-                at[first + j], waits[first + j] = here + 1, False
-        moved = True
+    for j in range(lanes):
+        if (together >> j) & 1:
+            counts[here] += 1
+            at[j], waits[j] = here + 1, False
+    return together
+
+
+@compiled
+def _together(rows, vectors, own, at, waits, counts, report):  # type: ignore[no-untyped-def]
+    """Let the lanes of a warp that have met make an instruction; return whether any did."""
+    moved = False
+    for i in range(len(at)):
+        if at[i] >= 0 and waits[i] and rows[at[i]].code != BARRIER:
+            if meet(rows, vectors, own, at, i, waits, counts, report) != 0:
+                moved = True
+            if report[FAULT]:
+                return False
     return moved
+
+
+@compiled
+def pass_barrier(rows, at, waits, counts, report):  # type: ignore[no-untyped-def]
+    """Let a block's threads, all of which wait, pass a barrier; return whether any was there."""
+    barrier, alive, threads = -1, 0, len(at)
+    for t in range(threads):
+        if at[t] == ENDED:
+            continue
+        alive += 1
+        if rows[at[t]].code != BARRIER or (barrier >= 0 and barrier != at[t]):
+            report[FAULT] = ELSEWHERE
+            if rows[at[t]].code != BARRIER:
+                report[FAULT] = MISSING_LANES
+            report[AT], report[THREAD] = at[t], t
+            return False
+        barrier = at[t]
+    for t in range(threads):
+        if 0 < alive < threads and at[t] != ENDED:
+            report[FAULT], report[AT], report[THREAD] = DEADLOCK, barrier, t
+            return False
+    if alive:
+        counts[barrier] += threads
+        at[:], waits[:] = barrier + 1, False
+    return alive > 0
 
 
 @compiled
@@ -382,35 +426,15 @@ def run_block(  # type: ignore[no-untyped-def]
             waits[t] = at[t] != ENDED
             moved = True
         for first in range(0, threads, WARP):
-            lanes = min(WARP, threads - first)
-            if _together(rows, vectors, registers, at, first, lanes, waits, counts, report):
+            warp = slice(first, min(first + WARP, threads))
+            own = registers[warp]
+            if _together(rows, vectors, own, at[warp], waits[warp], counts, report):
                 moved = True
             if report[FAULT]:
+                report[THREAD] += first
                 return False
-        if moved:
-            continue
-        barrier, alive = -1, 0
-        for t in range(threads):
-            if at[t] == ENDED:
-                continue
-            alive += 1
-            if rows[at[t]].code != BARRIER or (barrier >= 0 and barrier != at[t]):
-                report[FAULT] = ELSEWHERE
-                if rows[at[t]].code != BARRIER:
-                    report[FAULT] = MISSING_LANES
-                report[AT], report[THREAD] = at[t], t
-                return False
-            barrier = at[t]
-        if alive == 0:
-            return True
-        if alive < threads:
-            for t in range(threads):
-                if at[t] != ENDED:
-                    report[FAULT], report[AT], report[THREAD] = DEADLOCK, barrier, t
-                    return False
-        for t in range(threads):
-            counts[barrier] += 1
-            at[t], waits[t] = barrier + 1, False
+        if not moved and not pass_barrier(rows, at, waits, counts, report):
+            return report[FAULT] == 0
 
 
 @dataclass
@@ -459,54 +483,90 @@ def launch(
         PtxError: The kernel did something that a GPU does not allow, or leaves open.
     """
     rng = None if seed is None else np.random.default_rng(seed)
-    threads, shared = prod(block), _Shared(program, shared_bytes)
-    if len(parameters) != len(program.parameters):
-        raise PtxError(
-            f"{program.name} has {len(program.parameters)} parameters, got {len(parameters)}"
-        )
-    rows = program.rows.copy()
-    rows["jitter"] = round(jitter * ONE_STEP)
-    local = np.empty(program.local_bytes * threads + 16, np.uint8)
-    given = np.zeros(program.parameter_bytes + 16, np.uint8)
-    for (begin, size), value in zip(program.parameters, parameters, strict=True):
-        given[begin : begin + size] = np.frombuffer(value[:size], np.uint8)
-    windows = np.zeros((8, 2), np.uint64)
-    windows[SPACES["shared"]] = shared.begin, shared.size
-    windows[SPACES["param"]] = given.ctypes.data, program.parameter_bytes
-    tables = [(table.ctypes.data, table.ctypes.data + table.nbytes) for _, table in program.tables]
-    known = np.array([*regions, *tables] or [(1, 1)], np.uint64)
-    first = _registers(program, grid, block)
-    counts, report = np.zeros(len(rows), np.int64), np.zeros(5, np.int64)
+    made = Grid(program, grid, block, parameters, regions, shared_bytes, jitter)
     numbers = np.arange(prod(grid)) if rng is None else rng.permutation(prod(grid))
-    registers = np.empty_like(first)
-    at, waits = np.zeros(threads, np.int64), np.zeros(threads, np.bool_)
-    returns = np.zeros((threads, DEEPEST), np.int64)
-    own_memory = np.uint64(-(-local.ctypes.data // 16) * 16)
+    counts = np.zeros(len(made.rows), np.int64)
     for number in numbers.tolist():
-        shared.memory[:] = 255
-        local[:] = 255
-        registers[:] = first
-        here = number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
-        for axis, place in zip("xyz", here, strict=True):
-            if f"ctaid.{axis}" in program.specials:
-                registers[:, program.specials[f"ctaid.{axis}"]] = place
-        order = np.arange(threads) if rng is None else rng.permutation(threads)
-        at[:], waits[:], returns[:] = 0, False, 0
+        made.begin(number)
+        order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
         if not run_block(
-            rows, program.vectors, registers, at, waits, returns, order, windows, own_memory,
-            np.uint64(program.local_bytes), known, counts, report,
+            made.rows, program.vectors, made.registers, made.at, made.waits, made.returns, order,
+            made.windows, made.local, made.local_bytes, made.regions, counts, made.report,
         ):  # fmt: skip
-            raise PtxError(_said(program, report, here, block))
+            raise made.error()
     return Run(program, counts)
 
 
-class _Shared:
-    """A block's shared memory."""
+class Grid:
+    """The blocks of a launch, one at a time: the state of its threads, and its memory.
 
-    def __init__(self, program: Program, dynamic: int) -> None:
-        self.size = program.shared_bytes + (dynamic if program.dynamic is not None else 0)
-        self.memory = np.empty(self.size + 4096, np.uint8)
-        self.begin = -(-self.memory.ctypes.data // 4096) * 4096
+    Attributes:
+        rows: What runs, with its jitter.
+        registers: Of each thread.
+        at: The row where each thread is.
+        waits: Whether it waits there.
+        returns: Its stack: how deep it is, then where to go back to.
+        windows: For each space, where its memory begins and how long it is.
+        local: Where the threads' own memory begins.
+        local_bytes: Of each thread.
+        shared: The block's shared memory.
+        regions: Where arrays begin and end.
+        report: What went wrong.
+        block: The place of the block in the grid.
+    """
+
+    def __init__(
+        self, program: Program, grid: Sequence[int], block: Sequence[int],
+        parameters: Sequence[bytes], regions: Sequence[tuple[int, int]], shared_bytes: int = 0,
+        jitter: float = 0.0,
+    ) -> None:  # fmt: skip
+        if len(parameters) != len(program.parameters):
+            raise PtxError(
+                f"{program.name} has {len(program.parameters)} parameters, got {len(parameters)}"
+            )
+        self.program, self.shape, self.threads_shape = program, tuple(grid), tuple(block)
+        self.threads = prod(block)
+        self.rows = program.rows.copy()
+        self.rows["jitter"] = round(jitter * ONE_STEP)
+        self._local = np.empty(program.local_bytes * self.threads + 16, np.uint8)
+        self.local = np.uint64(-(-self._local.ctypes.data // 16) * 16)
+        self.local_bytes = np.uint64(program.local_bytes)
+        self._given = np.zeros(program.parameter_bytes + 16, np.uint8)
+        for (begin, size), value in zip(program.parameters, parameters, strict=True):
+            self._given[begin : begin + size] = np.frombuffer(value[:size], np.uint8)
+        self.shared = _shared(program.shared_bytes + shared_bytes * (program.dynamic is not None))
+        self.windows = np.zeros((8, 2), np.uint64)
+        self.windows[SPACES["shared"]] = self.shared.ctypes.data, self.shared.size
+        self.windows[SPACES["param"]] = self._given.ctypes.data, program.parameter_bytes
+        tables = [np.lib.array_utils.byte_bounds(table) for _, table in program.tables]
+        self.regions = np.array([*regions, *tables] or [(1, 1)], np.uint64)
+        self._first = _registers(program, grid, block)
+        self.registers = np.empty_like(self._first)
+        self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
+        self.returns = np.zeros((self.threads, DEEPEST), np.int64)
+        self.report = np.zeros(5, np.int64)
+        self.block = 0, 0, 0
+
+    def begin(self, number: int) -> None:
+        """Have a block's threads stand before its first row."""
+        x, y, _ = self.shape
+        self.block = number % x, number // x % y, number // (x * y)
+        self.shared[:], self._local[:], self.registers[:] = 255, 255, self._first
+        for axis, place in zip("xyz", self.block, strict=True):
+            if f"ctaid.{axis}" in self.program.specials:
+                self.registers[:, self.program.specials[f"ctaid.{axis}"]] = place
+        self.at[:], self.waits[:], self.returns[:] = 0, False, 0
+
+    def error(self) -> PtxError:
+        """What went wrong, as the report says."""
+        return PtxError(_said(self.program, self.report, self.block, self.threads_shape))
+
+
+def _shared(size: int) -> np.ndarray:
+    """Memory of a block, at the beginning of a page."""
+    memory = np.empty(size + 4096, np.uint8)
+    begin = -memory.ctypes.data % 4096
+    return memory[begin : begin + size]
 
 
 def _registers(program: Program, grid: Sequence[int], block: Sequence[int]) -> np.ndarray:
