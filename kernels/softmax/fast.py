@@ -19,7 +19,7 @@ What they add to `plain`; results/ladder says what it brings:
                                 where two fed one
     transposed, with a pitch    what is owned, so that neighbouring threads read neighbouring
                                 numbers; what is walked past is read by all of a warp at the same
-                                address, a broadcast
+                                address, a broadcast. The output is turned back in such a tile
     lists of rows               with a pattern, a block walks only what one of its rows sees
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
@@ -108,6 +108,7 @@ def _forward_kernel(
     own_keys, own_columns = step // parts, value_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
+    widest = max(head_dim, value_dim)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
     @cuda.jit
@@ -121,7 +122,7 @@ def _forward_kernel(
         Of random words below `dropped` a weight is dropped, else multiplied by `survivor`. Writes
         the last three: h and 1 / d of (5) are (N, H, Lq).
         """
-        q = cuda.shared.array((head_dim, pitch), real)  # transposed
+        q = cuda.shared.array((widest, pitch), real)  # transposed; at the end o
         k = cuda.shared.array((step, head_dim), real)
         v = cuda.shared.array((step, value_dim), real)
         s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
@@ -238,16 +239,18 @@ def _forward_kernel(
         d = real(0)
         for part in range(parts):
             d += share[part, x]
-        if i < output.shape[2]:
-            inverse_i = real(0)
-            if d > real(0):
-                inverse_i = real(1) / d
-            for t in range(own_columns):
-                m = y * own_columns + t
-                if m < M:
-                    output[n, h, i, m] = n_own[t] * inverse_i  # (5)
-            if y == 0:
-                highest[n, h, i], inverse[n, h, i] = h_i, inverse_i
+        inverse_i = real(0)
+        if d > real(0):
+            inverse_i = real(1) / d
+        if y == 0 and i < output.shape[2]:
+            highest[n, h, i], inverse[n, h, i] = h_i, inverse_i
+        for t in range(own_columns):
+            q[y * own_columns + t, x] = n_own[t] * inverse_i  # (5)
+        cuda.syncthreads()
+        for r in range(y, rows, parts):
+            for m in range(x, value_dim, rows):
+                if first_row + r < output.shape[2] and m < M:
+                    output[n, h, first_row + r, m] = q[m, r]
 
     return forward
 
