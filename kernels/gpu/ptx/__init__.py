@@ -10,5 +10,7 @@ launches.
 from .driver import Machine, ptx_machine, run
 from .machine import Run, launch
 from .parser import Program, PtxError
+from .profile import Profile, Row, profile
 
-__all__ = ["Machine", "Program", "PtxError", "Run", "launch", "ptx_machine", "run"]
+__all__ = ["Machine", "Profile", "Program", "PtxError", "Row", "Run", "launch", "profile",
+           "ptx_machine", "run"]  # fmt: skip

@@ -7,10 +7,12 @@ that it would be given.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -21,30 +23,51 @@ from .. import assembler
 from .. import launch as packing
 from .machine import Run, launch
 from .parser import Program
+from .profile import profile
 
 if TYPE_CHECKING:
     from ...cuda import Kernel, Launch
 
+_SHAPE = re.compile(r"%(?=[a-z])[a-z]+\d+|_cudapy_\w+|\$L__\w+")  # what has another name each time
 _programs: dict[Any, Program] = {}
 
 
-def program(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> Program:
+def program(
+    kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int], lines: bool = False
+) -> Program:
     """Return a kernel's PTX, compiled now or by an earlier process, and read.
 
     Args:
         kernel: What to compile.
         types: Numba's types of its arguments.
         architecture: A compute capability, such as (8, 0).
+        lines: Whether its rows say which line of the source they come from. The compiler then
+            moves instructions less freely, so the lines are lent from another compilation.
     """
-    key = kernel, types, architecture
+    key = kernel, types, architecture, lines
     if key not in _programs:
-        _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+        made = Program(assembler.kept_ptx(kernel, types, architecture))
+        if lines:
+            lend_lines(Program(assembler.kept_ptx(kernel, types, architecture, True)), made)
+        _programs[key] = made
     return _programs[key]
+
+
+def lend_lines(lender: Program, borrower: Program) -> None:
+    """Tell a program the lines of its source, from one that differs in few instructions."""
+    ours, theirs = ([_SHAPE.sub("%", line.text) for line in each.lines]
+                    for each in (borrower, lender))  # fmt: skip
+    same = SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
+    for begin, other, length in same:
+        for i in range(length):
+            known = lender.lines[other + i]
+            old = borrower.lines[begin + i]
+            borrower.lines[begin + i] = old._replace(source=known.source, file=known.file)
 
 
 def run(
     launched: Launch, arguments: tuple[Any, ...], architecture: tuple[int, int] = (8, 0),
-    **options: Any,
+    counted: bool = False, **options: Any,
 ) -> Run:  # fmt: skip
     """Run a launch such as `kernel[blocks, threads]` on NumPy arrays and numbers.
 
@@ -52,18 +75,32 @@ def run(
         launched: The kernel with its configuration.
         arguments: The kernel's.
         architecture: A compute capability, such as (8, 0).
-        options: `seed` and `jitter` of `machine.launch`.
+        counted: Run warps in lockstep, and return a `Profile`.
+        options: `seed` and `jitter` of `machine.launch`; where it is counted, `blocks` of
+            `profile.profile`.
 
     Raises:
         PtxError: The kernel did something that a GPU does not allow, or leaves open.
     """
+    made, laid_out, regions = prepared(launched, arguments, architecture, lines=counted)
+    given = made, launched.grid, launched.block, laid_out, regions, launched.shared
+    if counted:
+        origins = [_origin(array) for array in _arrays(arguments) if array.size]
+        return profile(*given, origins=origins, **options)
+    return launch(*given, **options)
+
+
+def prepared(
+    launched: Launch, arguments: tuple[Any, ...], architecture: tuple[int, int], lines: bool = False
+) -> tuple[Program, list[bytes], list[tuple[int, int]]]:
+    """Return what a launch runs, its arguments as they are laid out, and where its arrays lie."""
     as_on_gpu = tuple(_as_on_gpu(argument) for argument in arguments)
-    made = program(launched.kernel, packing.types_of(as_on_gpu), architecture)
+    made = program(launched.kernel, packing.types_of(as_on_gpu), architecture, lines)
     layout = struct.Struct("".join(packing._format(packing._kind(x)) for x in as_on_gpu))
     laid_out = layout.pack(*packing._numbers(as_on_gpu))
     slots = [laid_out[i : i + packing.SLOT] for i in range(0, len(laid_out), packing.SLOT)]
     regions = [np.lib.array_utils.byte_bounds(array) for array in _arrays(arguments) if array.size]
-    return launch(made, launched.grid, launched.block, slots, regions, launched.shared, **options)
+    return made, slots, regions
 
 
 @dataclass
@@ -85,7 +122,7 @@ def ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Machine]:
 
     Args:
         architecture: A compute capability.
-        options: `seed` and `jitter` of `machine.launch`.
+        options: `counted`, and the other options of `run`.
     """
     from ...cuda import Launch
 
@@ -109,6 +146,13 @@ def _as_on_gpu(argument: Any) -> Any:
     names = "dtype", "ndim", "flags", "size", "itemsize", "shape", "strides"
     known: dict[str, Any] = {name: getattr(argument, name) for name in names}
     return SimpleNamespace(data=SimpleNamespace(ptr=argument.ctypes.data), **known)
+
+
+def _origin(array: np.ndarray) -> int:
+    """Where the memory begins that an array is a part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return np.lib.array_utils.byte_bounds(array)[0]
 
 
 def _arrays(arguments: tuple[Any, ...]) -> Iterator[np.ndarray]:

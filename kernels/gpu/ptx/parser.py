@@ -45,6 +45,7 @@ class Line(NamedTuple):
     number: int  # of the line in the PTX
     source: int  # of the line in the kernel's Python, where the PTX says so; 0: it does not
     function: str  # whose it is
+    file: str = ""  # of that Python
 
 
 class Variable(NamedTuple):
@@ -65,7 +66,9 @@ class Program:
         rows: An instruction each, as a `ROW`.
         vectors: The registers of those that have vectors of them.
         lines: What each row was made of.
-        counted: Whether a row is an instruction, and not a part of one.
+        names: Of the registers, as in the text; of those of functions with the function's before.
+        read: The registers that each row reads.
+        written: Those that it writes.
         registers: The number of registers of a thread.
         constants: Those that have a value from the beginning.
         specials: Those that hold a thread's place, by the name of the special register.
@@ -90,6 +93,7 @@ class Program:
         self._addresses: dict[str, int] = {}
         self._parameters: dict[str, list[Variable]] = {}
         self._place_variables()
+        self._files = dict(re.findall(r'\.file\s+(\d+)\s+"(.*?)"', text))
         functions = list(self._functions())
         kernels = [name for kind, name, *_ in functions if kind == "entry"]
         if len(kernels) != 1:
@@ -111,7 +115,10 @@ class Program:
             for name, value in columns.items():
                 self.rows[number][name] = value
             self.vectors[number, : len(vector)] = vector
-        self.registers = len(self._slots)
+        self.registers, self.names = len(self._slots), list(self._slots)
+        named = list(zip(self._rows, self._vectors, strict=True))
+        self.written = [_outputs(row, vector) for row, vector in named]
+        self.read = [_inputs(row, vector) for row, vector in named]
 
     def _where(self, row: int) -> str:
         line = self.lines[row]
@@ -189,12 +196,12 @@ class Program:
 
     def _read(self, function: str, body: str, begins: int) -> None:
         """Make rows of a function's body."""
-        source = 0
+        source, file = 0, ""
         statement, number = "", begins
         for offset, text in enumerate(body.split("\n")):
             text = text.strip()
-            if location := re.match(r"\.loc\s+\d+\s+(\d+)", text):
-                source = int(location[1])
+            if location := re.match(r"\.loc\s+(\d+)\s+(\d+)", text):
+                file, source = self._files.get(location[1], ""), int(location[2])
                 continue
             if not statement:
                 number = begins + offset
@@ -208,7 +215,7 @@ class Program:
                     one, statement = (part.strip() for part in statement.split(";", 1))
                     if one and not one.startswith("."):
                         text = re.sub(r"\s+", " ", one)
-                        self._instruction(Line(text, number, source, function))
+                        self._instruction(Line(text, number, source, function, file))
                 else:
                     break
 
@@ -470,6 +477,31 @@ _SPECIAL_FORMS = (
     "mov", "ld", "ldu", "st", "setp", "testp", "bra", "ret", "exit", "trap", "call", "bar",
     "barrier", "membar", "fence", "shfl", "vote", "match", "activemask", "mma", "atom", "red",
 )  # fmt: skip
+
+
+def _outputs(row: dict[str, int], vector: list[int]) -> list[int]:
+    """The registers that a row writes."""
+    code = row["code"]
+    if code in (OWN["load"], OWN["unpack"]):
+        return vector
+    if code == OWN["matrix"]:
+        return vector[:4]
+    also = [row.get("d", -1)] if code in (OWN["shuffle"], OWN["match"]) else []
+    return [slot for slot in (row.get("out", -1), *also) if slot >= 0]
+
+
+def _inputs(row: dict[str, int], vector: list[int]) -> list[int]:
+    """The registers that a row reads, its guard last."""
+    code = row["code"]
+    columns = "abc" if code in (OWN["shuffle"], OWN["match"]) else "abcd"
+    slots = [row[column] for column in columns if column in row]
+    if code in (OWN["store"], OWN["pack"]):
+        slots += vector
+    if code == OWN["matrix"]:
+        slots += vector[4:]
+    if code == OWN["shuffle"]:
+        slots.append(row["given_bits"])
+    return [slot for slot in (*slots, row["guard"]) if slot >= 0]
 
 
 def _declared(text: str, space: str = "param") -> list[Variable]:
