@@ -64,6 +64,7 @@ TO_WHOLE = 4  # added to the way of rounding where a float becomes a whole one
 COMPARISONS = (
     "eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 )  # fmt: skip
+OPPOSITES = (7, 6, 11, 10, 9, 8, 1, 0, 5, 4, 3, 2, 13, 12)  # which holds where another does not
 OTHER_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 ONE_STEP = 1 << 20  # of the jitter, an integer in a row
 

@@ -32,7 +32,7 @@ from .bits import (
     signed,
     write_memory,
 )  # fmt: skip
-from .parser import OWN, SPACES, WINDOW, Program, PtxError
+from .parser import MEETINGS, OWN, SPACES, WINDOW, Program, PtxError
 
 WARP = 32
 DEEPEST = 32  # functions that call one another
@@ -48,9 +48,12 @@ PACK, UNPACK, NOTHING, ACTIVE = OWN["pack"], OWN["unpack"], OWN["nothing"], OWN[
 GENERIC, GLOBAL, SHARED, CONST = (SPACES[x] for x in ("generic", "global", "shared", "const"))
 
 ENDED, WRONG = -1, -2  # in place of where a thread is
+BARRIERS = 16  # of a block
+ARRIVE, COUNT, ALL_HOLD, ANY_HOLDS = (MEETINGS.index(x) for x in ("arrive", "popc", "and", "or"))
 # What went wrong, and where: the columns of a report.
 FAULT, AT, ADDRESS, BYTES, THREAD = range(5)
-(OUTSIDE, MISALIGNED, DEADLOCK, MISSING_LANES, TRAPPED, ENDLESS, TOO_DEEP, ELSEWHERE) = range(1, 9)
+(OUTSIDE, MISALIGNED, DEADLOCK, MISSING_LANES, TRAPPED, ENDLESS, TOO_DEEP, ELSEWHERE,
+ NO_BARRIER) = range(1, 10)  # fmt: skip
 FAULTS = {
     OUTSIDE: "accesses {bytes} bytes at {address}, which no array of the launch has",
     MISALIGNED: "accesses {bytes} bytes at {address}, which is no multiple of that",
@@ -60,6 +63,7 @@ FAULTS = {
     ENDLESS: f"ran {MOST:,} instructions without coming to an end",
     TOO_DEEP: f"calls more than {DEEPEST} functions in one another",
     ELSEWHERE: "waits at one barrier, others of its block at another",
+    NO_BARRIER: f"waits at a barrier that is none of the {BARRIERS}, or not for whole warps",
 }
 
 
@@ -377,34 +381,114 @@ def _together(rows, vectors, own, at, waits, counts, report):  # type: ignore[no
 
 
 @compiled
-def pass_barrier(rows, at, waits, counts, report):  # type: ignore[no-untyped-def]
-    """Let a block's threads, all of which wait, pass a barrier; return whether any was there."""
-    barrier, alive, threads = -1, 0, len(at)
-    for t in range(threads):
+def _barrier_of(rows, registers, at, first):  # type: ignore[no-untyped-def]
+    """The number of the barrier at which a whole warp is; -1 where it is elsewhere."""
+    here = at[first]
+    if here < 0 or rows[here].code != BARRIER:
+        return -1
+    for i in range(first, min(first + WARP, len(at))):
+        if at[i] != here:
+            return -1
+    return np.int64(registers[first, rows[here].a] & low(32))
+
+
+@compiled
+def _needed(row, registers, thread):  # type: ignore[no-untyped-def]
+    """For how many threads a barrier is: those of a warp that is not full count as 32."""
+    if row.b >= 0:
+        return np.int64(registers[thread, row.b] & low(32))
+    return -(-registers.shape[0] // WARP) * WARP
+
+
+@compiled
+def _release(rows, registers, at, waits, number, end, counts):  # type: ignore[no-untyped-def]
+    """Let the warps before a thread go on that wait at a barrier."""
+    met, holds = 0, 0
+    for turn in range(2):  # in the first, what they know is counted; in the second, all hear of it
+        for first in range(0, end, WARP):
+            if _barrier_of(rows, registers, at, first) != number:
+                continue
+            here = at[first]
+            row = rows[here]
+            for t in range(first, min(first + WARP, len(at))):
+                if turn == 0:
+                    met += 1
+                    if row.c >= 0 and (registers[t, row.c] != 0) != (row.combine != 0):
+                        holds += 1
+                    continue
+                if row.which == COUNT:
+                    registers[t, row.out] = np.uint64(holds)
+                elif row.which == ALL_HOLD:
+                    registers[t, row.out] = np.uint64(holds == met)
+                elif row.which == ANY_HOLDS:
+                    registers[t, row.out] = np.uint64(holds > 0)
+                counts[here] += 1
+                at[t], waits[t] = here + 1, False
+
+
+@compiled
+def pass_barrier(rows, registers, at, waits, standing, counts, report):  # type: ignore[no-untyped-def]
+    """Let those pass a barrier for which enough have come; return whether any did.
+
+    All threads wait, or have ended. `standing` counts, for each barrier, those that came by
+    `bar.arrive`, which waits for nobody.
+    """
+    threads, arrived = len(at), False
+    for first in range(0, threads, WARP):
+        number = _barrier_of(rows, registers, at, first)
+        if number < 0:
+            continue
+        here = at[first]
+        needed = _needed(rows[here], registers, first)
+        if number >= BARRIERS or needed <= 0 or needed % WARP:
+            report[FAULT], report[AT], report[THREAD] = NO_BARRIER, here, first
+            return False
+        if rows[here].which == ARRIVE:
+            standing[number] = (standing[number] + WARP) % needed
+            for t in range(first, min(first + WARP, threads)):
+                counts[here] += 1
+                at[t], waits[t] = here + 1, False
+            arrived = True
+    for first in range(0, 0 if arrived else threads, WARP):
+        number = _barrier_of(rows, registers, at, first)
+        if number < 0:
+            continue
+        here, come = at[first], standing[number]
+        needed = _needed(rows[here], registers, first)
+        for other in range(first, threads, WARP):
+            if _barrier_of(rows, registers, at, other) != number:
+                continue
+            its = rows[at[other]]
+            if _needed(its, registers, other) != needed or (its.b < 0 and at[other] != here):
+                report[FAULT], report[AT], report[THREAD] = ELSEWHERE, at[other], other
+                return False
+            come += WARP
+            if come == needed:
+                _release(rows, registers, at, waits, number, other + 1, counts)
+                standing[number] = 0
+                return True
+    if arrived:
+        return True
+    barrier = -1
+    for t in range(threads):  # nobody moves any more
         if at[t] == ENDED:
             continue
-        alive += 1
-        if rows[at[t]].code != BARRIER or (barrier >= 0 and barrier != at[t]):
-            report[FAULT] = ELSEWHERE
-            if rows[at[t]].code != BARRIER:
-                report[FAULT] = MISSING_LANES
+        elsewhere = rows[at[t]].code != BARRIER
+        if barrier < 0 or elsewhere:
+            report[FAULT] = MISSING_LANES if elsewhere else DEADLOCK
             report[AT], report[THREAD] = at[t], t
-            return False
+        elif at[t] != barrier:
+            report[FAULT] = ELSEWHERE
+        if elsewhere:
+            break
         barrier = at[t]
-    for t in range(threads):
-        if 0 < alive < threads and at[t] != ENDED:
-            report[FAULT], report[AT], report[THREAD] = DEADLOCK, barrier, t
-            return False
-    if alive:
-        counts[barrier] += threads
-        at[:], waits[:] = barrier + 1, False
-    return alive > 0
+    return False
 
 
 @compiled
 def run_block(  # type: ignore[no-untyped-def]
-    rows, vectors, registers, at, waits, returns, order, windows, local, local_bytes, regions,
-    counts, report,
+    rows, vectors, registers, at, waits, returns, order, standing, windows, local, local_bytes,
+    regions, counts, report,
 ):  # fmt: skip
     """Run a block's threads to their ends, in turns; return whether all went well.
 
@@ -433,7 +517,9 @@ def run_block(  # type: ignore[no-untyped-def]
             if report[FAULT]:
                 report[THREAD] += first
                 return False
-        if not moved and not pass_barrier(rows, at, waits, counts, report):
+        if not moved and not pass_barrier(
+            rows, registers, at, waits, standing, counts, report
+        ):  # fmt: skip
             return report[FAULT] == 0
 
 
@@ -491,7 +577,8 @@ def launch(
         order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
         if not run_block(
             made.rows, program.vectors, made.registers, made.at, made.waits, made.returns, order,
-            made.windows, made.local, made.local_bytes, made.regions, counts, made.report,
+            made.standing, made.windows, made.local, made.local_bytes, made.regions, counts,
+            made.report,
         ):  # fmt: skip
             raise made.error()
     return Run(program, counts)
@@ -506,6 +593,7 @@ class Grid:
         at: The row where each thread is.
         waits: Whether it waits there.
         returns: Its stack: how deep it is, then where to go back to.
+        standing: For each barrier, how many threads have come that do not wait.
         windows: For each space, where its memory begins and how long it is.
         local: Where the threads' own memory begins.
         local_bytes: Of each thread.
@@ -544,6 +632,7 @@ class Grid:
         self.registers = np.empty_like(self._first)
         self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
         self.returns = np.zeros((self.threads, DEEPEST), np.int64)
+        self.standing = np.zeros(BARRIERS, np.int64)
         self.report = np.zeros(5, np.int64)
         self.block = 0, 0, 0
 
@@ -555,7 +644,7 @@ class Grid:
         for axis, place in zip("xyz", self.block, strict=True):
             if f"ctaid.{axis}" in self.program.specials:
                 self.registers[:, self.program.specials[f"ctaid.{axis}"]] = place
-        self.at[:], self.waits[:], self.returns[:] = 0, False, 0
+        self.at[:], self.waits[:], self.returns[:], self.standing[:] = 0, False, 0, 0
 
     def error(self) -> PtxError:
         """What went wrong, as the report says."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arithmetic import CODES, COMPARISONS, OTHER_NAMES, ROUNDINGS, ROW, TESTS, TO_WHOLE
+from .arithmetic import CODES, COMPARISONS, OPPOSITES, OTHER_NAMES, ROUNDINGS, ROW, TESTS, TO_WHOLE
 
 SIZES = {
     "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
@@ -23,6 +23,7 @@ WIDEST = 14  # registers of one instruction, mma.m16n8k8
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 WINDOW = 1 << 24  # bytes that a space but the global has; its addresses begin at its number times
 ATOMICS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
+MEETINGS = ("sync", "arrive", "popc", "and", "or")  # at a barrier
 SHUFFLES, VOTES = ("up", "down", "bfly", "idx"), ("any", "all", "uni", "ballot")
 # What the machine does itself, after the instructions that only compute.
 _OWN = (
@@ -131,18 +132,19 @@ class Program:
         self.shared_bytes, self.dynamic = 0, None
         kinds = r"(\.extern\s+)?(?:\.visible\s+|\.weak\s+)?\.(shared|global|const)\s+"
         shape = r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(\[\d*\])?\s*(?:=\s*(\{[^}]*\}|[^;]*))?;"
-        dynamic: Variable | None = None
+        dynamic: list[Variable] = []  # all of them begin at one address
         for extern, space, align, kind, name, count, values in re.findall(kinds + shape, self.text):
             elements = int(count[1:-1] or 0) if count else 1
             aligned = int(align or SIZES[kind])
             if space != "shared":
                 self._place_table(name, kind, elements, values)
             elif extern or not elements:
-                dynamic = Variable(name, 0, aligned)
+                dynamic.append(Variable(name, 0, aligned))
             else:
                 self._addresses[name] = self._placed(elements * SIZES[kind], aligned)
         if dynamic:
-            self.dynamic = self._addresses[dynamic.name] = self._placed(0, dynamic.align)
+            self.dynamic = self._placed(0, max(variable.align for variable in dynamic))
+            self._addresses |= {variable.name: self.dynamic for variable in dynamic}
 
     def _placed(self, size: int, align: int) -> int:
         begin = -(-self.shared_bytes // align) * align
@@ -213,7 +215,10 @@ class Program:
                     statement = statement[match.end() :].strip()
                 elif ";" in statement:
                     one, statement = (part.strip() for part in statement.split(";", 1))
-                    if one and not one.startswith("."):
+                    if one.startswith(".reg"):
+                        for name in re.findall(r"(?<=[\s,])[A-Za-z_$][\w$]*", one):
+                            self._slot(f"{function} {name}")
+                    elif one and not one.startswith("."):
                         text = re.sub(r"\s+", " ", one)
                         self._instruction(Line(text, number, source, function, file))
                 else:
@@ -242,7 +247,7 @@ class Program:
         text = text.strip()
         if SPECIAL.fullmatch(text):
             return self.specials.setdefault(text.lstrip("%"), self._slot(text))
-        if text.startswith("%") or text == "_":
+        if text[0] == "%" or text == "_" or f"{line.function} {text}" in self._slots:
             return self._slot(f"{line.function} {text}")
         value: int | None = None
         if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", text):
@@ -352,7 +357,7 @@ class Program:
     def _setp(self, words: list[str], operands: list[str], line: Line) -> None:
         outs, *given = operands
         first, _, second = (x.strip() for x in outs.partition("|"))
-        kind = words[-1]
+        kind, operation = words[-1], f"setp.{_kind(words[-1])}"
         columns = _modifiers(words)
         columns |= {
             "a": self._operand(given[0], line, kind),
@@ -363,9 +368,16 @@ class Program:
             columns["combine"] = 1 + ("and", "or", "xor").index(words[2])
             columns["combine"] += 4 * given[2].startswith("!")
             columns["c"] = self._operand(given[2].lstrip("!"), line, "pred")
-        if second:
-            raise self._refused(line, "has two results, which the PTX machine does not know")
-        self._row(f"setp.{_kind(kind)}", line, out=self._operand(first, line), **columns)
+        if not second:
+            return self._row(operation, line, out=self._operand(first, line), **columns)
+        # Either result may be read by the other, or by the guard: both are there before any is set.
+        silent = line._replace(text="")
+        word, *both = (self._slot(f"{line.function} (setp {x})") for x in range(3))
+        self._row(operation, silent, out=both[0], **columns)
+        columns["which"] = OPPOSITES[columns["which"]]
+        self._row(operation, silent, out=both[1], **columns)
+        self._row("pack", silent, both, out=word, bits=1)
+        self._row("unpack", line, self._registers(f"{first}, {second}", line), a=word, bits=1)
 
     def _testp(self, words: list[str], operands: list[str], line: Line) -> None:
         out, given = (self._operand(x, line) for x in operands)
@@ -416,12 +428,19 @@ class Program:
                 self._row(operation, silent, [passed], a=slot, **common)
 
     def _bar(self, words: list[str], operands: list[str], line: Line) -> None:
+        """A barrier: its number, how many threads it is for, and what they tell one another."""
         if "warp" in words:
-            self._row("warp_barrier", line, a=self._operand(operands[0], line, "b32"))
-        elif "red" in words or "arrive" in words or len(operands) > 1:
-            raise self._refused(line, "a barrier of some threads, is not known to the PTX machine")
+            return self._row("warp_barrier", line, a=self._operand(operands[0], line, "b32"))
+        how = next((word for word in words if word in MEETINGS), "sync")
+        out, negated = -1, False
+        if "red" in words:
+            out, negated = self._operand(operands[0], line), operands[-1].startswith("!")
+            rest = dict(zip("ab", operands[1:-1], strict=False)) | {"c": operands[-1].lstrip("!")}
         else:
-            self._row("barrier", line)
+            rest = dict(zip("ab", operands, strict=False))
+        columns = {name: self._operand(operand, line, "b32") for name, operand in rest.items()}
+        self._row("barrier", line, out=out, combine=int(negated), which=MEETINGS.index(how),
+                  **{"b": -1} | columns)  # fmt: skip
 
     _barrier = _bar
 
@@ -506,7 +525,8 @@ def _inputs(row: dict[str, int], vector: list[int]) -> list[int]:
 
 def _declared(text: str, space: str = "param") -> list[Variable]:
     """The variables of a space that a list or a body declares."""
-    pointer = r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?"  # from sm_100 on
+    space_of = r"(?:\.(?:global|shared|local|const)\s+)?"
+    pointer = rf"(?:\.ptr\s+{space_of}(?:\.align\s+\d+\s+)?)?"  # from sm_100 on
     kind = r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
     pattern = rf"\.{space}\s+{kind}{pointer}({_NAME})(?:\[(\d+)\])?"
     return [

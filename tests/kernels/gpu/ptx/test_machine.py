@@ -124,6 +124,26 @@ def test_an_address_without_a_space_is_that_of_any() -> None:
     assert run(kernel(body, ".shared .align 4 .b8 tile[128];"), COUNT)[0].tolist() == COUNT.tolist()
 
 
+def test_arrays_without_a_length_share_their_memory() -> None:
+    body = (
+        BEFORE + "mov.u64 %s, one_view; add.s64 %a, %s, %o; st.shared.u32 [%a], %r1;\n"
+        "mov.u64 %s, other_view; add.s64 %a, %s, %o; ld.shared.u32 %r2, [%a];" + AFTER
+    )
+    views = "\n".join(
+        f".extern .shared .align {a} .b8 {v}_view[];" for a, v in ((4, "one"), (8, "other"))
+    )
+    assert run(kernel(body, views), COUNT, shared=128)[0].tolist() == COUNT.tolist()
+
+
+def test_names_without_a_percent_sign_are_registers_where_they_are_declared() -> None:
+    """As in the text that NVIDIA's library of mathematics puts into a kernel."""
+    body = (
+        "{ .reg .b32 low, high; mov.b64 %d, {%r1, 7}; mov.b64 {low, high}, %d;\n"
+        "add.u32 %r2, low, high; }"
+    )
+    assert each(body, COUNT) == [n + 7 for n in range(32)]
+
+
 def test_tables() -> None:
     table = f".global .align 4 .u32 squares[32] = {{{', '.join(str(n * n) for n in range(32))}}};"
     body = "mov.u64 %s, squares; add.s64 %a, %s, %o; ld.global.u32 %r2, [%a];" + AFTER
@@ -152,6 +172,34 @@ add.u32 %r2, %r2, %r2; st.param.u32 [out], %r2; ret; }
     endless = functions.replace("call.uni (back), twice", "call.uni (back), fourfold")
     with pytest.raises(PtxError, match="calls more than"):
         run(kernel(body, endless), COUNT)
+
+
+def test_pointers_that_say_what_they_point_to() -> None:
+    """As sm_100's texts declare parameters."""
+    named = ".param .u64 .ptr .align 1 x", ".param .u64 .ptr .global .align 16 x"
+    for parameter in (*named, ".param .u64 .ptr x"):
+        made = kernel(BEFORE + "add.u32 %r2, %r1, 1;" + AFTER, parameters=parameter)
+        assert run(made, COUNT)[0].tolist() == list(range(1, 33))
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("setp.lt.u32 %p|%q, %r1, 3;", [(n < 3, n >= 3) for n in range(32)]),
+        ("setp.eq.u32 %p|_, %r1, 3; setp.eq.u32 _|%q, %r1, 4;",
+         [(n == 3, n != 4) for n in range(32)]),
+        ("setp.lt.u32 %q, %r1, 9; setp.ge.and.u32 %p|%q, %r1, 3, %q;",
+         [(3 <= n < 9, n < 3) for n in range(32)]),
+        ("setp.lt.u32 %p, %r1, 9; setp.eq.u32 %q, 1, 0; @%p setp.ge.u32 %p|%q, %r1, 3;",
+         [(3 <= n < 9, n < 3) for n in range(32)]),
+        ("mov.f32 %f, 0f7fc00000; setp.lt.f32 %p|%q, %f, %f;", [(False, True)] * 32),
+        ("mov.f32 %f, 0f7fc00000; setp.num.f32 %p|%q, %f, %f;", [(False, True)] * 32),
+    ],
+)  # fmt: skip
+def test_a_comparison_and_its_opposite(text: str, expected: list[tuple[bool, bool]]) -> None:
+    """Also where a result is read, or is the guard, and where nothing is greater: by a NaN."""
+    told = "selp.u32 %r2, 1, 0, %p; selp.u32 %r3, 2, 0, %q; add.u32 %r2, %r2, %r3;"
+    assert each(f"{text} {told}", COUNT) == [p + 2 * q for p, q in expected]
 
 
 # Warps --------------------------------------------------------------------------------------------
@@ -286,6 +334,42 @@ def test_compare_and_swap() -> None:
     assert x.tolist() == [0, 7]  # the first thread puts its number there, and no other does
 
 
+# Barriers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("bar.red.popc.u32 %r2, 0, %p;", 3), ("bar.red.popc.u32 %r2, 0, !%p;", 37),
+        ("bar.red.or.pred %q, 0, %p; selp.u32 %r2, 1, 0, %q;", 1),
+        ("bar.red.or.pred %q, 0, !%w; selp.u32 %r2, 1, 0, %q;", 0),
+        ("bar.red.and.pred %q, 0, %w; selp.u32 %r2, 1, 0, %q;", 1),
+        ("barrier.sync.aligned 0; barrier.red.and.pred %q, 0, %p; selp.u32 %r2, 1, 0, %q;", 0),
+    ],
+)  # fmt: skip
+def test_what_a_block_tells_at_a_barrier(text: str, expected: int) -> None:
+    """Also where the last warp is not full: those who are not there have nothing to tell."""
+    count = np.arange(40)
+    text = f"setp.gt.u32 %p, %r1, 36; setp.lt.u32 %w, %r1, 99; {text}"
+    assert each(text, count, threads=40) == [expected] * 40
+
+
+def test_one_warp_makes_and_another_takes() -> None:
+    """By two barriers of a number and two warps; the maker waits for nobody at the second."""
+    body = (
+        BEFORE
+        + "mov.u64 %s, tile; and.b32 %l, %t, 31; mul.wide.u32 %o, %l, 4; add.s64 %a, %s, %o;\n"
+        "setp.ge.u32 %p, %t, 32; setp.lt.u32 %q, %t, 64; @!%q bra rest; @%p bra take;\n"
+        "st.shared.u32 [%a], %r1; bar.arrive 3, 64; mov.u32 %r2, 0; bra done;\n"
+        "take: bar.sync 3, 64; ld.shared.u32 %r2, [%a]; bra done;\n"
+        "rest: mov.u32 %r2, 7;\ndone:" + AFTER
+    )
+    tile = ".shared .align 4 .b8 tile[128];"
+    for seed in range(4):
+        x, _ = run(kernel(body, tile), np.arange(5, 101, dtype=np.uint32), 96, seed=seed)
+        assert x.tolist() == [0] * 32 + list(range(5, 37)) + [7] * 32
+
+
 # What goes wrong ----------------------------------------------------------------------------------
 
 
@@ -311,6 +395,10 @@ def test_an_access_beyond_the_arrays() -> None:
         ("setp.eq.u32 %p, %t, 3; @%p bra a; bar.warp.sync 0xffffffff; ret; a: bar.sync 0; ret;",
          "lanes of its warp that are elsewhere"),
         ("bar.warp.sync 1; ret;", "or not in the mask"),
+        ("setp.eq.u32 %p, %t, 3; @%p bra a; bar.sync 0; ret; a: bar.sync 1; ret;", "at another"),
+        ("bar.sync 1, 64; ret;", "a barrier that others never reach"),
+        ("bar.sync 0, 48; ret;", "or not for whole warps"),
+        ("bar.sync 16; ret;", "none of the 16"),
         ("trap;", "came to a trap"),
     ],
 )  # fmt: skip
@@ -324,8 +412,6 @@ def test_what_a_gpu_does_not_allow(body: str, said: str) -> None:
     [
         ("bra nowhere;", "line 7 of the PTX of one, `bra nowhere`: nothing is called 'nowhere'"),
         ("mov.u32 %a, missing;", "nothing is called 'missing'"),
-        ("bar.sync 0, 64;", "a barrier of some threads, is not known"),
-        ("setp.lt.u32 %p|%q, %t, 3;", "has two results"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%a}, {%b}, {%c}, {%d};", "m16n8k8"),
     ],
 )
