@@ -331,14 +331,16 @@ class Lockstep(Grid):
         return made
 
     def pass_barrier(self) -> bool:
-        """Let the block's threads pass the barrier where all wait; False where all have ended."""
+        """Let threads of the block pass a barrier, as all wait; False where all have ended."""
+        before = self.at.copy()
         passed: bool = pass_barrier(
-            self.rows, self.at, self.waits, self.counted[THREADS], self.report
-        )
+            self.rows, self.registers, self.at, self.waits, self.standing, self.counted[THREADS],
+            self.report,
+        )  # fmt: skip
         if self.report[FAULT]:
             raise self.error()
-        if passed:
-            self.keys[:] = self.place[self.at]
+        gone = self.at != before
+        self.keys[gone] = self.place[self.at[gone]]
         return passed
 
     def run(self, blocks: Iterable[int] | None = None) -> None:
