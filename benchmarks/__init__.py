@@ -1,6 +1,6 @@
 """What the kernels and the engine cost, measured beside PyTorch in the same run.
 
-    python -m benchmarks            # all of them; writes results/cpu
+    python -m benchmarks            # all of them; writes this processor's file in results/cpu
     python -m benchmarks.softmax    # one of them
 
 | module        | question                                                                  |

@@ -1,4 +1,7 @@
-"""Runs every benchmark, each in a process of its own, so that none inherits another's memory."""
+"""Runs every benchmark, each in a process of its own, so that none inherits another's memory.
+
+Rows go to stdout; to stderr goes, for each, on which processors this code has not been tried.
+"""
 
 import subprocess
 import sys

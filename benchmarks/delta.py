@@ -2,8 +2,9 @@
 
 Our side is the public differentiable function, given its features. The peers are the definition,
 token by token in eager PyTorch; its chunkwise form there (chunks of 64, a triangular solve in
-each); and our own linear attention, which does not look at its state before it writes. N=8, H=8,
-E=M=64, keys of length 1. Freed memory is kept in the process, as `train` does, for all of them.
+each); the same with each chunk compiled, whose first call took *compile s*; and our own linear
+attention, which does not look at its state before it writes. N=8, H=8, E=M=64, keys of length 1.
+Freed memory is kept in the process, as `train` does, for all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from . import harness, peers
 
 N, H, E = 8, 8, 64
 LOOP, CHUNKWISE = "PyTorch eager, token by token", "PyTorch eager, chunkwise"
+COMPILED = f"{harness.COMPILED}, chunkwise"
 LINEAR = "our linear attention"
 
 Array = Any
@@ -48,19 +50,22 @@ def compare(length: int, loop: bool) -> Iterator[harness.Row]:
     cotangent = torch.from_numpy(grad)
 
     forms = {CHUNKWISE: peers.delta_chunkwise} | ({LOOP: peers.delta_loop} if loop else {})
+    if peers.compiles():
+        forms[COMPILED] = peers.delta_compiled()
     passes: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_passes, delta, ours, grad)}
     forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_tape, delta, ours)}
     for name, form in forms.items():
         passes[name] = partial(their_passes, form, theirs, cotangent)
         forward[name] = partial(form, *theirs)
-    errors = {name: worst_error(run(), inputs, grad) for name, run in passes.items()}
+    firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
+    nothing = dict.fromkeys(firsts[harness.OURS])
     passes[LINEAR] = partial(our_passes, linear, ours[:3], grad)
     forward[LINEAR] = partial(no_tape, linear, ours[:3])
 
     with torch.no_grad():
         yield from harness.race(f"delta rule, forward, L={length}", forward)
     for row in harness.race(f"delta rule, forward and backward, L={length}", passes):
-        yield row | {"error": errors.get(row["contestant"])}
+        yield row | firsts.get(row["contestant"], nothing)
 
 
 def delta(*inputs: Tensor) -> Tensor:

@@ -4,7 +4,9 @@ Whatever else the machine does then, it does to all of them. What they return is
 float64 before any clock starts.
 """
 
+import hashlib
 import json
+import re
 import statistics
 import sys
 import time
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.machine import machine
+from minitransformer.machine import machine, processor
 
 from . import report
 
@@ -23,8 +25,10 @@ Contestants = Mapping[str, Callable[[], Any]]
 
 ROOT = Path(__file__).parent.parent
 README, RESULTS = ROOT / "README.md", ROOT / "results" / "cpu"
+MEASURED = "kernels", "minitransformer"
 OURS = "minitransformer"
 PACKAGES = "numpy", "numba", "llvmlite", "torch"
+COMPILED = "PyTorch compiled"
 ROUNDS = 9
 # Idle threads of a library may spin for a while after its turn; the next one's starts after that.
 _PAUSE = 0.02
@@ -73,6 +77,20 @@ def summary(seconds: list[float]) -> Row:
     return {"median_ms": middle, "quartiles_ms": [low, high], "rounds": len(seconds)}
 
 
+def first_turns(contestants: Contestants, error: Callable[[Any], float]) -> dict[str, Row]:
+    """Return each one's error, and the seconds of its first call where PyTorch compiles in it."""
+    found: dict[str, Row] = {}
+    for name, run in contestants.items():
+        start = time.perf_counter()
+        output = run()
+        seconds = time.perf_counter() - start
+        found[name] = {
+            "error": error(output),
+            "compile_s": seconds if name.startswith(COMPILED) else None,
+        }
+    return found
+
+
 def error(got: Any, truth: Any, allowed: float = 1e-4) -> float:
     """Return the error's Euclidean norm, relative to the truth's; one wrong row is too much.
 
@@ -87,21 +105,56 @@ def error(got: Any, truth: Any, allowed: float = 1e-4) -> float:
 
 
 def record(name: str, rows: Iterable[Row]) -> None:
-    """Print rows as they come, write them to `results/cpu`, and renew what is made of them.
+    """Print rows as they come, put them into this processor's file, and renew what is made of it.
 
     Args:
         name: The module in this folder that made them.
         rows: The rows.
     """
-    lines: list[Row] = [{"command": f"python -m benchmarks.{name}", "machine": machine(PACKAGES)}]
+    command = f"python -m benchmarks.{name}"
+    lines: list[Row] = [{"command": command, "code": code(), "machine": machine(PACKAGES)}]
     for row in rows:
         print(json.dumps(row, default=float), flush=True)
         lines.append(row)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{json.dumps(line, default=float)}\n" for line in lines)
-    (RESULTS / f"{name}.jsonl").write_text(text)
+    path = own_file(".jsonl")
+    records = (report.records(path) if path.exists() else {}) | {name: lines}
+    text = (json.dumps(line, default=float) for name in sorted(records) for line in records[name])
+    path.write_text("".join(f"{line}\n" for line in text))
+    renew()
+    print(untried(name), file=sys.stderr)
+
+
+def renew() -> None:
+    """Write again what is made of the records: the pages beside them, and README's table."""
     report.write(RESULTS)
     README.write_text(report.headline(README.read_text(), RESULTS))
+
+
+def own_file(suffix: str) -> Path:
+    """Return where this processor's results are kept."""
+    words = re.findall(r"\w+", re.sub(r"\(\w+\)|\bProcessor\b", "", processor()))
+    return RESULTS / f"{'_'.join(words)}{suffix}"
+
+
+def code() -> str:
+    """Return a digest of what is measured: all modules of the kernels and of the engine."""
+    digest = hashlib.sha256()
+    for path in sorted(path for part in MEASURED for path in (ROOT / part).rglob("*.py")):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def untried(name: str) -> str:
+    """Return a sentence: on which processors the code as it is has not run a benchmark."""
+    own = code()
+    missing = [
+        processor
+        for processor, records in report.processors(RESULTS).items()
+        if name not in records or records[name][0].get("code") != own
+    ]
+    where = f"not tried on {', '.join(missing)}" if missing else "tried on every processor met"
+    return f"benchmarks.{name}: this code ({own}) was {where}"
 
 
 def main(name: str, rows: Callable[[], Iterable[Row]]) -> None:

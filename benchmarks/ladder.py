@@ -33,6 +33,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from minitransformer.machine import machine
 from minitransformer_kernels import microscope
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import Launch
@@ -327,7 +328,7 @@ def page(lines: list[harness.Row]) -> str:
 def main() -> None:
     """Measure, print, and write `results/ladder`."""
     lines: list[harness.Row] = [
-        {"command": "python -m benchmarks.ladder", "machine": harness.machine(harness.PACKAGES)}
+        {"command": "python -m benchmarks.ladder", "machine": machine(harness.PACKAGES)}
     ]
     for row in rows(sys.argv[1:] or ROOMS):
         print(json.dumps(row), flush=True)

@@ -1,11 +1,13 @@
 """Causal linear attention, forward and backward, beside PyTorch.
 
 Our side is the public differentiable function. The peers are the chunkwise form in eager PyTorch
-(chunks of 64, backward by autograd), and causal softmax attention in PyTorch's own fused kernel.
-N=8, H=8, E=M=64. Freed memory is kept in the process, as `train` does, for all of them.
+(chunks of 64, backward by autograd), the same with each chunk compiled, whose first call took
+*compile s*, and causal softmax attention in PyTorch's own fused kernel. N=8, H=8, E=M=64. Freed
+memory is kept in the process, as `train` does, for all of them.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,8 @@ from minitransformer_kernels.visible import CAUSAL
 from . import harness, peers
 
 N, H, E = 8, 8, 64
-CHUNKWISE, SOFTMAX = "PyTorch eager, chunkwise", "PyTorch scaled_dot_product_attention"
+CHUNKWISE, COMPILED = "PyTorch eager, chunkwise", f"{harness.COMPILED}, chunkwise"
+SOFTMAX = "PyTorch scaled_dot_product_attention"
 
 Array = Any
 
@@ -39,22 +42,22 @@ def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
     *inputs, grad = (generator.standard_normal((N, H, length, E), np.float32) for _ in range(4))
     ours = [Tensor(array, requires_grad=True) for array in inputs]
     theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
-    passes: harness.Contestants = {
-        harness.OURS: lambda: our_passes(ours, grad),
-        CHUNKWISE: lambda: their_passes(theirs, torch.from_numpy(grad)),
-    }
-    errors = {name: worst_error(run(), inputs, grad) for name, run in passes.items()}
+    forms: dict[str, peers.Attention] = {CHUNKWISE: peers.linear_chunkwise}
+    if peers.compiles():
+        forms[COMPILED] = peers.linear_compiled()
+    passes: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_passes, ours, grad)}
+    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_forward, ours)}
+    for name, form in forms.items():
+        passes[name] = partial(their_passes, form, theirs, torch.from_numpy(grad))
+        forward[name] = partial(form, *theirs)
+    firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
 
-    forward: dict[str, Callable[[], Any]] = {
-        harness.OURS: lambda: our_forward(ours),
-        CHUNKWISE: lambda: peers.linear_chunkwise(*theirs),
-    }
     if against_softmax:
         forward[SOFTMAX] = lambda: fused_softmax(theirs)
     with torch.no_grad():
         yield from harness.race(f"causal linear attention, forward, L={length}", forward)
     for row in harness.race(f"causal linear attention, forward and backward, L={length}", passes):
-        yield row | {"error": errors[row["contestant"]]}
+        yield row | firsts[row["contestant"]]
 
 
 @no_grad()
@@ -78,9 +81,11 @@ def fused_softmax(inputs: list[torch.Tensor]) -> torch.Tensor:
     return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
-def their_passes(inputs: list[torch.Tensor], grad: torch.Tensor) -> list[Array]:
+def their_passes(
+    form: peers.Attention, inputs: list[torch.Tensor], grad: torch.Tensor
+) -> list[Array]:
     """Return the output and the gradients."""
-    output = peers.linear_chunkwise(*inputs)
+    output = form(*inputs)
     return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
 
 

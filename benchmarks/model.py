@@ -2,9 +2,10 @@
 
 Encoder and decoder of 4 layers with 8 heads of 64, linear attention, batch 8, length 64, Adam. The
 peer has the same weights, sums up all keys for bidirectional attention, takes the masked quadratic
-form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam. Freed
-memory is kept in the process, as `train` does, for both. A profile of our steps follows: each
-differentiable function's share, forward and backward.
+form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam; again
+with its layers compiled, its first step in *compile s*. Freed memory is kept in the process, as
+`train` does, for all of them. A profile of our steps follows: each differentiable function's share,
+forward and backward.
 """
 
 import cProfile
@@ -37,11 +38,18 @@ def rows() -> Iterator[harness.Row]:
     theirs = same_model(ours, TASK)
     tokens = draw(TASK, BATCH_SIZE)
     truth = exact_gradient(ours, TASK, tokens)
-    steps = {harness.OURS: our_step(ours, tokens), "PyTorch eager": their_step(theirs, tokens)}
-    errors = {name: harness.error(gradient(step()), truth, 1e-3) for name, step in steps.items()}
+    steps: harness.Contestants = {
+        harness.OURS: our_step(ours, tokens),
+        "PyTorch eager": their_step(theirs, tokens),
+    }
+    if peers.compiles():
+        model = same_model(ours, TASK)
+        model.compile_layers()
+        steps = {**steps, harness.COMPILED: their_step(model, tokens)}
+    firsts = harness.first_turns(steps, lambda model: harness.error(gradient(model), truth, 1e-3))
     for row in harness.race(f"a training step of S1's model, length {TASK.length}", steps):
         name = row["contestant"]
-        yield row | {"steps_per_second": 1e3 / row["median_ms"], "error": errors[name]}
+        yield row | {"steps_per_second": 1e3 / row["median_ms"]} | firsts[name]
     yield from profile(steps[harness.OURS])
 
 

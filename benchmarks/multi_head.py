@@ -3,12 +3,13 @@
 Queries, keys and values are three matrices of U[-1, 1], time by vector, 4x4 to 32x32; the targets
 are zero, the loss is the mean squared error, and 100 batches of 8 are an epoch of gradient descent
 at the learning rate 1e-3. Two heads. The peer is `torch.nn.MultiheadAttention` with the same
-weights, asked for no attention weights, and `torch.optim.SGD`. One thread each: there is not enough
-to do for two.
+weights, asked for no attention weights, and `torch.optim.SGD`; again compiled, its first step in
+*compile s*. One thread each: there is not enough to do for two.
 """
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from minitransformer import Tensor, nn, optim
 from minitransformer import functions as F
 
-from . import harness
+from . import harness, peers
 
 SIZES = 4, 8, 16, 32
 BATCHES, BATCH_SIZE = 100, 8
@@ -36,16 +37,16 @@ def rows() -> Iterator[harness.Row]:
         shape = BATCHES, 3, BATCH_SIZE, size, size
         batches = list(np.random.default_rng(size).uniform(-1, 1, shape).astype(np.float32))
         ours = nn.MultiHeadAttention(size, HEADS)
-        theirs = same_layer(ours, size)
-        errors = check(ours, theirs, batches[0])
-        contestants: harness.Contestants = {
-            harness.OURS: our_epoch(ours, batches),
-            PEER: their_epoch(theirs, batches),
-        }
+        theirs = {PEER: same_layer(ours, size)}
+        if peers.compiles():
+            theirs[harness.COMPILED] = torch.compile(same_layer(ours, size), dynamic=False)
+        firsts = check(ours, theirs, batches[0])
+        epochs = {name: their_epoch(layer, batches) for name, layer in theirs.items()}
+        contestants = {harness.OURS: our_epoch(ours, batches), **epochs}
         case = f"predict zero, 3x{size}x{size}: an epoch of {BATCHES} batches of {BATCH_SIZE}"
         for row in harness.race(case, contestants):
             name = row["contestant"]
-            yield row | {"us_per_step": 1e3 * row["median_ms"] / BATCHES, "error": errors[name]}
+            yield row | {"us_per_step": 1e3 * row["median_ms"] / BATCHES, **firsts[name]}
 
 
 def same_layer(ours: nn.MultiHeadAttention, size: int) -> torch.nn.MultiheadAttention:
@@ -63,26 +64,25 @@ def same_layer(ours: nn.MultiHeadAttention, size: int) -> torch.nn.MultiheadAtte
 
 
 def check(
-    ours: nn.MultiHeadAttention, theirs: torch.nn.MultiheadAttention, batch: np.ndarray
-) -> dict[str, float]:
+    ours: nn.MultiHeadAttention, theirs: dict[str, Any], batch: np.ndarray
+) -> dict[str, harness.Row]:
     """Return the error of each side's gradient of the weights, by the peer in float64."""
-    exact = same_layer(ours, batch.shape[-1]).double()
-    their_loss(exact, [torch.from_numpy(x).double() for x in batch]).backward()
-    their_loss(theirs, [torch.from_numpy(x) for x in batch]).backward()
-    our_loss(ours, [Tensor(x) for x in batch]).backward()
-    truth = their_gradient(exact)
-    found = {harness.OURS: our_gradient(ours), PEER: their_gradient(theirs)}
-    return {name: harness.error(gradient, truth) for name, gradient in found.items()}
+    exact = their_gradient(same_layer(ours, batch.shape[-1]).double(), batch.astype(np.float64))
+    gradients = {name: partial(their_gradient, layer, batch) for name, layer in theirs.items()}
+    everyone = {harness.OURS: partial(our_gradient, ours, batch), **gradients}
+    return harness.first_turns(everyone, lambda gradient: harness.error(gradient, exact))
 
 
-def our_gradient(layer: nn.MultiHeadAttention) -> np.ndarray:
+def our_gradient(layer: nn.MultiHeadAttention, batch: np.ndarray) -> np.ndarray:
     """Return the gradients of our projections' weights, as one matrix."""
+    our_loss(layer, [Tensor(x) for x in batch]).backward()
     matrices: list[Any] = [weight for weight in layer.parameters() if weight.ndim == 2]
     return np.concatenate([weight.grad.numpy() for weight in matrices])
 
 
-def their_gradient(layer: Any) -> np.ndarray:
-    """Return the same of the peer."""
+def their_gradient(layer: Any, batch: np.ndarray) -> np.ndarray:
+    """Return the same of a peer."""
+    their_loss(layer, [torch.from_numpy(x) for x in batch]).backward()
     return np.concatenate([layer.in_proj_weight.grad.numpy(), layer.out_proj.weight.grad.numpy()])
 
 
@@ -92,7 +92,7 @@ def our_loss(layer: nn.MultiHeadAttention, inputs: list[Tensor]) -> Tensor:
     return F.mse_loss(output, Tensor(np.zeros(output.shape, np.float32)))
 
 
-def their_loss(layer: torch.nn.MultiheadAttention, inputs: list[torch.Tensor]) -> torch.Tensor:
+def their_loss(layer: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
     """Return the mean squared error from zero."""
     output, _ = layer(*inputs, need_weights=False)
     return torch.nn.functional.mse_loss(output, torch.zeros_like(output))
@@ -112,7 +112,7 @@ def our_epoch(layer: nn.MultiHeadAttention, batches: Batches) -> Callable[[], No
     return epoch
 
 
-def their_epoch(layer: torch.nn.MultiheadAttention, batches: Batches) -> Callable[[], None]:
+def their_epoch(layer: Any, batches: Batches) -> Callable[[], None]:
     """Return a function that takes a step for each batch."""
     optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
     tensors = [[torch.from_numpy(x) for x in batch] for batch in batches]

@@ -9,16 +9,24 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+Race = tuple[str, str]  # a case, and who took part beside us
 
-_HEADER = """# Measured on a CPU
+_HEADER = """# Measured on CPUs
 
-Written by `python -m benchmarks` from the rows beside this page. Contestants of one case took
-turns in the same run, on equally many threads, after their outputs were checked against float64; a
-time is the median of its rounds, between its quartiles. *Ours over this* below 1: ours is faster.
+Written by `python -m benchmarks` from the rows beside this page, a file for each processor.
+Contestants of one case took turns in the same run, on equally many threads, after their outputs
+were checked against float64; a time is the median of its rounds. *Ours / theirs* below 1: ours is
+faster.
 """
+_WORST = """## All races with others
+
+Each on the processor where it came out worst for us; *elsewhere* is the ratio on others. Of cases
+that differ in length alone the longest stands for all.
+"""
+_PAGE = "README.md"
 _OURSELVES = "minitransformer", "our "  # how the names of contestants begin that are our own
 _LENGTH = re.compile(r", L=[\d,]+")
-HEADLINES = (  # two wins and two losses, of what readers ask first
+HEADLINES = (  # of what readers ask first
     ("causal linear attention, forward and backward, L=4096", "PyTorch eager, chunkwise"),
     (
         "softmax attention, forward and backward, L=1024",
@@ -31,27 +39,87 @@ _HEADLINE = re.compile(r"(?<=<!-- headline -->\n).*?(?=<!-- end -->)", re.DOTALL
 
 
 def write(folder: Path) -> None:
-    """Write README.md for all the `.jsonl` files of a folder."""
-    paths = sorted(folder.glob("*.jsonl"))
-    sections = [_HEADER, summary(paths), *map(_of_module, paths)]
-    (folder / "README.md").write_text("\n".join(sections))
+    """Write a page for each `.jsonl` file of a folder, and README.md for all of them."""
+    for path in sorted(folder.glob("*.jsonl")):
+        picture = path.with_suffix(".png")
+        curves = f" and [curves]({picture.name})" if picture.exists() else ""
+        head = f"# Measured on {_name(path)}\n\n[What is compared]({_PAGE}){curves}.\n"
+        sections = [head, *map(_of_module, records(path).values())]
+        path.with_suffix(".md").write_text("\n".join(sections))
+    (folder / _PAGE).write_text("\n".join([_HEADER, *table(met(folder)), "", summary(folder)]))
 
 
-def summary(paths: Iterable[Path]) -> str:
+def met(folder: Path) -> list[Row]:
+    """Return a row for each processor: how many races with others it ran, and how many we lost."""
+    return [
+        {
+            "processor": f"[{processor}]({processor.replace(' ', '_')}.md)",
+            "races": len(races),
+            "lost": sum(row["ours / theirs"] > 1 for row in races.values()),
+        }
+        for processor, races in _races(folder).items()
+    ]
+
+
+def summary(folder: Path) -> str:
     """All comparisons with others. Of cases that differ in length alone the last stands for all."""
-    rows = [row for path in paths for row in read(path)[1:]]
-    last = {_LENGTH.sub("", row["case"]): row["case"] for row in rows if "case" in row}
-    compared = comparisons(row for row in rows if row.get("case") in last.values())
-    others = [row for row in compared if not row["beside"].startswith(_OURSELVES)]
-    return "\n".join(["## All races with others", "", *table(others), ""])
+    found = worst(folder)
+    last = {_LENGTH.sub("", case): case for case, _ in found}
+    return "\n".join(
+        [_WORST, *table([row for row in found.values() if row[""] in last.values()]), ""]
+    )
 
 
 def headline(page: str, folder: Path) -> str:
     """Return a page with a few of a folder's comparisons between its two headline marks."""
-    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)[1:]]
-    compared = {(row[""], row["beside"]): row for row in comparisons(rows)}
-    lines = "".join(f"{line}\n" for line in table([compared[race] for race in HEADLINES]))
+    found = worst(folder)
+    lines = "".join(f"{line}\n" for line in table([found[race] for race in HEADLINES]))
     return _HEADLINE.sub(lambda _: lines, page)
+
+
+def worst(folder: Path) -> dict[Race, Row]:
+    """Return each race with others as it ran on the processor where it came out worst for us."""
+    ran: dict[Race, list[Row]] = {}
+    for processor, races in _races(folder).items():
+        for race, row in races.items():
+            ran.setdefault(race, []).append(row | {"on": processor})
+    found = {}
+    for race, rows in ran.items():
+        *others, last = sorted(rows, key=lambda row: row["ours / theirs"])
+        elsewhere = (f"{cell(row['ours / theirs'])} on {row['on']}" for row in others)
+        found[race] = last | {"elsewhere": ", ".join(elsewhere)}
+    return found
+
+
+def _races(folder: Path) -> dict[str, dict[Race, Row]]:
+    return {
+        processor: {
+            (row[""], row["beside"]): row
+            for lines in found.values()
+            for row in comparisons(lines)
+            if not row["beside"].startswith(_OURSELVES)
+        }
+        for processor, found in processors(folder).items()
+    }
+
+
+def processors(folder: Path) -> dict[str, dict[str, list[Row]]]:
+    """Return the records of each processor that a folder has a file of."""
+    return {_name(path): records(path) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def _name(path: Path) -> str:
+    return path.stem.replace("_", " ")
+
+
+def records(path: Path) -> dict[str, list[Row]]:
+    """Return the rows of each benchmark in a file, the one that says what they are first."""
+    found: dict[str, list[Row]] = {}
+    for row in read(path):
+        if "command" in row:
+            lines = found.setdefault(row["command"].rpartition(".")[2], [])
+        lines.append(row)
+    return found
 
 
 def comparisons(rows: Iterable[Row]) -> list[Row]:
@@ -75,9 +143,10 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _of_module(path: Path) -> str:
-    question, _, notes = (import_module(f"benchmarks.{path.stem}").__doc__ or "").partition("\n")
-    about, *rows = read(path)
+def _of_module(lines: list[Row]) -> str:
+    about, *rows = lines
+    module = import_module(about["command"].removeprefix("python -m "))
+    question, _, notes = (module.__doc__ or "").partition("\n")
     return section(question, notes, rows, ran(about))
 
 

@@ -6,8 +6,7 @@ lengths from 2^8 to 2^15: the median of nine to three rounds after a first, abov
 least-squares line through the logarithms: 1 is linear, 2 quadratic. Memory is the high-water mark
 of NumPy's arrays (tracemalloc), inputs left out, with gradients, from 2^8 to 2^14. *Overtakes
 softmax at* is the length from which the variant takes less time than fused softmax attention in the
-same direction, interpolated between measured lengths from 2^4 to 2^12. Curves are in
-[scaling.png](scaling.png).
+same direction, interpolated between measured lengths from 2^4 to 2^12. The curves are a picture.
 """
 
 import tracemalloc
@@ -155,7 +154,7 @@ def crossover(mine: dict[int, float], softmax: dict[int, float]) -> float | None
 
 
 def draw(curves: Iterable[tuple[str, bool, dict[int, float], dict[int, float]]]) -> None:
-    """Write the curves of time and memory to `results/cpu/scaling.png`."""
+    """Write the curves of time and memory beside the rows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 9), layout="constrained")
@@ -175,7 +174,7 @@ def draw(curves: Iterable[tuple[str, bool, dict[int, float], dict[int, float]]])
     for axes in panels[1]:
         axes.set_xlabel("length L")
     harness.RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(harness.RESULTS / "scaling.png", dpi=110)
+    figure.savefig(harness.own_file(".png"), dpi=110)
 
 
 if __name__ == "__main__":

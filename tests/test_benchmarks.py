@@ -36,43 +36,102 @@ def test_a_wrong_output_stops_the_race():
             harness.error(wrong, truth)
 
 
-def test_readme_shows_what_was_recorded():
+def test_pages_show_what_was_recorded(tmp_path):
+    for path in harness.RESULTS.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report.write(tmp_path)
+    for path in harness.RESULTS.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     readme = harness.README.read_text()
     assert report.headline(readme, harness.RESULTS) == readme
 
 
-def test_the_summary_compares_with_others_at_the_last_length(tmp_path):
-    def race(case, *peers):
-        for contestant in ("minitransformer", *peers):
-            yield {"case": case, "contestant": contestant, "median_ms": 2.0, "ours_over_this": 1.0}
+def about(name):
+    return {"command": f"python -m benchmarks.{name}", "machine": {"cores": 2}}
 
-    races = (
-        race("a, L=64", "PyTorch"),
-        race("a, L=1,024", "PyTorch", "our b", "minitransformer c"),
-        race("b"),
+
+def race(case, ratio, *peers):
+    for contestant in ("minitransformer", *peers):
+        ours = {"case": case, "contestant": contestant, "median_ms": 2.0}
+        yield ours | {"ours_over_this": 1.0 if contestant == "minitransformer" else ratio}
+
+
+def write(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_the_summary_compares_with_others_at_the_last_length(tmp_path):
+    peers = "PyTorch", "our b", "minitransformer c"
+    write(
+        tmp_path / "A.jsonl",
+        about("softmax"),
+        *race("a, L=64", 0.5, "PyTorch"),
+        *race("a, L=1,024", 0.5, *peers),
+        *race("b", 0.5),
     )
-    rows = [{"machine": {}}, *(row for rows in races for row in rows)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    page = report.summary([tmp_path / "a.jsonl"])
-    assert [line for line in page.splitlines() if line.startswith("| a")] == [
-        "| a, L=1,024 | PyTorch | 2 | 2 | 1 |"
+    assert [line for line in report.summary(tmp_path).splitlines() if line.startswith("| a")] == [
+        "| a, L=1,024 | PyTorch | 2 | 2 | 0.5 | A |  |"
     ]
 
 
-def test_report_shows_every_row(tmp_path):
-    about = {"command": "python -m benchmarks.softmax", "machine": {"cores": 2}}
-    rows = [{"case": "a", "ms": [1.0, 250.4], "of": None}, {"part": "b", "share": 0.1234}]
-    text = "\n".join(json.dumps(row) for row in (about, *rows))
-    (tmp_path / "memory.jsonl").write_text(text)
+def test_each_race_is_shown_where_it_came_out_worst(tmp_path):
+    rows = about("softmax"), *race("a", 0.5, "PyTorch"), *race("b", 1.5, "PyTorch")
+    write(tmp_path / "A_B.jsonl", *rows)
+    rows = about("softmax"), *race("a", 2.0, "PyTorch"), *race("b", 1.25, "PyTorch")
+    write(tmp_path / "C.jsonl", *rows, about("linear"), *race("c", 0.25, "PyTorch"))
     report.write(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    shown = (tmp_path / "README.md").read_text().splitlines()
+    for line in (
+        "| [A B](A_B.md) | 2 | 1 |",
+        "| [C](C.md) | 3 | 2 |",
+        "| a | PyTorch | 2 | 2 | 2 | C | 0.5 on A B |",
+        "| b | PyTorch | 2 | 2 | 1.5 | A B | 1.25 on C |",
+        "| c | PyTorch | 2 | 2 | 0.25 | C |  |",
+    ):
+        assert line in shown
+
+
+def test_a_run_renews_its_own_rows_and_says_where_its_code_was_not_tried(monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "renew", lambda: None)
+    monkeypatch.setattr(harness, "code", lambda: "new")
+    monkeypatch.setattr(harness, "machine", lambda packages: {"cores": 2})
+    monkeypatch.setattr(harness, "processor", lambda: "Tall(R) Core(TM) 5 Processor")
+    for made in 1, 2:
+        for name in "softmax", "linear":
+            harness.record(name, [{"made": made}])
+    write(tmp_path / "Old.jsonl", about("softmax") | {"code": "old"})
+    write(tmp_path / "Partly.jsonl", about("linear") | {"code": "new"})
+    found = report.processors(tmp_path)["Tall Core 5"]
+    assert {name: lines[1:] for name, lines in found.items()} == {
+        "linear": [{"made": 2}],
+        "softmax": [{"made": 2}],
+    }
+    assert harness.untried("softmax").endswith("not tried on Old, Partly")
+    (tmp_path / "Old.jsonl").unlink()
+    assert harness.untried("linear").endswith("tried on every processor met")
+
+
+def test_what_pytorch_compiles_has_a_time_for_it():
+    contestants = {harness.OURS: lambda: 1.0, f"{harness.COMPILED}, a": lambda: 3.0}
+    ours, theirs = harness.first_turns(contestants, lambda got: got / 2).values()
+    assert ours == {"error": 0.5, "compile_s": None}
+    assert theirs["error"] == 1.5
+    assert theirs["compile_s"] > 0
+
+
+def test_report_shows_every_row(tmp_path):
+    rows = [{"case": "a", "ms": [1.0, 250.4], "of": None}, {"part": "b", "share": 0.1234}]
+    write(tmp_path / "A.jsonl", about("memory"), *rows)
+    report.write(tmp_path)
+    page = (tmp_path / "A.md").read_text()
     for line in (
         "## The memory of causal linear attention, forward and backward.",
         "| case | ms | of |",
         "| a | 1 .. 250 |  |",
         "| part | share |",
         "| b | 0.123 |",
-        "`python -m benchmarks.softmax` on cores 2.",
+        "`python -m benchmarks.memory` on cores 2.",
     ):
         assert line in page.splitlines()
 
