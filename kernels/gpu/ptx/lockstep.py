@@ -15,6 +15,7 @@ is taken to begin where a GPU's allocator puts it, at a multiple of 256 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -61,6 +62,7 @@ HERE, TOGETHER, MADE = range(3)  # of what a warp did last: the row, and masks o
 # The order of rows --------------------------------------------------------------------------------
 
 
+@cache
 def order(program: Program) -> tuple[np.ndarray, np.ndarray]:
     """Return the place of each row in the order, and, of a loop's first row, that of its end.
 

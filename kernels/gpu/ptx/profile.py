@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,6 +138,7 @@ def profile(
     return Profile(program, *made.counted)
 
 
+@cache
 def kinds(program: Program) -> list[tuple[str, str, int]]:
     """Return of each row its kind, the space that it accesses, and its bytes; see `Row`."""
     addresses = _addresses(program)
