@@ -22,7 +22,7 @@ from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
 from .cpu.launch import COMMON, PACKED, unpacked
 from .cpu.source import remembered
-from .gpu import codegen, limits
+from .gpu import compilers, limits
 from .gpu.launch import CudaKernel
 from .host import signatures
 
@@ -56,7 +56,23 @@ def _shape3(value: int | tuple[int, ...], kernel: str, what: str, least: int = 1
     return tuple([*map(int, sizes), 1, 1][:3])  # type: ignore[return-value]
 
 
-class DeviceFunction:
+class _OnGpu:
+    """What has a form for GPUs: a compiler's own object, made when it is first asked for."""
+
+    @property
+    def on_gpu(self) -> Any:
+        """The object of the compiler that is asked now."""
+        made, name = vars(self).setdefault("_on_gpu", {}), compilers.name()
+        if name not in made:
+            made[name] = self.compiled(compilers.compiler(name))
+        return made[name]
+
+    def compiled(self, compiler: compilers.Compiler) -> Any:
+        """A compiler's object."""
+        raise NotImplementedError
+
+
+class DeviceFunction(_OnGpu):
     """A function decorated with `@cuda.jit(device=True)`: called from kernels, and from Python."""
 
     is_device_function = True
@@ -91,14 +107,14 @@ class DeviceFunction:
     def _numba_type_(self) -> Any:
         return numba.typeof(self.on_host)
 
-    @cached_property
-    def on_gpu(self) -> Any:
-        """Numba's device function."""
-        jit = _numba_cuda().jit(*self.given, device=True, **self.options)
-        return jit(_for_numba(self.function))
+    def compiled(self, compiler: compilers.Compiler) -> Any:
+        """The compiler's device function."""
+        given = map(compiler.counterpart, self.given)
+        jit = compiler.namespace().jit(*given, device=True, **self.options)
+        return jit(_for_gpu(self.function, compiler))
 
 
-class Kernel:
+class Kernel(_OnGpu):
     """A function decorated with `@cuda.jit`.
 
     Launch it with `kernel[blocks, threads](...)`, or `kernel[blocks, threads, stream,
@@ -150,10 +166,9 @@ class Kernel:
         """Who launches the kernel on NumPy arrays and numbers."""
         return self.launches(())[0]
 
-    @cached_property
-    def on_gpu(self) -> Any:
-        """Numba's kernel; it compiles on its first launch."""
-        return _numba_cuda().jit(**self.options)(_for_numba(self.function))
+    def compiled(self, compiler: compilers.Compiler) -> Any:
+        """The compiler's kernel; it compiles on its first launch."""
+        return compiler.namespace().jit(**self.options)(_for_gpu(self.function, compiler))
 
     def completed(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a launch, with those that have a default, in the signature's types."""
@@ -312,23 +327,18 @@ class Launch:
                 )
 
 
-def _numba_cuda() -> Any:
-    from numba import config
-    from numba import cuda as numba_cuda
-
-    numba_cuda = getattr(numba_cuda, "original", numba_cuda)  # where `without_gpu` covers it
-    if not config.ENABLE_CUDASIM:  # Numba's simulator compiles nothing
-        codegen.teach()
-    return numba_cuda
+def _namespace() -> Any:
+    """The compiler's `cuda`."""
+    return compilers.compiler().namespace()
 
 
-def _for_numba(function: types.FunctionType) -> types.FunctionType:
-    """The same function, with Numba's own objects behind the names bound to ours."""
+def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> types.FunctionType:
+    """The same function, with a compiler's own objects behind the names bound to ours."""
 
     def swap(value: Any) -> Any:
         if isinstance(value, DeviceFunction):
             return value.on_gpu
-        return _numba_cuda() if value is cuda else value
+        return compiler.namespace() if value is cuda else compiler.counterpart(value)
 
     names = set(function.__code__.co_names)
     outside = {k: swap(v) if k in names else v for k, v in function.__globals__.items()}
@@ -379,7 +389,7 @@ class _Door:
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:
-        return host.find(name, _numba_cuda)
+        return host.find(name, _namespace)
 
 
 cuda: Any = _Door()

@@ -25,7 +25,8 @@ from typing import Any
 import numba
 
 from . import host
-from .cuda import _numba_cuda, cuda
+from .cuda import cuda
+from .gpu.compilers import compiler
 from .host import arrays, devices, functions
 
 SUCCESSOR = "numba_cuda_mlir"
@@ -59,7 +60,7 @@ def install() -> None:
     host.stay_on_cpu()
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)  # Numba's simulator has nothing to do
     numba.config.ENABLE_CUDASIM = 0
-    original, random = _numba_cuda(), import_module(f"{host.__name__}.random")
+    original, random = compiler("numba-cuda").namespace(), import_module(f"{host.__name__}.random")
     covered = {
         "": (original, cuda),
         ".random": (import_module("numba.cuda.random"), random),

@@ -1,9 +1,9 @@
 """From a kernel and the types of its arguments to machine code for a GPU, kept on disk.
 
-Numba compiles the kernel to PTX, the assembly language of all NVIDIA GPUs, and NVIDIA's linker
-assembles that to a cubin, the machine code of one architecture. Both take about a second, so the
-cubin is kept in the same folder as what `cpu/` compiles, under a name that says what it was made
-from: with it, the next process needs neither. No GPU is needed for any of this.
+A compiler (`compilers`) makes PTX of the kernel, the assembly language of all NVIDIA GPUs, and
+NVIDIA's linker assembles that to a cubin, the machine code of one architecture. Both take about a
+second, so the cubin is kept in the same folder as what `cpu/` compiles, under a name that says what
+it was made from: with it, the next process needs neither. No GPU is needed for any of this.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import functools
 import hashlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
 from ..cpu import cache
-from . import codegen
+from . import codegen, compilers
 
 if TYPE_CHECKING:
     from ..cuda import Kernel
@@ -93,17 +91,9 @@ def ptx(
     kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int], lineinfo: bool = False
 ) -> str:
     """Compile a kernel to PTX, with the lines of its source in it if they are wanted."""
-    from numba import cuda
-
-    fastmath = bool(kernel.options.get("fastmath"))
-    # Numba compiles device functions for the GPU that it finds: let it find this one.
-    gpu = SimpleNamespace(compute_capability=architecture)
-    with patch("numba.cuda.dispatcher.get_current_device", return_value=gpu):
-        text, _ = cuda.compile_ptx(
-            kernel.on_gpu.py_func, types, cc=architecture, fastmath=fastmath, lineinfo=lineinfo
-        )
-    mangled = re.search(r"\.visible \.entry ([\w$]+)\(", text)[1]  # type: ignore[index]
-    return str(text).replace(mangled, entry_name(kernel))
+    options = {"fastmath": bool(kernel.options.get("fastmath")), "lineinfo": lineinfo}
+    function, name = kernel.on_gpu.py_func, entry_name(kernel)
+    return compilers.compiler().ptx(function, types, architecture, name, **options)
 
 
 def assemble(
@@ -138,16 +128,17 @@ def assemble(
 
 def _digest(kernel: Kernel, *others: Any) -> str:
     """Return a digest of a kernel and what else decides what the machine code is."""
-    digest = hashlib.sha256(_compilers())
+    digest = hashlib.sha256(_compiler(compilers.name()))
     for part in (*_ingredients(kernel, set()), *others):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
 
 
 @functools.cache
-def _compilers() -> bytes:
-    """Return what compiles: this module and `codegen`, Python, which makes the bytecode, Numba."""
-    ours = [inspect.getsource(module) for module in (sys.modules[__name__], codegen)]
+def _compiler(name: str) -> bytes:
+    """Return what compiles: our own modules, Python, which makes the bytecode, and the compiler."""
+    modules: Any = sys.modules[__name__], compilers.compiler(name), codegen
+    ours = [inspect.getsource(module) for module in modules]
     found = {(each.name, each.version) for each in metadata.distributions()}
     numbas = sorted(pair for pair in found if pair[0].startswith("numba"))
     return repr((ours, sys.version_info[:2], numbas)).encode()

@@ -1,7 +1,7 @@
 """What the kernels need on GPUs, found without one.
 
-Numba compiles a kernel for the types of its arguments to PTX, and NVIDIA's linker assembles that to
-a cubin and tells its needs:
+A compiler makes PTX of a kernel, for the types of its arguments, and NVIDIA's linker assembles that
+to a cubin and tells its needs:
 
     registers   of each thread; a multiprocessor shares 65,536 among its threads
     spills      bytes that went to slow memory because there were too few registers
@@ -9,7 +9,8 @@ a cubin and tells its needs:
     shared      bytes of each block, as declared; 48 KiB are there without asking
     float64     instructions on float64, 2 to 64 times slower: often a stray Python number
 
-It needs the extra `cuda13` or `gate`, but no GPU and no driver.
+It needs the extra `cuda13` or `gate`, or one of the same name with `-mlir`, but no GPU and no
+driver.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ..cuda import Kernel
-from . import assembler
+from . import assembler, compilers
 
 ARCHITECTURES = ((7, 5), (8, 0), (9, 0), (10, 0))  # Turing, Ampere, Hopper, Blackwell
 REGISTERS = 65_536  # of a multiprocessor, on all of these
@@ -43,7 +43,7 @@ def available() -> bool:
         from cuda.bindings import nvjitlink  # noqa: F401
     except ImportError:
         return False
-    return find_spec("numba_cuda") is not None
+    return compilers.installed(compilers.name())
 
 
 @cache

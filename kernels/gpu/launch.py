@@ -1,14 +1,12 @@
 """A launch on the GPU: the arguments as C has them, handed to CuPy.
 
-On CUDA a kernel's arguments are plain numbers. Numba's kernels take an array as
+On CUDA a kernel's arguments are plain numbers. An array is some 64-bit integers, such as its
+address, the lengths of its axes and their strides; which, and in what order, the compiler says
+(`compilers`). A number is what it is. Here a launch writes them into a piece of memory, 8 bytes
+each, and CUDA copies them from there. Nothing waits for the GPU, nothing is looked up but the
+compiled kernel.
 
-    0, 0, size, itemsize, address, the lengths of its axes, their strides in bytes
-
-(the zeros stand for what only Numba's own arrays have), all of them 64-bit integers, and a number
-as it is. Here a launch writes them into a piece of memory, 8 bytes each, and CUDA copies them from
-there. Nothing waits for the GPU, nothing is looked up but the compiled kernel.
-
-`MINITRANSFORMER_LAUNCH=numba` has Numba do all this instead.
+`MINITRANSFORMER_LAUNCH=numba` has the compiler do all this instead.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import inspect
 import os
 import struct
 import sys
-from importlib import import_module
 from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -28,7 +25,7 @@ import numpy as np
 
 from ..cpu import KernelError
 from ..cpu.canonical import Shape3
-from . import assembler
+from . import assembler, compilers
 
 if TYPE_CHECKING:
     from ..cuda import Kernel
@@ -101,7 +98,7 @@ class CudaKernel:
         self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared: int,
         stream: Any, cuda: Any,
     ) -> None:  # fmt: skip
-        numba_cuda = import_module("numba.cuda")
+        numba_cuda = compilers.compiler().namespace()
         # The launch is on the stream that the arrays are used on: there is nothing to wait for.
         numba_cuda.config.CUDA_ARRAY_INTERFACE_SYNC = False
         # CUDA's default stream goes by the number 1 where 0 would mean none.
@@ -133,7 +130,7 @@ class Loaded:
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], cuda: Any) -> None:
         self.function = function
-        self.layout = struct.Struct("".join(_format(_kind(argument)) for argument in arguments))
+        self.layout = Layout(arguments)
         self.memory = ctypes.create_string_buffer(self.layout.size)
         begin = ctypes.addressof(self.memory)
         places = range(begin, begin + self.layout.size, SLOT)
@@ -145,8 +142,41 @@ class Loaded:
     ) -> None:
         """Launch the kernel on these arguments."""
         with self.lock:
-            self.layout.pack_into(self.memory, 0, *_numbers(arguments))
+            self.layout.pack_into(self.memory, arguments)
             self.function(grid, block, self.places, shared, stream)
+
+
+class Layout:
+    """How the arguments of a launch lie in memory, one after the other, `SLOT` bytes each."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self.compiler = compilers.compiler()
+        self.struct = struct.Struct("".join(self._format(_kind(each)) for each in arguments))
+        self.size = self.struct.size
+
+    def pack_into(self, memory: Any, arguments: tuple[Any, ...]) -> None:
+        """Write arguments of the same kinds to a piece of memory."""
+        self.struct.pack_into(memory, 0, *self._numbers(arguments))
+
+    def _format(self, kind: Any) -> str:
+        """How arguments of a kind are laid out, in the language of `struct`."""
+        if isinstance(kind, np.dtype):
+            return f"{kind.char}{SLOT - kind.itemsize}x"
+        if kind[0] is tuple:
+            return "".join(map(self._format, kind[1:]))
+        return f"{self.compiler.WORDS + 2 * kind[1]}q"
+
+    def _numbers(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """What the arguments are on CUDA, one after the other."""
+        numbers: list[Any] = []
+        for argument in arguments:
+            if isinstance(argument, (int, float, np.generic)):
+                numbers.append(argument)
+            elif isinstance(argument, tuple):
+                numbers += self._numbers(argument)
+            else:
+                numbers += self.compiler.words(argument)
+        return numbers
 
 
 def types_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -181,26 +211,3 @@ def _type(kind: Any) -> Any:
         return numba.types.BaseTuple.from_types(tuple(map(_type, kind[1:])))
     dtype, ndim, layout = kind
     return numba.types.Array(numba.from_dtype(dtype), ndim, layout)
-
-
-def _format(kind: Any) -> str:
-    """How arguments of a kind are laid out, in the language of `struct`."""
-    if isinstance(kind, np.dtype):
-        return f"{kind.char}{SLOT - kind.itemsize}x"
-    if kind[0] is tuple:
-        return "".join(map(_format, kind[1:]))
-    return f"{5 + 2 * kind[1]}q"
-
-
-def _numbers(arguments: tuple[Any, ...]) -> list[Any]:
-    """What the arguments are on CUDA, one after the other."""
-    numbers: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, (int, float, np.generic)):
-            numbers.append(argument)
-        elif isinstance(argument, tuple):
-            numbers += _numbers(argument)
-        else:
-            numbers += (0, 0, argument.size, argument.itemsize, argument.data.ptr)
-            numbers += (*argument.shape, *argument.strides)
-    return numbers

@@ -23,8 +23,9 @@ launched with, on each architecture:
 
 A fingerprint is the same until something changes that may change the machine code. So a test
 without any compiler can tell whether the table is that of the kernels as they are, and this
-command compiles the others alone. The first line of the table says what compiled it; `pipeline` is
-a fingerprint of our own part in that. The command needs the extra `gate`, but no GPU and no driver.
+command compiles the others alone. The first line of the table says what compiled it, numba-cuda
+among them; `pipeline` is a fingerprint of our own part in that. The command needs the extra `gate`,
+but no GPU and no driver.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tqdm import tqdm
 
 from ..arrays import SHARED_BYTES
 from ..cpu import num_threads
-from . import cubins, sass
+from . import compilers, cubins, sass
 from .gpus import occupancy
 from .specialisations import Specialisation, pipeline, specialisations
 
@@ -135,7 +136,7 @@ def wanted() -> dict[str, tuple[Specialisation, str]]:
 
 def available() -> bool:
     """Return whether everything is installed that the extra `gate` installs."""
-    return cubins.available() and sass.available()
+    return compilers.name() == "numba-cuda" and cubins.available() and sass.available()
 
 
 def compiled(fingerprint: str) -> list[Row]:

@@ -25,6 +25,7 @@ import numpy as np
 from ..cuda import DeviceFunction, Kernel, Launch, cuda
 from ..examples import HOSTS, MORE
 from . import assembler, codegen
+from .compilers import numba_cuda
 from .launch import types_of
 
 USUAL = 64  # the head dim of most models
@@ -90,7 +91,7 @@ def noted() -> Iterator[Iterable[Specialisation]]:
 @cache
 def pipeline() -> str:
     """Return eight digits that change where the way in which all kernels are compiled may."""
-    parts = codegen, assembler.ptx, assembler.assemble
+    parts = codegen, numba_cuda, assembler.ptx, assembler.assemble
     text = "\n".join(ast.unparse(_parsed(part)) for part in parts)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -41,8 +41,7 @@ Tensor cores with TF32 came with Ampere: sm_80 and newer have them, sm_75 does n
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
-from inspect import Parameter, Signature, signature
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -51,6 +50,7 @@ import numpy as np
 from ..arrays import Array, array_module
 from ..cpu import KernelError
 from ..cuda import DeviceFunction, cuda
+from ..gpu.compilers import Compiler
 
 ROWS, INNER, COLUMNS = 16, 8, 8  # A is ROWS x INNER, B is INNER x COLUMNS
 WARP = 32
@@ -75,45 +75,9 @@ class Instruction(DeviceFunction):
         super().__init__(meaning, {})
         self.ptx, self.results, self.operands = ptx, results, operands
 
-    @cached_property
-    def on_gpu(self) -> Any:
-        """What Numba puts in place of a call."""
-        from numba import types
-        from numba.core.errors import TypingError
-        from numba.cuda.extending import intrinsic
-
-        def typed(context: Any, *given: Any) -> Any:
-            if any(kind != types.float32 for kind in given):
-                names = ", ".join(map(str, given))
-                raise TypingError(f"{self.function.__name__} takes float32 numbers, got {names}")
-            count = len(self.results)
-            result = types.float32 if count == 1 else types.UniTuple(types.float32, count)
-            return result(*given), self._generate
-
-        own = signature(self.function).parameters.values()
-        context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD)
-        typed.__signature__ = Signature([context, *own])  # type: ignore[attr-defined]
-        return intrinsic(typed)
-
-    def _generate(self, context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
-        """Numba's hook: the instruction as inline assembly."""
-        from llvmlite import ir
-
-        kinds = {"f": ir.FloatType(), "r": ir.IntType(32)}
-        inputs = [kinds[letter] for letter in self.operands]
-        outputs = [kinds[letter] for letter in self.results]
-        single = len(outputs) == 1
-        kind = ir.FunctionType(outputs[0] if single else ir.LiteralStructType(outputs), inputs)
-        constraints = [f"={letter}" for letter in self.results] + list(self.operands)
-        # All lanes must come to the instruction together: no pass may move it into a branch.
-        together = () if single else ("convergent",)
-        text = ir.InlineAsm(kind, self.ptx, ",".join(constraints), side_effect=not single)
-        given = list(map(builder.bitcast, arguments, inputs))
-        found = builder.call(text, given, attrs=together)
-        if single:
-            return builder.bitcast(found, kinds["f"])
-        items = [builder.extract_value(found, index) for index in range(len(outputs))]
-        return context.make_tuple(builder, typed.return_type, items)
+    def compiled(self, compiler: Compiler) -> Any:
+        """What the compiler puts in place of a call."""
+        return compiler.instruction(self.function, self.ptx, self.results, self.operands)
 
 
 def _instruction(ptx: str, results: str, operands: str) -> Callable[[Any], Instruction]:

@@ -1,6 +1,6 @@
 """In a GPU's place: a kernel on NumPy arrays, by way of its PTX.
 
-The kernel is compiled for a GPU, by numba-cuda, and its arguments are laid out as for a launch
+The kernel is compiled for a GPU and its arguments are laid out as for a launch
 there. So what runs is what a GPU would run: the text that its compiler made, and the very bytes
 that it would be given.
 """
@@ -8,7 +8,6 @@ that it would be given.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from .. import assembler
+from .. import assembler, compilers
 from .. import launch as packing
 from .machine import Run, launch
 from .parser import Program
@@ -44,7 +43,7 @@ def program(
         lines: Whether its rows say which line of the source they come from. The compiler then
             moves instructions less freely, so the lines are lent from another compilation.
     """
-    key = kernel, types, architecture, lines
+    key = kernel, types, architecture, lines, compilers.name()
     if key not in _programs:
         made = Program(assembler.kept_ptx(kernel, types, architecture))
         if lines:
@@ -96,9 +95,10 @@ def prepared(
     """Return what a launch runs, its arguments as they are laid out, and where its arrays lie."""
     as_on_gpu = tuple(_as_on_gpu(argument) for argument in arguments)
     made = program(launched.kernel, packing.types_of(as_on_gpu), architecture, lines)
-    layout = struct.Struct("".join(packing._format(packing._kind(x)) for x in as_on_gpu))
-    laid_out = layout.pack(*packing._numbers(as_on_gpu))
-    slots = [laid_out[i : i + packing.SLOT] for i in range(0, len(laid_out), packing.SLOT)]
+    layout = packing.Layout(as_on_gpu)
+    laid_out = bytearray(layout.size)
+    layout.pack_into(laid_out, as_on_gpu)
+    slots = [bytes(laid_out[i : i + packing.SLOT]) for i in range(0, layout.size, packing.SLOT)]
     regions = [np.lib.array_utils.byte_bounds(array) for array in _arrays(arguments) if array.size]
     return made, slots, regions
 

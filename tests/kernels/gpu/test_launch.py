@@ -19,8 +19,9 @@ import pytest
 from minitransformer_kernels import guards
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import Kernel, cuda
-from minitransformer_kernels.gpu import assembler
+from minitransformer_kernels.gpu import assembler, compilers
 from minitransformer_kernels.gpu import launch as launching
+from minitransformer_kernels.gpu.compilers import numba_cuda
 
 from ...conftest import why_no_cuda
 
@@ -259,13 +260,13 @@ def test_numba_launches_when_asked_to_and_does_not_wait(
     launches = []
     config = SimpleNamespace(CUDA_ARRAY_INTERFACE_SYNC=True)
     fake: Any = SimpleNamespace(external_stream=lambda ptr: ptr, config=config)
-    monkeypatch.setitem(sys.modules, "numba.cuda", fake)
+    monkeypatch.setattr(numba_cuda, "namespace", lambda: fake)
 
     class Recorder:
         def __getitem__(self, configuration: Any) -> Any:
             return lambda *arguments: launches.append((configuration, arguments))
 
-    monkeypatch.setitem(add.__dict__, "on_gpu", Recorder())
+    monkeypatch.setitem(add.__dict__, "_on_gpu", {compilers.name(): Recorder()})
     monkeypatch.setattr(add.on_cuda, "by_numba", True)
     arguments = (*arrays(4, 4), 1)
     add[2, 4](*arguments)
@@ -464,7 +465,7 @@ def test_cupys_own_arrays_are_like_their_stand_ins(layout: str) -> None:
     else:
         real, fake = LAYOUTS[layout](real), LAYOUTS[layout](base)
     assert launching.types_of((real,)) == launching.types_of((FakeArray(fake),))
-    numbers, expected = launching._numbers((real,)), launching._numbers((FakeArray(fake),))
+    numbers, expected = (list(numba_cuda.words(each)) for each in (real, FakeArray(fake)))
     if not real.size:  # then it may be anywhere
         numbers[4] = expected[4]
     assert numbers == expected
@@ -502,7 +503,7 @@ def test_the_kernel_takes_what_the_driver_finds() -> None:
     name = assembler.entry_name(nothing)
     head = text[text.index(f".entry {name}(") : text.index("{", text.index(".entry"))]
     taken = [SIZES[kind] for kind in re.findall(r"\.param \.(\w+) ", head)]
-    layout = "".join(launching._format(launching._kind(each)) for each in EVERYTHING)
+    layout = launching.Layout(EVERYTHING).struct.format
     codes = re.findall(r"(\d*)([a-zA-Z?])", re.sub(r"\d+x", "", layout))
     given = [struct.calcsize(code) for count, code in codes for _ in range(int(count or 1))]
     assert given == taken
