@@ -115,10 +115,10 @@ def relative_linear_attention(
         name, query, key, value, causal=causal, query_offset=query_offset,
         query_lengths=query_lengths, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         feature_map=feature_map, algorithm=algorithm, eps=eps,
-        guard=guard or _relative_guard(score_map), terms=("kernelized", "relative"),
+        guard=guard or relative_guard(score_map), terms=("kernelized", "relative"),
         carries="initial_state and return_state" if initial_state or return_state else "",
     )  # fmt: skip
-    options |= _relative_options(
+    options |= relative_options(
         name, query, relative_embedding, score_map, relative_query, feature_map
     )
     if initial_state is not None:
@@ -165,12 +165,10 @@ def relative_linear_attention_step(
     name = "relative_linear_attention_step"
     layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
     check_inputs(name, layout)
-    guard = guard or _relative_guard(score_map)
+    guard = guard or relative_guard(score_map)
     query, key, features = token_features(name, feature_map, query, key, scalable=False)
     options = {
-        **_relative_options(
-            name, query, relative_embedding, score_map, relative_query, feature_map
-        ),
+        **relative_options(name, query, relative_embedding, score_map, relative_query, feature_map),
         **guard_options(name, guard, eps),
         "feature_map": features,
     }
@@ -182,12 +180,12 @@ def relative_linear_attention_step(
     return output, state_of(RelativeLinearAttention, after)
 
 
-def _relative_guard(score_map: str) -> str:
+def relative_guard(score_map: str) -> str:
     """Return the guard that suits scores of one sign, or of both."""
     return "signed" if score_map == "identity" else "clamp"
 
 
-def _relative_options(
+def relative_options(
     name: str,
     query: Tensor,
     relative_embedding: Tensor,

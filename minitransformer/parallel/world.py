@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ import numpy as np
 from ..device import Array, array_module, device_of
 from ..errors import UserError
 
+Arrays = Sequence[Array]
+Then = Callable[[list[Array], list[Array]], None]
 INSTALL = 'pip install -e ".[mpi]"'
 
 
@@ -158,6 +160,78 @@ class World:
         with self.sending("Bcast", buffer.nbytes if self.rank == root else 0):
             self.comm.Bcast(buffer, root)
         return back(buffer)
+
+    def sum_to_each(self, parts: Array) -> Array:
+        """Return the sum of what all ranks have for this one, in row `rank` of their (P, ...)."""
+        buffer, back = ready(parts)
+        own = array_module(buffer).empty(buffer.shape[1:], buffer.dtype)
+        with self.sending("Reduce_scatter_block", buffer.nbytes):
+            self.comm.Reduce_scatter_block(buffer, own)
+        return back(own)
+
+    def start_exchange(
+        self, parts: dict[int, Array], expected: dict[int, Array]
+    ) -> Callable[[], dict[int, Array]]:
+        """Begin to send arrays to other ranks and to receive some.
+
+        Nobody but the two has to call; what one sends, the other must expect.
+
+        Args:
+            parts: what to send, by rank.
+            expected: arrays like those that come, by rank.
+
+        Returns:
+            What waits for the end, and returns what came, by rank.
+        """
+        outgoing = {rank: ready(array)[0] for rank, array in parts.items()}
+        incoming = {rank: ready(array) for rank, array in expected.items()}
+        received = {
+            rank: array_module(like).empty_like(like) for rank, (like, _) in incoming.items()
+        }
+        requests = [self.comm.Irecv(buffer, rank) for rank, buffer in received.items()]
+        for rank, buffer in outgoing.items():
+            with self.sending("Isend", buffer.nbytes):
+                requests.append(self.comm.Isend(buffer, rank))
+
+        def wait() -> dict[int, Array]:
+            with self.waiting():
+                mpi().Request.Waitall(requests)
+            return {rank: back(received[rank]) for rank, (_, back) in incoming.items()}
+
+        return wait
+
+    def scan(self, arrays: Arrays, then: Then, reverse: bool = False) -> list[Array] | None:
+        """Return what the ranks before this one make together; None on the first.
+
+        Args:
+            arrays: what this rank adds, NumPy arrays; all ranks have the same shapes and dtypes.
+            then: an associative function of two such lists, the first from earlier ranks, that
+                writes to the second what both make together.
+            reverse: whether the last rank comes first.
+        """
+        sizes = [x.nbytes for x in arrays]
+        ends = np.cumsum(sizes)
+
+        def views(memory: Any) -> list[Array]:
+            flat = np.frombuffer(memory, np.uint8)
+            parts = zip(arrays, ends - sizes, ends, strict=True)
+            return [flat[i:j].view(x.dtype).reshape(x.shape) for x, i, j in parts]
+
+        own = np.concatenate([np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in arrays])
+        before = np.empty_like(own)
+        comm = self._reversed if reverse else self.comm
+        # All bytes are one element: MPI may cut a message between elements.
+        packet = mpi().BYTE.Create_contiguous(own.nbytes).Commit()
+        combine = mpi().Op.Create(lambda a, b, _: then(views(a), views(b)), commute=False)
+        with self.sending("Exscan", own.nbytes):
+            comm.Exscan([own, 1, packet], [before, 1, packet], combine)
+        combine.Free()
+        packet.Free()
+        return None if comm.Get_rank() == 0 else views(before)
+
+    @cached_property
+    def _reversed(self) -> Any:
+        return self.comm.Split(0, -self.rank)
 
     # -- Counting ----------------------------------------------------------------------------
 
