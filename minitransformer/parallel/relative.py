@@ -123,11 +123,12 @@ def _kernelized(
         return_state=True,
     )  # fmt: skip
     sums: LinearState = total(own, world)  # (2)
-    found: tuple[Tensor, ...] = LinearAttention.apply(
+    found: Any = LinearAttention.apply(
         query, *none[1:], *sums, visible=CAUSAL, algorithm="recurrent", feature_map=feature_map,
         guard="none", eps=None,
     )  # fmt: skip
-    return found[0]
+    s: Tensor = found[0]
+    return s
 
 
 def _far(w: Tensor, held: tuple[int, int], wanted: Spans, world: World) -> Tensor:

@@ -32,5 +32,5 @@ def test_any_slices_equal_one_process(name: str, count: int, dtype: str) -> None
 @pytest.mark.nightly
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    run = ranks(3, RANKS, "--cases", "30", "--bug", bug, WHERE[bug])
+    run = ranks(4, RANKS, "--cases", "25", "--bug", bug, WHERE[bug])
     assert run.returncode == 1, run.stdout + run.stderr
