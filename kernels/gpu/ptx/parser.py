@@ -303,6 +303,8 @@ class Program:
         own = getattr(self, f"_{base}", None)
         if own is not None and base in _SPECIAL_FORMS:
             return own(words, operands, line)
+        if "cc" in words or base in ("addc", "madc"):
+            return self._carry(words, operands, line)
         columns = _modifiers(words)
         columns["out"] = self._operand(operands[0], line)
         for column, operand in zip("abcd", operands[1:], strict=False):
@@ -319,6 +321,31 @@ class Program:
             )
             columns[column] = self._operand(operand, line, of)
         self._row(_operation(words), line, **columns)
+
+    def _carry(self, words: list[str], operands: list[str], line: Line) -> None:
+        """A sum whose carry the next one takes, such as `mad.lo.cc` and `madc.hi`."""
+        base, kind = words[0].removesuffix("c"), words[-1]
+        if base not in ("add", "mad") or kind != "u32":
+            raise self._refused(line, "is not known to the PTX machine")
+        out, *terms = (self._operand(each, line, kind) for each in operands)
+        total, carry = (self._slot(f"{line.function} ({name})") for name in ("sum", "carry"))
+        silent, wide, narrow = line._replace(text=""), {"bits": 64}, {"bits": 32}
+        if base == "mad":
+            factors = {"a": terms[0], "b": terms[1]}
+            product = "mul.hi.unsigned" if "hi" in words else "mul.lo"
+            self._row(product, silent, out=total, **factors, **narrow)
+            terms = [total, terms[2]]
+        if words[0] != base:
+            terms.append(carry)
+        first, *others = terms
+        for other in others:  # in 64 bits, where nothing is lost
+            self._row("add.int", silent, out=total, a=first, b=other, **wide)
+            first = total
+        if "cc" in words:
+            half = self._operand("32", line, "u32")
+            self._row("shr.unsigned", silent, out=carry, a=total, b=half, **wide)
+        zero = self._operand("0", line, "u32")
+        self._row("add.int", line, out=out, a=total, b=zero, **narrow)
 
     def _mov(self, words: list[str], operands: list[str], line: Line) -> None:
         kind, (out, given) = words[-1], operands

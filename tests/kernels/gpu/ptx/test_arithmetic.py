@@ -509,3 +509,32 @@ def test_what_is_not_known_is_refused() -> None:
         PtxError, match=r"line 11 of the PTX of one: `dp4a.u32.u32 .*` is not known"
     ):
         program("dp4a.u32.u32", ["u32", "u32", "u32"], "u32")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "truth"),
+    [
+        ("mad.lo.cc.u32", "madc.hi.u32",
+         lambda x, y, z: (x * y >> 32) + z + ((x * y & mask(32)) + z >> 32)),
+        ("mad.hi.cc.u32", "madc.lo.u32",
+         lambda x, y, z: (x * y & mask(32)) + z + ((x * y >> 32) + z >> 32)),
+    ],
+)  # fmt: skip
+def test_a_carry_goes_into_the_next_sum(first: str, second: str, truth: Expected) -> None:
+    made = program(f"{first} %r8, %r0, %r1, %r2; {second}", ["u32"] * 3, "u32")
+    carried = lambda x, y, z: truth(x, y, z) & mask(32)  # noqa: E731
+    assert not failures(made, ["u32"] * 3, "u32", carried)
+    at = the_one(made, second)
+    (carries,) = (i for i in range(at) if int(made.rows[i]["code"]) == CODES["shr.unsigned"])
+    made.rows[carries]["code"] = CODES["brev.int"]
+    assert failures(made, ["u32"] * 3, "u32", carried)
+
+
+def test_carries_of_a_chain() -> None:
+    """x + y carries into x + x, and that into x + y again."""
+    text = "add.cc.u32 %r8, %r0, %r1; addc.cc.u32 %r9, %r0, %r0; addc.u32"
+    made = program(text, ["u32"] * 2, "u32")
+    carried = lambda x, y: (x + y + (2 * x + (x + y >> 32) >> 32)) & mask(32)  # noqa: E731
+    assert not failures(made, ["u32"] * 2, "u32", carried)
+    with pytest.raises(PtxError, match=r"subc\.u32.*is not known"):
+        program("subc.u32", ["u32"] * 2, "u32")
