@@ -62,10 +62,10 @@ class _OnGpu:
     @property
     def on_gpu(self) -> Any:
         """The object of the compiler that is asked now."""
-        made, name = vars(self).setdefault("_on_gpu", {}), compilers.name()
-        if name not in made:
-            made[name] = self.compiled(compilers.compiler(name))
-        return made[name]
+        made, asked = vars(self).setdefault("_on_gpu", {}), compilers.asked()
+        if asked not in made:
+            made[asked] = self.compiled(compilers.compiler())
+        return made[asked]
 
     def compiled(self, compiler: compilers.Compiler) -> Any:
         """A compiler's object."""

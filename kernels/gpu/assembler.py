@@ -129,7 +129,7 @@ def assemble(
 def _digest(kernel: Kernel, *others: Any) -> str:
     """Return a digest of a kernel and what else decides what the machine code is."""
     digest = hashlib.sha256(_compiler(compilers.name()))
-    for part in (*_ingredients(kernel, set()), *others):
+    for part in (*_ingredients(kernel, set()), compilers.asked(), *others):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
 

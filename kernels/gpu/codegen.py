@@ -17,12 +17,14 @@ loads computed addresses. It had no way to see, and so computed for each access,
 With all three the loop has 36 instructions, half its loads read four numbers, and the kernel needs
 fewer registers, so that more of its blocks run at a time: `cubins` tells what each kernel needs.
 
-`teach` replaces these three pieces of Numba; nothing that a kernel computes depends on it.
+`teach` replaces these three pieces of Numba; nothing that a kernel computes depends on it. What
+they are worth `inspect --ptx` counts: it compiles once more without, by `hints`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -34,6 +36,24 @@ LIMITS = {  # of special registers: the least value, and one more than the great
     **{f"ntid.{axis}": (1, most + 1) for axis, most in THREADS.items()},  # blockDim
     **{f"ctaid.{axis}": (0, most) for axis, most in BLOCKS.items()},  # blockIdx
 }
+HINTS = "indices", "loops", "alignment"  # the three
+_told = HINTS
+
+
+def told() -> tuple[str, ...]:
+    """Which hints the compiler is given now."""
+    return _told
+
+
+@contextmanager
+def hints(*given: str) -> Iterator[None]:
+    """Give it only these of `HINTS` within this context."""
+    global _told
+    before, _told = _told, given
+    try:
+        yield
+    finally:
+        _told = before
 
 
 @cache
@@ -47,7 +67,7 @@ def teach() -> None:
     nvvmutils.call_sreg = _bounded(nvvmutils.call_sreg)
     cudaimpl._generic_array = _aligned(cudaimpl._generic_array)
     rangeobj.registry.functions = [
-        (_move_on(*types) if name == "iternext" else implementation, name, types)
+        (_move_on(implementation, *types) if name == "iternext" else implementation, name, types)
         for implementation, name, types in rangeobj.registry.functions
     ]
 
@@ -58,7 +78,7 @@ def _bounded(call_sreg: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(builder: Any, name: str) -> Any:
         value = call_sreg(builder, name)
-        if name in LIMITS:
+        if name in LIMITS and "indices" in _told:
             limits = [ir.Constant(value.type, limit) for limit in LIMITS[name]]
             value.set_metadata("range", builder.module.add_metadata(limits))
         return value
@@ -66,7 +86,7 @@ def _bounded(call_sreg: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _move_on(iterator_type: Any) -> Callable[..., Any]:
+def _move_on(numbas: Callable[..., Any], iterator_type: Any) -> Callable[..., Any]:
     """The next number of a `range`, and whether there was one."""
     from numba.cuda import cgutils
     from numba.cuda.core.imputils import RefType, iternext_impl
@@ -82,13 +102,18 @@ def _move_on(iterator_type: Any) -> Callable[..., Any]:
         builder.store(builder.sub(left, left.type(1), flags=["nsw"]), iterator.count)
         builder.store(builder.add(value, iterator.step, flags=["nsw"]), iterator.iter)
 
-    return move_on
+    def chosen(*args: Any) -> Any:
+        return (move_on if "loops" in _told else numbas)(*args)
+
+    return chosen
 
 
 def _aligned(generic_array: Callable[..., Any]) -> Callable[..., Any]:
     """What makes an array of a block or a thread, with an alignment unless the kernel has one."""
 
     def array(*args: Any, alignment: int | None = None, **options: Any) -> Any:
-        return generic_array(*args, alignment=alignment or ALIGNMENT, **options)
+        if "alignment" in _told:
+            alignment = alignment or ALIGNMENT
+        return generic_array(*args, alignment=alignment, **options)
 
     return array

@@ -16,6 +16,7 @@ arrays: two or three blocks show what a thousand would. The modules:
     table       as text, with numbers by `units`
     comparison  several kernels beside each other
     picture     as a picture, with memory by `panels` on `paper`
+    instructions  what each line becomes, in PTX, and how often that runs
     targets     which kernel and which launch a command line means
 
 The peaks of GPUs by name and the limits of their multiprocessors are in `gpu.gpus`.
@@ -36,9 +37,11 @@ from ..gpu import gpus
 from ..gpu.gpus import GPU, GPUS
 from .comparison import compare
 from .compiled import compiled as _compiled
+from .instructions import Instructions, compare_ptx, inspect_ptx
 from .report import Line, Report
 
-__all__ = ["GPU", "GPUS", "Line", "NotLaunched", "Report", "compare", "inspect", "watch"]
+__all__ = ["GPU", "GPUS", "Instructions", "Line", "NotLaunched", "Report", "compare",
+           "compare_ptx", "inspect", "inspect_ptx", "watch"]  # fmt: skip
 
 _NOT_COMPILED = "registers, spills and occupancy: not asked for"
 
@@ -77,15 +80,17 @@ class NotLaunched(ValueError):
 
 
 def watch(
-    function: Callable[[], Any], only: str | None = None, number: int = 1, **options: Any
-) -> dict[str, Report]:
+    function: Callable[[], Any], only: str | None = None, number: int = 1,
+    look: Callable[..., Any] = inspect, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Run a function, and put a launch of each kernel in it under the microscope.
 
     Args:
         function: Launches kernels.
         only: The name of the one kernel to look at; all of them by default.
         number: Which launch of a kernel; from 1, the first.
-        options: Those of `inspect`.
+        look: What to look with: `inspect`, or `inspect_ptx`.
+        options: Its own.
 
     Returns:
         The reports, by the names of the kernels.
@@ -93,7 +98,7 @@ def watch(
     Raises:
         NotLaunched: the function does not launch a kernel so often, or not the one of that name.
     """
-    reports: dict[str, Report] = {}
+    reports: dict[str, Any] = {}
     launches: Counter[str] = Counter()
     run = Launch.__call__
 
@@ -101,7 +106,7 @@ def watch(
         name = launch.kernel.__name__
         launches[name] += 1
         if launches[name] == number and only in (None, name):
-            reports[name] = inspect(launch, *arguments, **options)
+            reports[name] = look(launch, *arguments, **options)
         run(launch, *arguments)
 
     with patch.object(Launch, "__call__", inspect_and_run):

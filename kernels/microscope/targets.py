@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,19 +20,19 @@ import numpy as np
 from ..cpu import KernelError
 from ..cuda import Kernel
 from ..examples import HOSTS
-from . import Report, inspect, watch
+from . import inspect, watch
 
 _SHAPE = (1, 1, 40, 16)  # (N, H, L, E) of the examples of this package
 _KINDS = "biuf"
 
 
-def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Report]:
+def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Any]:
     """Put the kernels of a target's example under the microscope.
 
     Args:
         target: See the top of this module.
         seed: Decides the numbers in the arrays of this package's own examples.
-        options: Those of `microscope.inspect`.
+        options: `look` of `microscope.watch`, and its options.
 
     Returns:
         The reports, by the names of the kernels.
@@ -71,8 +71,9 @@ def launched(
     specs: Sequence[str],
     shared: int = 0,
     seed: int = 0,
+    look: Callable[..., Any] = inspect,
     **options: Any,
-) -> dict[str, Report]:
+) -> dict[str, Any]:
     """Put a launch of a kernel in a file under the microscope.
 
     Args:
@@ -82,7 +83,8 @@ def launched(
         specs: The arguments, see `arguments`.
         shared: Bytes of dynamic shared memory.
         seed: Decides the numbers in the arrays.
-        options: Those of `microscope.inspect`.
+        look: What to look with: `microscope.inspect`, or `inspect_ptx`.
+        options: Its own.
 
     Returns:
         The report, by the name of the kernel.
@@ -100,7 +102,7 @@ def launched(
         names = ", ".join(kernels) or "none"
         raise ValueError(f"{path} has no kernel {name!r}; its kernels: {names}")
     launch = getattr(module, name)[grid, block, 0, shared]
-    return {name: inspect(launch, *arguments(specs, seed), **options)}
+    return {name: look(launch, *arguments(specs, seed), **options)}
 
 
 def arguments(specs: Iterable[str], seed: int = 0) -> list[Any]:

@@ -23,7 +23,8 @@ def add_to(commands: Any) -> None:
         help="what each line of a kernel asks of a GPU, found without one",
         description="Run a kernel on the CPU and count, line by line, what it asks of a GPU:\n"
         "sectors of global memory, bank conflicts, idle lanes, arithmetic; and what\n"
-        "bounds its speed.",
+        "bounds its speed. With --ptx: what instructions each line becomes on a GPU,\n"
+        "and how often each runs.",
         epilog="targets:\n"
         "  softmax                    the kernels of an attention, on a small example;\n"
         "                             a name that is none lists all\n"
@@ -34,6 +35,7 @@ def add_to(commands: Any) -> None:
         "examples:\n"
         "  minitransformer inspect mine.py:first mine.py:second\n"
         "  minitransformer inspect softmax.forward --gpu H200 --picture forward.png\n"
+        "  minitransformer inspect --ptx mine.py:first mine.py:second\n"
         "  minitransformer inspect mine.py:transpose --grid 2,2 --block 32,32 \\\n"
         "      --arrays 'float32[64,64]' 'float32[64,64]'",
     )
@@ -60,15 +62,31 @@ def add_to(commands: Any) -> None:
         action="store_false",
         help="leave out registers, spills and occupancy",
     )
+    parser.add_argument(
+        "--ptx",
+        action="store_true",
+        help="count the PTX instructions of each line in place of that",
+    )
+    parser.add_argument(
+        "--architecture",
+        default="8.0",
+        metavar="X.Y",
+        help="compute capability that --ptx compiles for (default: 8.0)",
+    )
     parser.set_defaults(command=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found; return the exit code."""
     from minitransformer_kernels.cpu import KernelError
-    from minitransformer_kernels.microscope import compare, targets
+    from minitransformer_kernels.microscope import compare, compare_ptx, inspect_ptx, targets
 
-    how = {"seed": options.seed, "gpu": options.gpu, "compiled": options.compiled}
+    how: dict[str, Any] = {"gpu": options.gpu, "compiled": options.compiled}
+    if options.ptx:
+        if options.picture is not None:
+            raise OptionError("argument --picture: it shows no PTX; leave out one of the two")
+        how = {"look": inspect_ptx, "architecture": options.architecture}
+    how["seed"] = options.seed
     if (options.grid is None) != (options.block is None):
         raise OptionError("arguments --grid and --block: give both, or neither")
     launch = options.grid, options.block, options.arrays, options.shared
@@ -84,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError(error) from error
     print("\n\n\n".join(map(str, reports.values())))
     if len(options.targets) > 1:
-        print(f"\n\n{compare(reports)}")
+        print(f"\n\n{(compare_ptx if options.ptx else compare)(reports)}")
     if options.picture is not None:
         _draw_kernel(reports, options.picture)
     return 0

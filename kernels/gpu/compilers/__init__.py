@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any, Protocol
 
+from .. import codegen
+
 VARIABLE = "MINITRANSFORMER_COMPILER"
 MODULES = {"numba-cuda": "numba_cuda", "numba-cuda-mlir": "numba_cuda_mlir"}  # the default first
 
@@ -75,6 +77,11 @@ def name() -> str:
     if chosen not in MODULES:
         raise ValueError(f"{VARIABLE} is {chosen!r}; the compilers are {', '.join(MODULES)}")
     return chosen
+
+
+def asked() -> tuple[str, tuple[str, ...]]:
+    """Return what decides what comes of a kernel: the compiler's name, and the hints it is given."""
+    return name(), codegen.told()
 
 
 def compiler(of: str | None = None) -> Compiler:

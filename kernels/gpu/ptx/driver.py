@@ -43,7 +43,7 @@ def program(
         lines: Whether its rows say which line of the source they come from. The compiler then
             moves instructions less freely, so the lines are lent from another compilation.
     """
-    key = kernel, types, architecture, lines, compilers.name()
+    key = kernel, types, architecture, lines, compilers.asked()
     if key not in _programs:
         made = Program(assembler.kept_ptx(kernel, types, architecture))
         if lines:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...cpu.errors import KernelError
 from .arithmetic import CODES, COMPARISONS, OPPOSITES, OTHER_NAMES, ROUNDINGS, ROW, TESTS, TO_WHOLE
 
 SIZES = {
@@ -35,7 +36,7 @@ SPECIAL = re.compile(r"%(?:n?tid|n?ctaid)\.[xyz]|%laneid|%warpid|%lanemask_\w+|W
 _NAME = r"[\w$]+"
 
 
-class PtxError(Exception):
+class PtxError(KernelError):
     """PTX that the machine does not know, or that did something wrong."""
 
 
