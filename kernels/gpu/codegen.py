@@ -37,7 +37,7 @@ LIMITS = {  # of special registers: the least value, and one more than the great
     **{f"ctaid.{axis}": (0, most) for axis, most in BLOCKS.items()},  # blockIdx
 }
 HINTS = "indices", "loops", "alignment"  # the three
-_told = HINTS
+_told: tuple[str, ...] = HINTS
 
 
 def told() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -24,7 +24,7 @@ from numba.core.errors import NumbaError
 from .. import host
 from ..cpu import KernelError
 from ..cuda import Launch
-from ..gpu import codegen, cubins
+from ..gpu import codegen, compilers, cubins
 from .units import count_text, plural, shape_text
 
 if TYPE_CHECKING:
@@ -147,13 +147,13 @@ def inspect_ptx(
         raise NoCompiler(MISSING)
     from ..gpu.ptx import run
 
-    capability = _capability(architecture)
+    wanted = capability(architecture)
     given = launch.kernel.completed(host.opened(arguments))
     saved = [(each, each.copy()) for each in given if isinstance(each, np.ndarray)]
 
     def counted() -> Profile:
         try:
-            return run(launch, given, capability, counted=True)
+            return cast("Profile", run(launch, given, wanted, counted=True))
         except NumbaError as error:
             raise KernelError(
                 f"kernel {launch.kernel.__name__!r} does not compile for a GPU: {error}"
@@ -164,8 +164,10 @@ def inspect_ptx(
                     array[...] = before
 
     profile = counted()
+    if not hints or compilers.name() != "numba-cuda":  # the other gets none
+        return Instructions(launch, architecture, profile)
     with codegen.hints():
-        return Instructions(launch, architecture, profile, counted() if hints else None)
+        return Instructions(launch, architecture, profile, counted())
 
 
 def compare_ptx(found: Mapping[str, Instructions]) -> str:
@@ -201,7 +203,12 @@ def _label(row: Row) -> str:
     return row.label
 
 
-def _capability(text: str) -> tuple[int, int]:
+def capability(text: str) -> tuple[int, int]:
+    """Return a compute capability from how a user writes it.
+
+    Raises:
+        ValueError: It is none.
+    """
     from ..gpu import assembler
 
     try:

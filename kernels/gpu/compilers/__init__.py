@@ -80,7 +80,7 @@ def name() -> str:
 
 
 def asked() -> tuple[str, tuple[str, ...]]:
-    """Return what decides what comes of a kernel: the compiler's name, and the hints it is given."""
+    """Return what decides what becomes of a kernel: which compiler, and the hints that it gets."""
     return name(), codegen.told()
 
 
