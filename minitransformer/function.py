@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -172,19 +173,27 @@ class Function:
         return tuple(tensors) if isinstance(result, tuple) else tensors[0]
 
 
-def backpropagate(root: Tensor, gradient: Array) -> None:
+def backpropagate(
+    root: Tensor, gradient: Array, finished: Callable[[Tensor], object] | None = None
+) -> None:
     """Add the gradient of ``sum(root * gradient)`` to the ``.grad`` of every leaf behind ``root``.
 
     Args:
         root: The tensor to start from; it must need a gradient.
         gradient: Its cotangent, in its shape.
+        finished: Called with each leaf whose ``.grad`` has all its summands, while backward goes
+            on. One that a function denies a gradient may never be told of.
     """
     arrived: dict[Context, list[Array | None]] = {}
     waiting: list[tuple[int, Context]] = []  # a heap: the node made last comes first
+    uses = _uses(root) if finished else Counter[int]()
 
     def send(edge: Edge, gradient: Array) -> None:
         if isinstance(edge, Tensor):
             edge.accumulate(gradient)
+            uses[id(edge)] -= 1
+            if finished and not uses[id(edge)]:
+                finished(edge)
             return
         node, index = edge
         if node not in arrived:
@@ -204,6 +213,21 @@ def backpropagate(root: Tensor, gradient: Array) -> None:
             if isinstance(edge, Tensor) and _is_shared(out, (*incoming, *outgoing, *node.saved)):
                 out = out.copy()
             send(edge, _conform(node, number, edge, out))
+
+
+def _uses(root: Tensor) -> Counter[int]:
+    """Return how often each leaf behind a tensor was used, by the leaf's identity."""
+    uses: Counter[int] = Counter()
+    edges: list[Edge | None] = [root.edge or root]
+    seen: set[Context] = set()
+    while edges:
+        edge = edges.pop()
+        if isinstance(edge, Tensor):
+            uses[id(edge)] += 1
+        elif edge is not None and edge[0] not in seen:
+            seen.add(edge[0])
+            edges += edge[0].edges
+    return uses
 
 
 def _is_shared(gradient: Array, held: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ behind ``backward`` is in :mod:`minitransformer.function`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -149,7 +149,9 @@ class Tensor:
         """Whether no recorded function made this tensor."""
         return self.edge is None
 
-    def backward(self, gradient: Any = None) -> None:
+    def backward(
+        self, gradient: Any = None, finished: Callable[[Tensor], object] | None = None
+    ) -> None:
         """Add the gradient of this tensor to the ``grad`` of every leaf that it came from.
 
         What the functions saved stays alive with the tensor, so backward may run again; gradients
@@ -157,6 +159,8 @@ class Tensor:
 
         Args:
             gradient: The cotangent, in this tensor's shape. A tensor with one element has 1.
+            finished: Called with each leaf whose ``grad`` has all that this call adds to it,
+                while the call goes on: what shall be done with it can begin.
 
         Raises:
             RuntimeError: The tensor does not require a gradient, or has several elements and no
@@ -182,7 +186,7 @@ class Tensor:
             raise ValueError(
                 f"backward: expected a gradient of shape {self.shape}, got {cotangent.shape}"
             )
-        backpropagate(self, cotangent)
+        backpropagate(self, cotangent, finished)
 
     def accumulate(self, gradient: Array) -> None:
         """Add an array that nobody else holds to ``grad``, without writing to the earlier one."""

@@ -40,18 +40,29 @@ class Edges:
             on, below row_offsets[i + 1].
         columns: `(edges,)` integers, on the same device: the key node of each edge.
         num_keys: Tk.
+        numbers: `(edges,)` integers, from 0: each edge's number in a larger graph of which this is
+            a part. Dropout drops an edge by its number, and so alike in all parts that have it.
+            None: edge e is number e.
 
     Raises:
         TypeError: the arrays do not hold integers.
-        ValueError: the offsets do not rise from 0 to the number of edges, or a column is no key.
+        ValueError: the offsets do not rise from 0 to the number of edges, a column is no key, or
+            numbers are not one for each edge, or below 0.
     """
 
-    def __init__(self, row_offsets: Array, columns: Array, num_keys: int) -> None:
+    def __init__(
+        self, row_offsets: Array, columns: Array, num_keys: int, numbers: Array | None = None
+    ) -> None:
         # Copies: whoever wrote to an array after the check would lead a kernel astray.
         self.offsets = _own("row_offsets", row_offsets)
         self.columns = _own("columns", columns)
         self.num_keys = checks.whole("edges", "num_keys", num_keys, 0)
         _check_edges(self.offsets, self.columns, self.num_keys)
+        if numbers is None:
+            self.numbers = locked(array_module(self.columns).arange(len(self.columns)))
+        else:
+            self.numbers = _own("numbers", numbers)
+            _check_numbers(self.numbers, len(self.columns))
 
     @property
     def num_queries(self) -> int:
@@ -87,7 +98,7 @@ class Edges:
         not wait for a GPU's answers.
         """
         there = copy(self)
-        for name in ("offsets", "columns", "rows"):
+        for name in ("offsets", "columns", "numbers", "rows"):
             setattr(there, name, locked(move(getattr(self, name))))
         for name in ("by_query", "by_key"):
             walks = tuple(Walk(*map(move, walk)) for walk in getattr(self, name))
@@ -105,6 +116,14 @@ def _own(name: str, integers: Array) -> Array:
             f"{integers.dtype} {integers.shape}"
         )
     return locked(integers.astype(np.int64))
+
+
+def _check_numbers(numbers: Array, count: int) -> None:
+    if len(numbers) != count or (count and int(numbers.min()) < 0):
+        least = f", the least {int(numbers.min())}" if len(numbers) else ""
+        raise ValueError(
+            f"numbers must be {count} integers from 0, one for each edge, got {len(numbers)}{least}"
+        )
 
 
 def _locked_walks(walks: tuple[Walk, ...]) -> tuple[Walk, ...]:

@@ -107,12 +107,12 @@ def _weight_kernel(real: Any) -> Kernel:
 @cache
 def _drop_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
-    def drop(p, seed, dropped, survivor, w):  # type: ignore[no-untyped-def]
-        """Writes w (H, edges). Edge e takes the random word of the e-th key of query 0."""
+    def drop(p, numbers, seed, dropped, survivor, w):  # type: ignore[no-untyped-def]
+        """Writes w (H, edges). Edge number j takes the random word of key j of query 0."""
         e, h = cuda.grid(1), cuda.blockIdx.y
         if e < p.shape[1]:
             w[h, e] = real(0)
-            if random_word(seed, 0, h, 0, e) >= dropped:
+            if random_word(seed, 0, h, 0, numbers[e]) >= dropped:
                 w[h, e] = survivor * p[h, e]  # (4)
 
     return drop
@@ -230,7 +230,7 @@ def forward(
 ) -> tuple[Array, Array]:
     """Equations (3) and (4)."""
     p = weights(s, edges)
-    return mixed(_kept(p, seed, dropped, survivor), v, edges.by_query), p
+    return mixed(_kept(p, edges, seed, dropped, survivor), v, edges.by_query), p
 
 
 def backward(
@@ -238,7 +238,7 @@ def backward(
 ) -> tuple[Array, Array]:
     """Equations (5) and (6)."""
     nodes, one = array_module(g).arange(edges.num_queries), g.dtype.type(1)
-    w = _kept(p, seed, dropped, survivor)
+    w = _kept(p, edges, seed, dropped, survivor)
     dw = _each(_product_kernel, len(edges.rows), g, v, edges.rows, edges.columns, one)
     delta = _each(_product_kernel, len(nodes), g, o, nodes, nodes, one)
     ds = _each(_score_gradient_kernel, len(edges.rows), w, p, dw, delta, edges.rows)
@@ -253,9 +253,11 @@ def _each(make: Callable[[Any], Kernel], count: int, *arguments: Any) -> Array:
     return result
 
 
-def _kept(p: Array, seed: int, dropped: int, survivor: Any) -> Array:
+def _kept(p: Array, edges: Edges, seed: int, dropped: int, survivor: Any) -> Array:
     """The weights w of equation (4)."""
-    return _each(_drop_kernel, p.shape[1], p, seed, dropped, survivor) if dropped else p
+    if not dropped:
+        return p
+    return _each(_drop_kernel, p.shape[1], p, edges.numbers, seed, dropped, survivor)
 
 
 def _totals(x: Array, walks: tuple[Walk, ...]) -> Array:

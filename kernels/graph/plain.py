@@ -127,7 +127,7 @@ def dot_scores_backward(
 @cache
 def _forward_kernel(real: Any) -> Kernel:
     @cuda.jit
-    def forward(s, v, offsets, columns, seed, dropped, survivor, p, output):  # type: ignore[no-untyped-def]
+    def forward(s, v, offsets, columns, numbers, seed, dropped, survivor, p, output):  # type: ignore[no-untyped-def]
         """Of s (H, edges), v (H, Tk, M); p (H, edges) and the output (H, Tq, M) are written to."""
         i, h = cuda.grid(1), cuda.blockIdx.y
         if i < output.shape[1]:
@@ -141,7 +141,7 @@ def _forward_kernel(real: Any) -> Kernel:
                 output[h, i, m] = real(0)
             for e in range(offsets[i], offsets[i + 1]):
                 p[h, e] = math.exp(s[h, e] - h_i) / l_i  # (3)
-                m_e = survivor if random_word(seed, 0, h, 0, e) >= dropped else real(0)
+                m_e = survivor if random_word(seed, 0, h, 0, numbers[e]) >= dropped else real(0)
                 w_e = m_e * p[h, e]  # (4)
                 for m in range(v.shape[2]):
                     output[h, i, m] += w_e * v[h, columns[e], m]  # (4)
@@ -156,14 +156,15 @@ def forward(
     xp, queries, heads = array_module(s), edges.num_queries, len(s)
     p, output = xp.empty_like(s), xp.empty((heads, queries, v.shape[2]), s.dtype)
     kernel = a_thread_each(_forward_kernel(kernel_dtype(s)), queries, heads)
-    kernel(s, v, edges.offsets, edges.columns, seed, dropped, survivor, p, output)
+    where = edges.offsets, edges.columns, edges.numbers
+    kernel(s, v, *where, seed, dropped, survivor, p, output)
     return output, p
 
 
 @cache
 def _score_gradient_kernel(real: Any) -> Kernel:
     @cuda.jit
-    def score_gradient(g, v, o, p, offsets, columns, seed, dropped, survivor, w, ds):  # type: ignore[no-untyped-def]
+    def score_gradient(g, v, o, p, offsets, columns, numbers, seed, dropped, survivor, w, ds):  # type: ignore[no-untyped-def]
         """Of g and o (H, Tq, M), v (H, Tk, M), p (H, edges); w and ds (H, edges) are written to."""
         i, h = cuda.grid(1), cuda.blockIdx.y
         if i < g.shape[1]:
@@ -171,7 +172,7 @@ def _score_gradient_kernel(real: Any) -> Kernel:
             for m in range(v.shape[2]):
                 delta += g[h, i, m] * o[h, i, m]  # (6)
             for e in range(offsets[i], offsets[i + 1]):
-                m_e = survivor if random_word(seed, 0, h, 0, e) >= dropped else real(0)
+                m_e = survivor if random_word(seed, 0, h, 0, numbers[e]) >= dropped else real(0)
                 w[h, e] = m_e * p[h, e]  # (4)
                 product = real(0)
                 for m in range(v.shape[2]):
@@ -187,5 +188,6 @@ def backward(
     """Equations (5) and (6); a thread owns a query, and then a key."""
     w, ds = (array_module(p).empty_like(p) for _ in range(2))
     kernel = a_thread_each(_score_gradient_kernel(kernel_dtype(g)), edges.num_queries, len(g))
-    kernel(g, v, o, p, edges.offsets, edges.columns, seed, dropped, survivor, w, ds)
+    where = edges.offsets, edges.columns, edges.numbers
+    kernel(g, v, o, p, *where, seed, dropped, survivor, w, ds)
     return ds, _mixed(w, g, whole(edges.by_key), g.dtype.type(1))

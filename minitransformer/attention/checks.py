@@ -94,11 +94,21 @@ def finite_scale(function: str, scale: float | None) -> float | None:
     return finite(function, "scale", scale, way_out="; None is 1 / sqrt(E)")
 
 
-def dropout_options(function: str, dropout: float, seed: int | None) -> dict[str, Any]:
-    """Check what is dropped, and draw a seed where none is given and one is needed."""
+def dropout_options(
+    function: str, dropout: float, seed: int | None, by_place: bool = True
+) -> dict[str, Any]:
+    """Check what is dropped, and draw a seed where none is given and one is needed.
+
+    What is dropped `by_place` depends on where in the batch and the sequence a weight is.
+    """
     finite(function, "dropout", dropout, "a probability in [0, 1)")
     if not 0 <= dropout < 1:
         raise ValueError(f"{function}: dropout must be a probability in [0, 1), got {dropout}")
+    if dropout and by_place and random.parts():
+        raise ValueError(
+            f"{function}: dropout drops weights by their place in the whole batch, which is not "
+            "known where processes share it; drop the layer's output instead"
+        )
     if seed is None:
         seed = random.seed() if dropout else 0
     if not 0 <= whole(function, "seed", seed) < 2**63:

@@ -177,7 +177,7 @@ def neighbour_attention(
     function: str, scores: Tensor, value: Tensor, edges: Edges, dropout: float, seed: int | None
 ) -> Tensor:
     """Mix the values (H, Tk, M) by the softmax of scores (H, edges) of any kind: (H, Tq, M)."""
-    options = dropout_options(function, dropout, seed)
+    options = dropout_options(function, dropout, seed, by_place=False)
     output: Tensor = NeighbourAttention.apply(scores, value, edges, **options)
     return output
 

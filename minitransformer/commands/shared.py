@@ -14,6 +14,7 @@ from ..settings import Kind, Option, Recipe, options_of
 from ..tasks import Command, task_class, task_names, task_options
 
 if TYPE_CHECKING:
+    from ..parallel.ranks import Alone
     from ..training import Run, Trainer
 
 Settings = dict[str, Any]
@@ -85,12 +86,15 @@ def compared(settings: Settings) -> tuple[str, ...]:
     return tuple(chosen.split())
 
 
-def make_trainer(task: Command, settings: Settings, attention: str) -> Trainer:
-    """Return a new trainer of one of a run's models."""
+def make_trainer(
+    task: Command, settings: Settings, attention: str, ranks: Alone | None = None
+) -> Trainer:
+    """Return a new trainer of one of a run's models, by default of this process alone."""
+    from ..parallel.ranks import ALONE
     from ..training import Trainer
 
     recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
-    return Trainer(task, recipe, attention, settings["device"])
+    return Trainer(task, recipe, attention, settings["device"], ranks or ALONE)
 
 
 def restored(run: Run, task: Command, settings: Settings) -> dict[str, Trainer]:

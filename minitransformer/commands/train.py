@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import OptionError
+from ..settings import choice
 from ..tasks import Command, make_task, task_class, task_names, task_options
 from .doctor import installed_versions
 from .shared import (
@@ -28,7 +29,10 @@ from .shared import (
 )
 
 if TYPE_CHECKING:
+    from ..parallel.ranks import Alone
     from ..training import Run, Trainer
+
+PARALLEL = choice(("data",))
 
 
 def add_to(commands: Any) -> None:
@@ -64,6 +68,14 @@ def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
         "--steps than it had, a finished one goes on as well",
     )
     parser.add_argument(
+        "--parallel",
+        type=PARALLEL.parse,
+        metavar=PARALLEL.metavar,
+        default=None,
+        help="share the work among the processes that mpiexec started; data: each has some of a "
+        "step's examples",
+    )
+    parser.add_argument(
         "--quiet", action="store_true", default=False, help="no progress, no report: only errors"
     )
     parser.set_defaults(command=run, parser=parser, task=name)
@@ -71,25 +83,58 @@ def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train what was asked for; return the exit code."""
+    from ..parallel.ranks import ALONE, launched, together, watched
+    from ..parallel.world import World
+
+    if options.parallel:
+        with watched() as tell, together(World(), tell) as ranks:
+            _check_alike(options, ranks)
+            return _train(options, ranks)
+    rank, size = launched()
+    if rank:
+        return OptionError.exit_code  # process 0 says why
+    if size > 1:
+        raise OptionError(
+            f"{size} processes were started to train one run; share it among them by --parallel "
+            "data, or start one"
+        )
+    return _train(options, ALONE)
+
+
+def _check_alike(options: argparse.Namespace, ranks: Alone) -> None:
+    """Refuse ranks of other versions or options."""
+    given = {
+        flag(name): str(value)
+        for name, value in sorted(vars(options).items())
+        if name not in ("command", "parser")
+    }
+    ranks.agree(_versions, "install the same everywhere")
+    ranks.agree(lambda: given, "give all of them the same options")
+
+
+def _train(options: argparse.Namespace, ranks: Alone) -> int:
     from ..training import Interruption, train
 
     if "resume" in options:
-        run, settings = _resumed(options)
+        run, settings = ranks.first(lambda: _resumed(options))
         task = make_task(options.task, settings)
     else:
         settings = _given(options)
         task = make_task(options.task, settings)
-        run = _new_run(options, settings)
+        run = ranks.first(lambda: _new_run(options, settings))
     trainers = []
-    with Interruption() as interruption:
+    with Interruption(ranks) as interruption:
         for attention in compared(settings):
-            trainers.append(make_trainer(task, settings, attention))
+            trainers.append(make_trainer(task, settings, attention, ranks))
             train(trainers[-1], run, interruption, examine=task.held_out, quiet=options.quiet)
-            if interruption.signal is not None:
-                return _interrupted(run, options.task, trainers[-1], interruption.signal)
-    draw(run, task, trainers)
-    if not options.quiet:
-        _report(run, task, trainers)
+            if number := interruption.agreed():
+                if ranks.rank == 0:
+                    _interrupted(run, options, trainers[-1])
+                return 128 + number
+    if ranks.rank == 0:
+        draw(run, task, trainers)
+        if not options.quiet:
+            _report(run, task, trainers)
     return 0
 
 
@@ -105,9 +150,12 @@ def _new_run(options: argparse.Namespace, settings: Settings) -> Run:
     from ..training import Run
 
     run = Run(getattr(options, "out", None) or _new_folder(settings))
-    versions = {"minitransformer": __version__, **installed_versions()}
-    run.create({**settings, "versions": versions})
+    run.create({**settings, "versions": _versions()})
     return run
+
+
+def _versions() -> dict[str, str]:
+    return {"minitransformer": __version__, **installed_versions()}
 
 
 def _new_folder(settings: Settings) -> Path:
@@ -141,14 +189,16 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
     return run, settings
 
 
-def _interrupted(run: Run, task: str, trainer: Trainer, number: int) -> int:
-    command = command_line("train", task, "--resume", str(run.folder))
+def _interrupted(run: Run, options: argparse.Namespace, trainer: Trainer) -> None:
+    words = ["train", options.task, "--resume", str(run.folder)]
+    command = command_line(*words, *(["--parallel", options.parallel] if options.parallel else []))
+    if trainer.ranks.size > 1:
+        command = f"mpiexec -n {trainer.ranks.size} {command}"
     print(
         f"interrupted after step {trainer.step} of {trainer.recipe.steps} of {trainer.attention} "
         f"attention; to continue:\n  {command}",
         file=sys.stderr,
     )
-    return 128 + number
 
 
 def _report(run: Run, task: Command, trainers: Sequence[Trainer]) -> None:

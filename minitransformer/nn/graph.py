@@ -31,19 +31,26 @@ class Graph:
         row_offsets: (Tq + 1,) integers; node i sees columns[row_offsets[i]:row_offsets[i + 1]].
         columns: (edges,) integers: key nodes.
         num_keys: Tk; None: keys and queries are the same nodes.
+        numbers: (edges,) integers, from 0: which edge each is in a larger graph of which this is a
+            part. Dropout drops the same ones in every part. None: edge e is number e.
 
     Raises:
         TypeError: the arrays do not hold integers.
-        ValueError: the offsets do not rise from 0 to the number of edges, or a column is no key.
+        ValueError: the offsets do not rise from 0 to the number of edges, a column is no key, or
+            numbers are not one for each edge, or below 0.
 
     >>> Graph([0, 2, 3, 3], [1, 2, 0])
     Graph(num_queries=3, num_keys=3, num_edges=3)
     """
 
-    def __init__(self, row_offsets: Any, columns: Any, num_keys: int | None = None) -> None:
+    def __init__(
+        self, row_offsets: Any, columns: Any, num_keys: int | None = None, numbers: Any = None
+    ) -> None:
         offsets = as_array(row_offsets)
+        device = device_of(offsets)
         keys = max(0, offsets.size - 1) if num_keys is None else num_keys
-        self.edges = Edges(offsets, as_array(columns, device_of(offsets)), keys)
+        numbers = None if numbers is None else as_array(numbers, device)
+        self.edges = Edges(offsets, as_array(columns, device), keys, numbers)
         self.row_offsets: Array = self.edges.offsets
         self.columns: Array = self.edges.columns
 

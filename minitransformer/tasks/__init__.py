@@ -63,10 +63,20 @@ class Task(Protocol):
         """Return a batch of `count` examples that `loss` understands, drawn from the generator."""
 
     def loss(self, model: Any, batch: Any) -> tuple[Tensor, float]:
-        """Return the differentiable loss, and the share of answers that are right, from 0 to 1."""
+        """Return the differentiable loss, and the share of answers that are right, from 0 to 1.
+
+        Both are means over the answers of the batch.
+        """
 
 
-class Command(Task, Protocol):
+class Divisible(Task, Protocol):
+    """What is asked of a task whose batches several processes share."""
+
+    def take(self, batch: Any, part: slice) -> Any:
+        """Return some of a batch's examples; `loss` gives their summand of the batch's means."""
+
+
+class Command(Divisible, Protocol):
     """What `minitransformer train` asks of a task beside.
 
     Attributes:

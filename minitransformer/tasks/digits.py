@@ -68,6 +68,12 @@ class Batch(NamedTuple):
     images: np.ndarray  # (T, 64) float32
     chosen: np.ndarray  # (N,) integers below T: which images to read, each of them once
     labels: np.ndarray  # (N,) integers, what these show
+    whole: int | None = None  # the images to read in the batch that this is a share of; or None
+
+    @property
+    def answers(self) -> int:
+        """How many images a mean is over: those of the whole batch."""
+        return len(self.labels) if self.whole is None else self.whole
 
 
 class Question(NamedTuple):
@@ -159,7 +165,12 @@ class DigitsTask(ABC):
         """Return the mean cross entropy of the images, and the share of them that is right."""
         logits = self.logits(model, batch.images, batch.chosen)
         right = logits.numpy().argmax(axis=-1) == batch.labels
-        return F.cross_entropy(logits, batch.labels), float(right.mean())
+        loss = F.cross_entropy(logits, batch.labels, reduction="sum")
+        return loss / batch.answers, float(right.sum() / batch.answers)
+
+    def take(self, batch: Batch, part: slice) -> Batch:
+        """Return some of the images to read, see `Divisible.take`."""
+        return Batch(batch.images, batch.chosen[part], batch.labels[part], batch.answers)
 
     def read(self, model: mt.nn.Module, images: np.ndarray) -> np.ndarray:
         """Return how likely new images (N, 64) show each digit: (N, 10)."""

@@ -5,6 +5,9 @@ of the data and of the engine stand, and how many steps were taken. All of it go
 checkpoint, so that on the CPU a resumed run repeats the interrupted one bit for bit. `train` is the
 loop around it, with a progress bar and a checkpoint at step 0, every few seconds, on the first
 Ctrl-C, and at the end.
+
+Where several ranks share the batches, each has such a trainer and goes through the same loop; what
+they exchange is in `minitransformer.parallel`. Rank 0 alone writes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -26,6 +30,7 @@ from .. import optim
 from .. import random as engine_random
 from ..device import keep_freed_memory, to_numpy
 from ..errors import UserError
+from ..parallel.ranks import ALONE, Alone
 from ..settings import OPTIMIZERS, Recipe
 from ..tasks import Task
 from .checkpoint import Checkpoint, CheckpointError, check_same_tensors, load, save
@@ -52,14 +57,22 @@ class Trainer:
         recipe: How to train.
         attention: Which of the task's attentions, such as "linear" or "softmax".
         device: "cpu" or "cuda".
+        ranks: Who shares the batches.
 
     Attributes:
         model: The model in its present state.
         step: How many steps were taken.
     """
 
-    def __init__(self, task: Task, recipe: Recipe, attention: str, device: str = "cpu") -> None:
-        self.task, self.recipe, self.attention = task, recipe, attention
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        attention: str,
+        device: str = "cpu",
+        ranks: Alone = ALONE,
+    ) -> None:
+        self.task, self.recipe, self.attention, self.ranks = task, recipe, attention, ranks
         engine_random.manual_seed(recipe.seed)
         self.generator = np.random.default_rng(recipe.seed)
         self.model = task.build(attention).to(device)
@@ -73,26 +86,25 @@ class Trainer:
             TrainingError: The loss or a gradient is not finite.
         """
         start = time.perf_counter()
-        batch = self.task.draw(self.generator, self.recipe.batch_size)
+        count = self.recipe.batch_size
+        batch = self.task.draw(self.generator, count)
         lr = self.optimizer.learning_rate
         self.optimizer.zero_grad()
-        loss, accuracy = self.task.loss(self.model, batch)
-        loss.backward()
+        loss, accuracy = self.ranks.differentiate(self.task, self.model, batch, count)
         norm = optim.clip_grad_norm_(self.model.parameters(), _LARGEST_GRADIENT_NORM)
-        value = loss.item()
-        self._require_finite(value, norm)
+        self._require_finite(loss, norm)
         self.optimizer.step()
         self.step += 1
         seconds = time.perf_counter() - start
         return {
             "attention": self.attention,
             "step": self.step,
-            "loss": value,
+            "loss": loss,
             "accuracy": accuracy,
             "lr": lr,
             "grad_norm": norm,
             "seconds": round(seconds, 6),
-            f"{self.task.examples}_per_second": round(self.recipe.batch_size / seconds, 3),
+            f"{self.task.examples}_per_second": round(count / seconds, 3),
         }
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -192,12 +204,16 @@ class Interruption:
     A step that is cut in the middle leaves a model that is neither here nor there, so the loop
     takes the step to its end, saves, and then obeys.
 
+    Args:
+        ranks: Who has to stop at the same step; rank 0 talks.
+
     Attributes:
-        signal: The signal that came, or None.
+        signal: The signal that came to this process, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Alone = ALONE) -> None:
         self.signal: int | None = None
+        self._ranks = ranks
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -208,11 +224,16 @@ class Interruption:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
+    def agreed(self) -> int | None:
+        """Return the signal that has come to any rank, or None; all ranks ask at once."""
+        return self._ranks.highest(self.signal or 0) or None
+
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         self.__exit__()
-        # Not print: the signal may have come while stderr was being written to.
-        os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
+        if self._ranks.rank == 0:
+            # Not print: the signal may have come while stderr was being written to.
+            os.write(2, b"\nfinishing this step, then saving; once more stops at once\n")
 
 
 def train(
@@ -240,7 +261,8 @@ def train(
     """
     keep_freed_memory()
     quietly = np.errstate(over="ignore", invalid="ignore")  # what explodes is found, and told
-    with run.held(), quietly:
+    with ExitStack() as held, quietly:
+        trainer.ranks.first(lambda: held.enter_context(run.held()))
         _train(trainer, run, interruption, examine, quiet)
 
 
@@ -248,13 +270,17 @@ def _train(
     trainer: Trainer, run: Run, interruption: Interruption, examine: Examine, quiet: bool
 ) -> None:
     resume(trainer, run)
+    steps = _steps(trainer, interruption, examine)
+    if trainer.ranks.rank:
+        for _ in steps:
+            pass  # rank 0 writes, here as everywhere
+        return
     path = run.checkpoint_path(trainer.attention)
     if trainer.step == 0:
         trainer.save(path)
     with run.metrics() as metrics, _progress_bar(trainer, quiet) as bar:
         saved = time.monotonic()
-        while trainer.step < trainer.recipe.steps and interruption.signal is None:
-            row = {**trainer.advance(), **_examined(trainer, examine)}
+        for row in steps:
             metrics.append(row)
             _show(bar, row, trainer.task.examples)
             if time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
@@ -263,6 +289,12 @@ def _train(
                 saved = time.monotonic()
         metrics.sync()
     trainer.save(path)
+
+
+def _steps(trainer: Trainer, interruption: Interruption, examine: Examine) -> Iterator[Row]:
+    """Take the steps that are left, and yield the row of each."""
+    while trainer.step < trainer.recipe.steps and not interruption.agreed():
+        yield {**trainer.advance(), **_examined(trainer, examine)}
 
 
 def resume(trainer: Trainer, run: Run) -> None:
@@ -274,7 +306,11 @@ def resume(trainer: Trainer, run: Run) -> None:
     Raises:
         CheckpointError: The checkpoint is missing, damaged or of another model, or rows are
             missing.
+        UserError: The ranks do not see the same files.
     """
+    trainer.ranks.agree(
+        lambda: run.digests(trainer.attention), "the run's folder must be one that all of them see"
+    )
     rows = run.rows()
     taken = sum(row["attention"] == trainer.attention for row in rows)
     path = run.checkpoint_path(trainer.attention)
@@ -285,9 +321,10 @@ def resume(trainer: Trainer, run: Run) -> None:
             f"{run.metrics_path}: holds {taken} steps of {trainer.attention} attention, expected "
             f"the {trainer.step} of its checkpoint; restore the file, or train again"
         )
-    run.replace_rows(
+    kept = (
         row for row in rows if row["attention"] != trainer.attention or row["step"] <= trainer.step
     )
+    trainer.ranks.first(lambda: run.replace_rows(kept))
 
 
 def _examined(trainer: Trainer, examine: Examine) -> Mapping[str, float]:

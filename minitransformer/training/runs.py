@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -152,6 +153,20 @@ class Run:
         """
         with self.held():
             _write_config(self.config_path, {**self.config(), "steps": steps})
+
+    def digests(self, attention: str) -> dict[str, str]:
+        """Return the start of the SHA-256 of what the training of a model reads, by the file.
+
+        Raises:
+            CheckpointError: A file cannot be read.
+        """
+        paths = self.config_path, self.metrics_path, self.checkpoint_path(attention)
+        found = {}
+        for path in paths:
+            with _one_sentence(path, "read"):
+                data = path.read_bytes() if path.exists() else None
+            found[str(path)] = "missing" if data is None else hashlib.sha256(data).hexdigest()[:12]
+        return found
 
     def begun(self, attentions: Iterable[str]) -> list[str]:
         """Return those of the models that have left a checkpoint, or lost it.

@@ -37,6 +37,12 @@ class LineTask:
         return Tensor(x), Tensor(y if self.drawn < self.spoilt else y * np.nan)
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, float]:
+        x, y, *whole = batch
+        (answers,) = whole or (y.size,)
+        found = model(x)
+        right = np.abs(found.numpy() - y.numpy()) < 1
+        return F.mse_loss(found, y, reduction="sum") / answers, float(right.sum() / answers)
+
+    def take(self, batch: Batch, part: slice) -> Any:
         x, y = batch
-        loss = F.mse_loss(model(x), y)
-        return loss, 1 / (1 + float(loss.data))
+        return x[part], y[part], y.size

@@ -41,6 +41,12 @@ class CopyBatch(NamedTuple):
 
     source: np.ndarray  # symbols, (N, L) integers
     lengths: np.ndarray  # of the sequences, (N,) integers
+    whole: int | None = None  # the symbols to copy in the batch that this is a share of; or None
+
+    @property
+    def answers(self) -> int:
+        """How many symbols a mean is over: those of the whole batch."""
+        return int(self.lengths.sum()) if self.whole is None else self.whole
 
     @property
     def valid(self) -> np.ndarray:
@@ -131,9 +137,13 @@ class CopyTask:
         """Return the mean cross entropy of the symbols, and the share of them that is right."""
         logits = model(batch.source, batch.decoder_input, batch.lengths, batch.lengths)
         targets = np.where(batch.valid, batch.source, _IGNORED)
-        loss = F.cross_entropy(logits.reshape(-1, _TOKENS), targets.reshape(-1))
+        loss = F.cross_entropy(logits.reshape(-1, _TOKENS), targets.reshape(-1), reduction="sum")
         right = logits.numpy().argmax(axis=-1) == targets
-        return loss, float(right[batch.valid].mean())
+        return loss / batch.answers, float(right.sum() / batch.answers)
+
+    def take(self, batch: CopyBatch, part: slice) -> CopyBatch:
+        """Return some of the sequences, see `Divisible.take`."""
+        return CopyBatch(batch.source[part], batch.lengths[part], batch.answers)
 
     @property
     def title(self) -> str:

@@ -183,7 +183,8 @@ class Neighbourhood(NamedTuple):
 def neighbourhood(nodes: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, mt.nn.Graph]:
     """Return some nodes (N,) and then all others that they see, and who sees whom of these.
 
-    `seen` (T, k) is whom each of all nodes sees.
+    `seen` (T, k) is whom each of all nodes sees. An edge has the same number in every batch, so
+    that dropout drops it for all or for none of the images whose reading it takes part in.
 
     >>> seen = np.array([[0, 2], [1, 0], [2, 1], [3, 0]])
     >>> around, graph = neighbourhood(np.array([3, 0]), seen)
@@ -191,11 +192,12 @@ def neighbourhood(nodes: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, mt.n
     ([3, 0, 2], [0, 1, 1, 2])
     """
     columns = seen[nodes]
+    numbers = np.arange(seen.size).reshape(seen.shape)[nodes]  # of the edges among all nodes
     around = np.concatenate((nodes, np.setdiff1d(columns, nodes)))
     place = np.empty(len(seen), np.int64)
     place[around] = np.arange(len(around))
     offsets = np.arange(len(nodes) + 1) * seen.shape[1]
-    return around, mt.nn.Graph(offsets, place[columns].ravel(), len(around))
+    return around, mt.nn.Graph(offsets, place[columns].ravel(), len(around), numbers.ravel())
 
 
 def squared_distances(images: np.ndarray, others: np.ndarray) -> np.ndarray:

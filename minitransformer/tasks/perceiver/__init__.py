@@ -87,9 +87,9 @@ class PerceiverTask(DigitsTask):
 
     def draw(self, generator: np.random.Generator, count: int) -> Batch:
         """Return `count` different training images, each distorted a little."""
-        images, chosen, labels = super().draw(generator, count)
-        distorted = distort(images[chosen], generator, self.distortion)
-        return Batch(distorted, np.arange(len(chosen)), labels)
+        batch = super().draw(generator, count)
+        distorted = distort(batch.images[batch.chosen], generator, self.distortion)
+        return Batch(distorted, np.arange(len(distorted)), batch.labels)
 
     def logits(self, model: mt.nn.Module, images: np.ndarray, chosen: np.ndarray) -> Tensor:
         """Return the logits (N, 10), see `DigitsTask.logits`; the other images do not matter."""

@@ -26,8 +26,25 @@ QUIET = {
 
 def ranks(count: int, *command: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
     """Run `python -m command` on so many ranks, and return how it ended."""
-    line = [str(MPIEXEC), "-n", str(count), sys.executable, "-m", *command]
-    environment = {**os.environ, **QUIET}
-    return subprocess.run(
-        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+    return ended(started(count, sys.executable, "-m", *command), seconds)
+
+
+def started(count: int, *line: str, folder: Path = ROOT) -> subprocess.Popen[str]:
+    """Start a command on so many ranks, in a folder."""
+    return subprocess.Popen(
+        [str(MPIEXEC), "-n", str(count), *line],
+        cwd=folder,
+        env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 600) -> subprocess.CompletedProcess[str]:
+    """Return how ranks ended, once they have; a hang is a failure."""
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

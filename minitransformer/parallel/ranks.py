@@ -1,0 +1,256 @@
+"""How ranks begin together, decide together, and end together.
+
+What a run does beside its steps, one rank does for all: it makes the folder, writes metrics,
+checkpoints and pictures, and talks. What all must do alike, they agree on: that they have the same
+versions, options and files, and when to stop.
+
+A rank that fails ends the others. If all fail at one place, such as at a loss that is no number,
+rank 0 says so for all. A rank that fails alone says so itself, and aborts. One that is killed can
+say nothing: so each works in a child process (`watched`), whose parent tells of its death. Whatever
+started the ranks (mpiexec, srun) then ends the others, as it does when any process fails.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..errors import UserError
+from . import data
+from .world import World, mpi
+
+Result = TypeVar("Result")
+Tell = Callable[[str], object]
+
+_PATIENCE = 2.0  # seconds that a rank which failed waits for the others to fail as well
+_PAUSE = 0.01  # seconds between looks, as MPI's own waiting keeps a core busy
+_DONE = "done"
+_LAUNCHERS = (  # the variables by which they tell a process its rank, and how many there are
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its relatives
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+class Alone:
+    """One process, which does everything."""
+
+    rank = 0
+    size = 1
+
+    def first(self, action: Callable[[], Result]) -> Result:
+        """Do something on rank 0, and return on every rank what came of it.
+
+        Raises:
+            UserError: What the action raised, on every rank.
+        """
+        return action()
+
+    def highest(self, number: int) -> int:
+        """Return the highest of the ranks' numbers."""
+        return number
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], remedy: str) -> None:
+        """Go on if all ranks give the same facts.
+
+        Raises:
+            UserError: On every rank: the first fact on which two differ, by whom, and the remedy.
+        """
+
+    def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
+        """Leave in each parameter's `grad` the gradient of the loss of a batch of `count` examples.
+
+        Returns:
+            The loss, and the share of answers that are right.
+        """
+        loss, right = task.loss(model, batch)
+        loss.backward()
+        return loss.item(), right
+
+
+ALONE = Alone()
+
+
+class Together(Alone):
+    """Ranks that share every batch among themselves.
+
+    Args:
+        world: The ranks.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rank, self.size = world.rank, world.size
+
+    def first(self, action: Callable[[], Result]) -> Result:
+        """See `Alone.first`."""
+        done: tuple[Any, UserError | None] = None, None
+        if self.rank == 0:
+            try:
+                done = action(), None
+            except UserError as error:
+                done = None, error
+        result, failure = self.world.comm.bcast(done)
+        if failure:
+            raise failure
+        return result  # type: ignore[no-any-return]
+
+    def highest(self, number: int) -> int:
+        """See `Alone.highest`."""
+        found = np.array([number])
+        with self.world.sending("Allreduce", found.nbytes):
+            self.world.comm.Allreduce(mpi().IN_PLACE, found, mpi().MAX)
+        return int(found[0])
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], remedy: str) -> None:
+        """See `Alone.agree`."""
+        everyone = self.world.comm.allgather((platform.node(), dict(facts())))
+        first_node, expected = everyone[0]
+        for rank, (node, found) in enumerate(everyone):
+            for name in expected | found:
+                here, there = expected.get(name, "missing"), found.get(name, "missing")
+                if here != there:
+                    raise UserError(
+                        f"the ranks disagree: {name} is {here} on rank 0 ({first_node}), and "
+                        f"{there} on rank {rank} ({node}); {remedy}"
+                    )
+
+    def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
+        """See `Alone.differentiate`."""
+        return data.differentiate(self.world, task, model, batch, count)
+
+
+def launched() -> tuple[int, int]:
+    """Return which process this is of how many that a launcher has started; 0 of 1 without one."""
+    for rank, size in _LAUNCHERS:
+        if size in os.environ:
+            return int(os.environ.get(rank, "0")), int(os.environ[size])
+    return 0, 1
+
+
+@contextmanager
+def watched() -> Iterator[Tell]:
+    """Go on in a child process; this one waits for its end, and tells of it if the child cannot.
+
+    Signals that are sent to a rank by its launcher reach both; the child obeys them.
+
+    Yields:
+        How the child tells its name, for the sentence that the parent may have to say.
+    """
+    if not hasattr(os, "fork"):
+        yield lambda word: None
+        return
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        _watch(child, reading)
+    os.close(reading)
+
+    def tell(word: str) -> None:
+        os.write(writing, f"{word}\n".encode())
+
+    try:
+        yield tell
+    finally:
+        tell(_DONE)
+
+
+def _watch(child: int, reading: int) -> None:
+    """Wait for the end of a rank, and end likewise; if it left without a word, name it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with os.fdopen(reading) as pipe:
+        name, *words = pipe.read().splitlines() or [f"process {child} on {platform.node()}"]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if _DONE not in (name, *words):
+        how = f"ended with code {code}, and no word"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            how += ", as by a system without memory left" * (-code == signal.SIGKILL)
+        _say(f"{name} {how}; that ends the others, and --resume goes on from the last checkpoint")
+        code = code or 1
+    os._exit(code if code >= 0 else 128 - code)
+
+
+@contextmanager
+def together(world: World, tell: Tell) -> Iterator[Together]:
+    """Work with the other ranks; whatever ends one of them ends all.
+
+    Args:
+        world: All ranks.
+        tell: See `watched`.
+
+    Raises:
+        UserError: One of the ranks failed, of those that did the first: only that one raises it.
+        SystemExit: Another rank says why.
+    """
+    comm = world.comm.Dup()  # its messages meet no others
+    name = f"rank {world.rank} of {world.size} (process {os.getpid()} on {platform.node()})"
+    tell(name)
+    failure: BaseException | None = None
+    try:
+        yield Together(world)
+    except BaseException as error:
+        failure = error
+    code = _code(failure) if failure else 1
+    speaker = _first_to_fail(comm, failure is not None)
+    if speaker is None:
+        if not isinstance(failure, UserError | KeyboardInterrupt):
+            traceback.print_exception(failure)
+        _say(f"{name}: {_in_words(failure)}; that ends the others")
+        tell(_DONE)
+        comm.Abort(code)
+    if speaker == world.size:
+        return
+    if speaker != world.rank:
+        raise SystemExit(code)
+    if speaker and isinstance(failure, UserError):
+        raise type(failure)(f"{name}: {failure}") from failure
+    assert failure is not None
+    raise failure
+
+
+def _first_to_fail(comm: Any, failed: bool) -> int | None:
+    """Wait for all ranks; return the first that failed, or how many there are if none did.
+
+    None: this one has failed, and the others have not come here in time.
+    """
+    mine = np.array([comm.rank if failed else comm.size])
+    lowest = np.empty_like(mine)
+    request = comm.Iallreduce(mine, lowest, mpi().MIN)
+    end = time.monotonic() + _PATIENCE
+    while not request.Test():
+        if failed and time.monotonic() > end:
+            return None
+        time.sleep(_PAUSE)
+    return int(lowest[0])
+
+
+def _code(failure: BaseException) -> int:
+    if isinstance(failure, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    return getattr(failure, "exit_code", 1)
+
+
+def _in_words(failure: BaseException | None) -> str:
+    if isinstance(failure, UserError):
+        return str(failure)
+    if isinstance(failure, KeyboardInterrupt):
+        return "interrupted"
+    return f"{type(failure).__name__}: {failure}"
+
+
+def _say(sentence: str) -> None:
+    """Write a line to stderr at once, and in one piece, as others may write there, too."""
+    os.write(2, f"minitransformer: {sentence}\n".encode())
