@@ -84,7 +84,9 @@ def curve(kind: str, ranks: Alone, dtype: Any = np.float64) -> Rows:
         rows[-1].update(held_out(trainer.model.eval()))
         trainer.model.train()
     state = {"all": float(sum(np.abs(x).sum() for x in trainer.model.state_dict().values()))}
-    return [{k: x for k, x in row.items() if "second" not in k} for row in rows] + [state]
+    return [
+        {k: x for k, x in row.items() if isinstance(x, float) and "second" not in k} for row in rows
+    ] + [state]
 
 
 def by_all_groups(kind: str, everyone: World) -> dict[str, Rows]:
