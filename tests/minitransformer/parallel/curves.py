@@ -20,8 +20,7 @@ from minitransformer.tasks.digits import Digits, Split
 from minitransformer.tasks.graph import GraphTask
 from minitransformer.tasks.perceiver import PerceiverTask
 from minitransformer.training import Trainer
-
-from ..line_task import LineTask
+from tests.minitransformer.line_task import LineTask
 
 Rows = list[dict[str, Any]]
 RECIPE = Recipe(batch_size=10, steps=3, lr=1e-2, optimizer="adam", seed=3)

@@ -1,7 +1,6 @@
 """Data parallelism: the curve of any number of ranks is that of one process."""
 
 import json
-import sys
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,15 @@ from minitransformer import functions as F
 from minitransformer.parallel.data import buckets, share
 
 from .curves import KINDS
-from .starting import run
+from .starting import needs_mpi, ranks
 
 ALWAYS = "fewer examples than ranks", "copy", "graph", "perceiver"
 
 
-def curves(folder: Path, ranks: int, *kinds: str) -> dict[str, dict[str, Any]]:
+def curves(folder: Path, count: int, *kinds: str) -> dict[str, dict[str, Any]]:
     file = folder / "curves.json"
     module = "tests.minitransformer.parallel.curves"
-    found = run(ranks, sys.executable, "-m", module, str(file), *kinds)
+    found = ranks(count, module, str(file), *kinds)
     assert found.returncode == 0, found.stderr
     return dict(json.loads(file.read_text()))
 
@@ -39,6 +38,7 @@ def more(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return curves(tmp_path_factory.mktemp("more"), 4, *(set(KINDS) - set(ALWAYS)))
 
 
+@needs_mpi
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[] if kind in ALWAYS else pytest.mark.nightly) for kind in KINDS],
