@@ -370,7 +370,7 @@ def relative_linear_attention(
         query_lengths: as there.
         key_lengths: as there.
         cu_seqlens: as there.
-        options: score_map, relative_query, feature_map, guard and eps; causal, algorithm too.
+        options: score_map, relative_query, feature_map, guard, eps and algorithm.
 
     Returns:
         (N, H, Lq, M), the rows of this rank's queries.

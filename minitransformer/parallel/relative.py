@@ -24,7 +24,7 @@ from minitransformer_kernels.visible import CAUSAL, Visible
 
 from .. import functions as F
 from ..attention import linear_attention
-from ..attention.algorithms import features_of
+from ..attention.algorithms import Algorithm, features_of
 from ..attention.checks import check_sequences, guard_options
 from ..attention.features import FeatureMap
 from ..attention.linear import LinearAttention
@@ -64,6 +64,7 @@ def both_directions(
     feature_map: FeatureMap = "elu",
     guard: str | None = None,
     eps: float | None = None,
+    algorithm: Algorithm = "auto",
 ) -> Tensor:
     """Return the output (N, H, Lq, M) of the own queries, for keys of all ranks.
 
@@ -81,6 +82,7 @@ def both_directions(
         feature_map: as there.
         guard: as there.
         eps: as there.
+        algorithm: not looked at: there is one.
     """
     name, guard = "relative_linear_attention", guard or relative_guard(score_map)
     check_sequences(name, query, key, value)
@@ -123,11 +125,10 @@ def _kernelized(
         return_state=True,
     )  # fmt: skip
     sums: LinearState = total(own, world)  # (2)
-    found: Any = LinearAttention.apply(
+    s: Tensor = LinearAttention.apply(
         query, *none[1:], *sums, visible=CAUSAL, algorithm="recurrent", feature_map=feature_map,
         guard="none", eps=None,
-    )  # fmt: skip
-    s: Tensor = found[0]
+    )[0]  # fmt: skip
     return s
 
 
@@ -153,7 +154,6 @@ def _guarded(d: Tensor, guard: str, eps: float | None) -> Tensor:
     """Return guard(d), equations (1) to (3) of `kernels.guards`."""
     least = eps_or_default(guard, eps, d.data)
     if guard == "add":
-        return d + least
+        return F.add(d, least)
     size, sign = (d.data, 1.0) if guard == "clamp" else (abs(d.data), (d.data >= 0) * 2.0 - 1)
-    small = Tensor(as_array(least * sign, d.device, d.dtype))
-    return F.where(size > least, d, small)
+    return F.where(size > least, d, Tensor(as_array(least * sign, d.device, d.dtype)))

@@ -43,7 +43,7 @@ def cuts(draw: Draw, length: int, ranks: int) -> list[int]:
 
 def visible(draw: Draw, N: int, Lq: int, Lk: int, causal: bool, packs: bool) -> dict[str, Any]:
     """Who sees whom; packed sequences where the batch is one."""
-    if packs and causal and N == 1 and draw.random() < 0.5:
+    if packs and causal and N == 1 and draw.random() < 0.8:
         ends = np.sort(draw.integers(0, Lq, draw.integers(1, 5), endpoint=True))
         return {"cu_seqlens": np.array([0, *ends, Lq])}
     return {
