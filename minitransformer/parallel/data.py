@@ -27,22 +27,11 @@ import numpy as np
 
 from .. import random
 from ..device import Array, array_module
-from ..tasks import Divisible
+from ..tasks import Divisible, share
 from ..tensor import Tensor
 from .world import World
 
 BUCKET = 1 << 20  # bytes
-
-
-def share(count: int, rank: int, size: int) -> slice:
-    """Return which of the examples are a rank's: as many as others', or one more on the first ones.
-
-    >>> [share(10, rank, 4) for rank in range(4)]
-    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None), slice(8, 10, None)]
-    """
-    each, more = divmod(count, size)
-    begin = rank * each + min(rank, more)
-    return slice(begin, begin + each + (rank < more))
 
 
 def differentiate(

@@ -28,9 +28,10 @@ from ..nn.stateful import StatefulAttention
 from ..nn.transformer import TokenEmbedding
 from ..nn.variants.local import LocalAttention
 from ..nn.variants.softmax import SoftmaxAttention
+from ..tasks import share
 from ..tensor import Tensor
 from . import attention, softmax
-from .slices import share, spans
+from .slices import spans
 from .world import World
 
 ON_SLICES: dict[Any, Callable[..., Tensor]] = {

@@ -26,17 +26,6 @@ def spans(world: World, *counts: int) -> list[Spans]:
     ]
 
 
-def share(count: int, rank: int, size: int) -> slice:
-    """Return which of so many rows are a rank's: as many as others have, or one more at first.
-
-    >>> [share(5, rank, 3) for rank in range(3)]
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    each, more = divmod(count, size)
-    first = rank * each + min(rank, more)
-    return slice(first, first + each + (rank < more))
-
-
 def settled(name: str, visible: Visible, batch: int, queries: Spans, keys: Spans) -> Visible:
     """Return who sees whom in the whole sequences, checked; errors begin with the name."""
     query, key = (np.empty((batch, 0, of[-1][1], 0)) for of in (queries, keys))

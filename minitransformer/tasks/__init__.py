@@ -75,6 +75,23 @@ class Divisible(Task, Protocol):
     def take(self, batch: Any, part: slice) -> Any:
         """Return some of a batch's examples; `loss` gives their summand of the batch's means."""
 
+    def cut(self, batch: Any, rank: int, size: int) -> Any:
+        """Return what one of some ranks gets, all of which work on each sequence of the batch.
+
+        `loss`, within `parallel.along_sequence`, gives its summand of the batch's means.
+        """
+
+
+def share(count: int, rank: int, size: int) -> slice:
+    """Return which of so many are a rank's: as many as others', or one more on the first ranks.
+
+    >>> [share(10, rank, 4) for rank in range(4)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None), slice(8, 10, None)]
+    """
+    each, more = divmod(count, size)
+    begin = rank * each + min(rank, more)
+    return slice(begin, begin + each + (rank < more))
+
 
 class Command(Divisible, Protocol):
     """What `minitransformer train` asks of a task beside.

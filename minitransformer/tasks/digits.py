@@ -172,6 +172,13 @@ class DigitsTask(ABC):
         """Return some of the images to read, see `Divisible.take`."""
         return Batch(batch.images, batch.chosen[part], batch.labels[part], batch.answers)
 
+    def cut(self, batch: Batch, rank: int, size: int) -> Batch:
+        """Return the same images, of which each rank reads a part, see `Divisible.cut`.
+
+        What comes of all parts every rank has in the end, so each answer counts 1 / size.
+        """
+        return batch._replace(whole=batch.answers * size)
+
     def read(self, model: mt.nn.Module, images: np.ndarray) -> np.ndarray:
         """Return how likely new images (N, 64) show each digit: (N, 10)."""
         with no_grad():

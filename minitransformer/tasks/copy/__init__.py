@@ -25,7 +25,7 @@ from ... import functions as F
 from ...function import no_grad
 from ...settings import ATTENTIONS, HEAD_DIM, Recipe, choice, integer, setting
 from ...tensor import Tensor
-from .. import Compared, Models, Page
+from .. import Compared, Models, Page, share
 
 SYMBOLS = 10
 SEPARATOR = SYMBOLS
@@ -37,11 +37,13 @@ _SHOWN = 3
 
 
 class CopyBatch(NamedTuple):
-    """Sequences to copy; what lies beyond a sequence's length is padding."""
+    """Sequences to copy, or a slice of each; what lies beyond a sequence's length is padding."""
 
     source: np.ndarray  # symbols, (N, L) integers
-    lengths: np.ndarray  # of the sequences, (N,) integers
+    lengths: np.ndarray  # of the whole sequences, (N,) integers
     whole: int | None = None  # the symbols to copy in the batch that this is a share of; or None
+    first: int = 0  # where in the sequences the slice begins
+    before: np.ndarray | int = SEPARATOR  # what stands before it, (N,) symbols or one for all
 
     @property
     def answers(self) -> int:
@@ -51,12 +53,14 @@ class CopyBatch(NamedTuple):
     @property
     def valid(self) -> np.ndarray:
         """Where symbols are, and not padding: (N, L) booleans."""
-        return np.arange(self.source.shape[1]) < self.lengths[:, None]
+        return self.first + np.arange(self.source.shape[1]) < self.lengths[:, None]
 
     @property
     def decoder_input(self) -> np.ndarray:
-        """The separator, then all symbols but the last: (N, L)."""
-        return np.insert(self.source[:, :-1], 0, SEPARATOR, axis=1)
+        """The separator, or what stands before, then all symbols but the last: (N, L)."""
+        shifted = np.roll(self.source, 1, axis=1)
+        shifted[:, :1] = np.reshape(self.before, (-1, 1))
+        return shifted
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,12 @@ class CopyTask:
     def take(self, batch: CopyBatch, part: slice) -> CopyBatch:
         """Return some of the sequences, see `Divisible.take`."""
         return CopyBatch(batch.source[part], batch.lengths[part], batch.answers)
+
+    def cut(self, batch: CopyBatch, rank: int, size: int) -> CopyBatch:
+        """Return a slice of all sequences, see `Divisible.cut`."""
+        part = share(batch.source.shape[1], rank, size)
+        before = batch.source[:, part.start - 1] if part.start else SEPARATOR
+        return CopyBatch(batch.source[:, part], batch.lengths, batch.answers, part.start, before)
 
     @property
     def title(self) -> str:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, nn
 from minitransformer import functions as F
-from minitransformer.parallel.data import buckets, share
+from minitransformer.parallel.data import buckets
+from minitransformer.tasks import share
 
 from .curves import KINDS
 from .starting import needs_mpi, ranks
