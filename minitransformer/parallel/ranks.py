@@ -31,7 +31,7 @@ from .world import World, mpi
 Result = TypeVar("Result")
 Tell = Callable[[str], object]
 
-_PATIENCE = 2.0  # seconds that a rank which failed waits for the others to fail as well
+_PATIENCE = 2.0  # seconds in which what ends all ranks has ended, or reached, each of them
 _PAUSE = 0.01  # seconds between looks, as MPI's own waiting keeps a core busy
 _DONE = "done"
 _LAUNCHERS = (  # the variables by which they tell a process its rank, and how many there are
@@ -175,7 +175,9 @@ def _watch(child: int, reading: int) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if _DONE not in (name, *words):
         how = f"ended with code {code}, and no word"
-        if code < 0:
+        if code >= 0:
+            time.sleep(_PATIENCE)  # an abort elsewhere ends this process, too, and tells the cause
+        else:
             how = f"was killed by {signal.Signals(-code).name}"
             how += ", as by a system without memory left" * (-code == signal.SIGKILL)
         _say(f"{name} {how}; that ends the others, and --resume goes on from the last checkpoint")
@@ -210,7 +212,7 @@ def together(world: World, tell: Tell) -> Iterator[Together]:
             traceback.print_exception(failure)
         _say(f"{name}: {_in_words(failure)}; that ends the others")
         tell(_DONE)
-        comm.Abort(code)
+        mpi().COMM_WORLD.Abort(code)
     if speaker == world.size:
         return
     if speaker != world.rank:
