@@ -106,6 +106,14 @@ def shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _parallel(text: str) -> str:
+    if text not in ("data", "sequence") and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(
+            f"expected data, sequence, or the numbers of shares and slices like 2x3, got {text!r}"
+        )
+    return text
+
+
 def _number(
     convert: Callable[[str], Any], allowed: Callable[[Any], bool], expected: str, metavar: str
 ) -> Kind:
@@ -128,6 +136,7 @@ ATTENTIONS = tuple(file.name for file in iter_modules([str(Path(__file__).parent
 DEVICE = Option(
     "auto", choice(("auto", "cpu", "cuda")), "where to run; auto takes CUDA if it works"
 )
+PARALLEL = Kind(_parallel, "data|sequence|DxS")
 OPTIMIZERS = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD"}
 """Their classes in `optim`."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import OptionError
-from ..settings import choice
+from ..settings import PARALLEL
 from ..tasks import Command, make_task, task_class, task_names, task_options
 from .doctor import installed_versions
 from .shared import (
@@ -31,8 +31,6 @@ from .shared import (
 if TYPE_CHECKING:
     from ..parallel.ranks import Alone
     from ..training import Run, Trainer
-
-PARALLEL = choice(("data",))
 
 
 def add_to(commands: Any) -> None:
@@ -72,8 +70,8 @@ def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
         type=PARALLEL.parse,
         metavar=PARALLEL.metavar,
         default=None,
-        help="share the work among the processes that mpiexec started; data: each has some of a "
-        "step's examples",
+        help="share each step among the processes that mpiexec started: its examples, its "
+        "sequences, each of which is cut into slices, or both, as 2x3: two shares of three slices",
     )
     parser.add_argument(
         "--quiet", action="store_true", default=False, help="no progress, no report: only errors"
@@ -87,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     from ..parallel.world import World
 
     if options.parallel:
-        with watched() as tell, together(World(), tell) as ranks:
+        with watched() as tell, together(World(), tell, options.parallel) as ranks:
             _check_alike(options, ranks)
             return _train(options, ranks)
     rank, size = launched()

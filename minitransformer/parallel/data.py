@@ -7,7 +7,8 @@ those of its examples, and divides by n as well, so that losses and gradients of
     dL/dp = sum_r dL_r/dp                                    (2)
 
 A mean of the ranks' means would be another loss, where one has longer sequences than another. A
-rank without an example, where they are fewer than ranks, adds nothing to the sums.
+rank without an example, where they are fewer than ranks, adds nothing to the sums. Answers may as
+well be those of a slice of the share's sequences, where a row of ranks has one share (`grid`).
 
 Sums go over the network while backward still runs. It goes through a model from the last layer to
 the first, so the last parameters' gradients are final first. They are laid side by side in
@@ -21,6 +22,7 @@ Source: Li et al. 2020, "PyTorch Distributed", section 3.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,18 +31,20 @@ from .. import random
 from ..device import Array, array_module
 from ..tasks import Divisible, share
 from ..tensor import Tensor
+from .grid import Grid
+from .layers import along_sequence
 from .world import World
 
 BUCKET = 1 << 20  # bytes
 
 
 def differentiate(
-    world: World, task: Divisible, model: Any, batch: Any, count: int
+    grid: Grid, task: Divisible, model: Any, batch: Any, count: int
 ) -> tuple[float, float]:
     """Leave in each parameter's `grad` the gradient of a batch's loss, on every rank the same.
 
     Args:
-        world: The ranks; each of them calls this.
+        grid: The ranks; each of them calls this.
         task: Says how wrong the model is.
         model: On every rank the same.
         batch: The whole batch, on every rank the same.
@@ -48,17 +52,25 @@ def differentiate(
 
     Returns:
         The loss of the batch, and the share of answers that are right.
+
+    Raises:
+        UserError: A layer of the model cannot run on slices.
     """
-    gradients = GradientSum(world, model.parameters())
-    part = share(count, world.rank, world.size)
+    gradients = GradientSum(grid.world, model.parameters())
+    part = share(count, grid.data.rank, grid.data.size)
     told = np.zeros(2)
     if part.start < part.stop:
-        with random.part_of((part, count)):
-            loss, right = task.loss(model, task.take(batch, part))
-        loss.backward(finished=gradients.add)
+        mine = task.take(batch, part)
+        sliced: AbstractContextManager[None] = nullcontext()
+        if grid.sequence.size > 1:
+            mine = task.cut(mine, grid.sequence.rank, grid.sequence.size)
+            sliced = along_sequence(model, grid.sequence)
+        with random.part_of((part, count)), sliced:
+            loss, right = task.loss(model, mine)
+            loss.backward(finished=gradients.add)
         told[:] = loss.item(), right
     gradients.finish()
-    loss_of_all, right_of_all = world.sum(told).tolist()  # (1)
+    loss_of_all, right_of_all = grid.world.sum(told).tolist()  # (1)
     return loss_of_all, right_of_all
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import data
+from .grid import Grid
 from .world import World, mpi
 
 Result = TypeVar("Result")
@@ -84,12 +85,12 @@ class Together(Alone):
     """Ranks that share every batch among themselves.
 
     Args:
-        world: The ranks.
+        grid: The ranks, and what each has of a batch.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.rank, self.size = world.rank, world.size
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.world = grid, grid.world
+        self.rank, self.size = grid.world.rank, grid.world.size
 
     def first(self, action: Callable[[], Result]) -> Result:
         """See `Alone.first`."""
@@ -126,7 +127,23 @@ class Together(Alone):
 
     def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
         """See `Alone.differentiate`."""
-        return data.differentiate(self.world, task, model, batch, count)
+        return data.differentiate(self.grid, task, model, batch, count)
+
+
+def arranged(world: World, parallel: str) -> Grid:
+    """Return the ranks as a grid.
+
+    Args:
+        world: All ranks.
+        parallel: "data": each has some of a batch's examples; "sequence": each has a slice of every
+            sequence; "2x3": two shares of the examples, and each in three slices.
+
+    Raises:
+        OptionError: There are not as many ranks as that needs.
+    """
+    whole = {"data": (world.size, 1), "sequence": (1, world.size)}
+    shares, slices = whole.get(parallel) or map(int, parallel.split("x"))
+    return Grid.of(world, shares, slices)
 
 
 def launched() -> tuple[int, int]:
@@ -186,14 +203,16 @@ def _watch(child: int, reading: int) -> None:
 
 
 @contextmanager
-def together(world: World, tell: Tell) -> Iterator[Together]:
+def together(world: World, tell: Tell, parallel: str = "data") -> Iterator[Together]:
     """Work with the other ranks; whatever ends one of them ends all.
 
     Args:
         world: All ranks.
         tell: See `watched`.
+        parallel: What they share, see `arranged`.
 
     Raises:
+        OptionError: There are not as many ranks as that needs.
         UserError: One of the ranks failed, of those that did the first: only that one raises it.
         SystemExit: Another rank says why.
     """
@@ -202,7 +221,7 @@ def together(world: World, tell: Tell) -> Iterator[Together]:
     tell(name)
     failure: BaseException | None = None
     try:
-        yield Together(world)
+        yield Together(arranged(world, parallel))
     except BaseException as error:
         failure = error
     code = _code(failure) if failure else 1

@@ -493,15 +493,18 @@ def test_rows_are_summed_by_owner(length: int, owners: int, width: int, device: 
 
 @VERSIONS
 @pytest.mark.parametrize("seed", [0, 2**62 + 12345])
-def test_dropout_is_a_function_of_seed_head_and_edge(seed: int, version: str, device: str) -> None:
+def test_dropout_is_a_function_of_seed_head_and_the_edges_number(
+    seed: int, version: str, device: str
+) -> None:
     """What is kept is that of the plain function; the output is the mean of what is kept."""
     xp, case = array_library(device), Case("dot", "hub", num_keys=7)
     edges, inputs = case.edges(), case.inputs()
     query, key, value, _ = map(xp.asarray, inputs.values())
-    built = Edges(xp.asarray(edges[0]), xp.asarray(edges[1]), case.num_keys)
+    numbers = 3 * np.arange(len(edges[1]))[::-1] + 1  # of a part of a larger graph
+    built = Edges(*map(xp.asarray, edges), case.num_keys, xp.asarray(numbers))
     s = graph.dot_scores(query, key, built)
     output, p = graph.forward(s, value, built, dropout=0.3, seed=seed, version=version)
-    words = [[random_word(seed, 0, h, 0, e) for e in range(p.shape[1])] for h in range(len(p))]
+    words = [[random_word(seed, 0, h, 0, e) for e in numbers.tolist()] for h in range(len(p))]
     kept = np.array(words) >= round(0.3 * 2**32)
     assert abs(kept.mean() - 0.7) < 4.5 * (0.21 / kept.size) ** 0.5
     terms = (to_numpy({"p": p})["p"] * kept / 0.7)[..., None] * inputs["value"][:, edges[1]]
@@ -548,6 +551,12 @@ def test_dropout_backward_drops_the_same(version: str) -> None:
 def test_refusals(offsets: Any, columns: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Edges(np.array(offsets), np.array(columns), 4)
+
+
+def test_refusals_of_numbers() -> None:
+    for numbers, got in (([1], "1, the least 1"), ([3, -1], "2, the least -1"), ([], "got 0")):
+        with pytest.raises(ValueError, match=f"numbers must be 2 integers from 0.*{got}"):
+            Edges(np.array([0, 2]), np.array([0, 1]), 2, np.array(numbers, int))
 
 
 # -- The checked mode, and planted bugs ------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer import nn
-from minitransformer.parallel import World
+from minitransformer.parallel import Grid, World
 from minitransformer.parallel.ranks import ALONE, Alone, Together
 from minitransformer.settings import Recipe
 from minitransformer.tasks.copy import CopyTask
@@ -88,16 +88,26 @@ def curve(kind: str, ranks: Alone, dtype: Any = np.float64) -> Rows:
     ] + [state]
 
 
+def by_one_group(kind: str, grid: Grid) -> Rows:
+    rows = curve(kind, Together(grid))
+    texts = grid.world.comm.allgather(json.dumps(rows))
+    assert len(set(texts)) == 1, "each rank has another model"
+    return rows
+
+
 def by_all_groups(kind: str, everyone: World) -> dict[str, Rows]:
     """Return the curves of 1, 2, ... ranks, by how many; and that of one process, on rank 0."""
     found = {}
     for size in range(1, everyone.size + 1):
         world = everyone.split(int(everyone.rank >= size))
         if everyone.rank < size:
-            rows = found[str(size)] = curve(kind, Together(world))
-            texts = world.comm.allgather(json.dumps(rows))
-            assert len(set(texts)) == 1, "each rank has another model"
-    assert curve(kind, Together(everyone)) == rows, "another run gives other bits"
+            rows = found[str(size)] = by_one_group(kind, Grid.of(world, size))
+    assert curve(kind, Together(Grid.of(everyone, everyone.size))) == rows, "not the same bits"
+    for shares in range(1, everyone.size):
+        slices, rest = divmod(everyone.size, shares)
+        if not (rest or kind.startswith(("line", "fewer", "graph"))):
+            rows = by_one_group(kind, Grid.of(everyone, shares, slices))
+            found[f"{shares}x{slices}"] = rows
     return found if everyone.rank else {**found, "alone": curve(kind, ALONE)}
 
 

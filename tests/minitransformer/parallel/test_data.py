@@ -18,7 +18,7 @@ from minitransformer.tasks import share
 from .curves import KINDS
 from .starting import needs_mpi, ranks
 
-ALWAYS = "fewer examples than ranks", "copy", "graph", "perceiver"
+ALWAYS = "fewer examples than ranks", "copy"
 
 
 def curves(folder: Path, count: int, *kinds: str) -> dict[str, dict[str, Any]]:

@@ -40,13 +40,14 @@ def ours(found: subprocess.CompletedProcess[str]) -> list[str]:
     ("how", "who", "sentence"),
     [
         ("is killed", 1, "was killed by SIGKILL, as by a system without memory left; that ends"),
-        ("leaves as if done", 1, "ended with code 0, and no word; that ends the others, and --res"),
         ("raises", 1, "ValueError: no such thing; that ends the others"),
+        pytest.param("leaves as if done", 1, "ended with code 0, and no word; that ends the others",
+                     marks=pytest.mark.nightly),
         pytest.param("the first is killed", 0, "was killed by SIGKILL", marks=pytest.mark.nightly),
         pytest.param("leaves", 2, "ended with code 3, and no word", marks=pytest.mark.nightly),
         pytest.param("refuses", 2, "nothing to learn from", marks=pytest.mark.nightly),
     ],
-)
+)  # fmt: skip
 def test_a_rank_that_dies_ends_the_others_and_is_named(
     how: str, who: int, sentence: str, tmp_path: Path
 ) -> None:
@@ -59,14 +60,15 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(
     assert ("Traceback" in found.stderr) == (how == "raises")
     assert load(run.checkpoint_path("linear")).metadata["step"] == 0
     assert len(run.rows()) in (STEP - 2, STEP - 1)  # the last may not be written yet
-    assert (again := ranks(2, MODULE, str(run.folder), "goes on")).returncode == 0, again.stderr
-    assert len(run.rows()) == 20
+    if how == "is killed":
+        ranks(2, MODULE, str(run.folder), "goes on").check_returncode()
+        assert len(run.rows()) == 20
 
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("all refuse", "error: nothing to learn from"),
+        pytest.param("all refuse", "error: nothing to learn from", marks=pytest.mark.nightly),
         ("differs", r"error: the ranks disagree: --lr is 0\.1 on rank 0 \(\S+\), and 1\.1 on rank "
          r"1 \(\S+\); be equal"),
         pytest.param("all raise", "", marks=pytest.mark.nightly),
@@ -96,12 +98,12 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 SMALL = ("--length", "3", "--layers", "1", "--heads", "1", "--head-dim", "4", "--batch-size", "5")
-TRAIN = ("train", "copy", *SMALL, "--steps", "300", "--device", "cpu")
+TRAIN = ("train", "copy", *SMALL, "--steps", "120", "--device", "cpu")
 
 
 def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) -> None:
-    whole = ["train", "copy", *SMALL, "--steps", "300", "--device", "cpu", "--quiet"]
-    subprocess.run([*COMMAND, *whole, "--out", "whole"], cwd=tmp_path, check=True)
+    whole = [*COMMAND, *TRAIN, "--quiet", "--out", "whole"]
+    subprocess.run(whole, cwd=tmp_path, check=True)
     process = started(2, *COMMAND, *TRAIN, "--out", "run", "--parallel", "data", folder=tmp_path)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < 5:
@@ -112,10 +114,10 @@ def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) 
     assert found.returncode == 128 + signal.SIGINT
     assert found.stderr.count("finishing this step, then saving; once more stops at once") == 1
     step = len(rows(tmp_path / "run"))
-    assert found.stderr.count(f"interrupted after step {step} of 300 of linear attention; to") == 1
+    assert found.stderr.count(f"interrupted after step {step} of 120 of linear attention; to") == 1
     going_on = "mpiexec -n 2 minitransformer train copy --resume run --parallel data"
     assert found.stderr.splitlines()[-1] == f"  {going_on}"
-    assert 5 <= step < 300
+    assert 5 <= step < 120
 
     words = ["train", "copy", "--resume", "run", "--parallel", "data"]
     found = ended(started(3, *COMMAND, *words, folder=tmp_path))
