@@ -11,6 +11,7 @@ import numpy as np
 
 from minitransformer import Tensor, parallel
 
+LENGTHS = 48, 96
 N, H, E, M, K, WINDOW = 1, 2, 5, 3, 2, 4
 
 
@@ -40,13 +41,13 @@ def sent(world: parallel.World, name: str, length: int, causal: bool) -> list[in
 
 
 def main() -> None:
-    """Count for the lengths of the command line."""
+    """Count for the attentions of the command line."""
     world = parallel.World()
-    counts = {}
-    for name in ("linear", "fourier", "delta", "relative", "softmax", "local"):
-        for causal in (True, False):
-            key = f"{name}{' causal' * causal}"
-            counts[key] = [sent(world, name, int(length), causal) for length in sys.argv[1:]]
+    direction, *names = sys.argv[1:]
+    counts = {
+        name: [sent(world, name, length, direction == "causal") for length in LENGTHS]
+        for name in names
+    }
     if world.rank == 0:
         print(json.dumps(counts))
 
