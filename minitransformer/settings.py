@@ -130,7 +130,7 @@ def _number(
 
 
 HEAD_DIM = integer(1, 256)
-PNG = file(".png")
+PNG, HTML = file(".png"), file(".html")
 ATTENTIONS = tuple(file.name for file in iter_modules([str(Path(__file__).parent / "nn/variants")]))
 """The variants of attention: each has a file of its name."""
 DEVICE = Option(

@@ -16,7 +16,8 @@ arrays: two or three blocks show what a thousand would. The modules:
     table       as text, with numbers by `units`
     comparison  several kernels beside each other
     picture     as a picture, with memory by `panels` on `paper`
-    instructions  what each line becomes, in PTX, and how often that runs
+    instructions  what each line becomes in PTX, and how often that runs
+    stepping    a launch, walked through instruction by instruction
     targets     which kernel and which launch a command line means
 
 The peaks of GPUs by name and the limits of their multiprocessors are in `gpu.gpus`.

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UserError
-from . import answer, course, doctor, experiment, export, inspect, plan, run, runs, train
+from . import answer, course, doctor, experiment, export, inspect, plan, run, runs, step, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"minitransformer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, answer, runs, export, inspect, run, plan, course, experiment, doctor):
+    for command in (
+        train, answer, runs, export, inspect, step, run, plan, course, experiment, doctor,
+    ):  # fmt: skip
         command.add_to(commands)
     return parser
 

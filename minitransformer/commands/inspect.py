@@ -42,16 +42,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "targets", nargs="+", metavar="TARGET", help="which kernel; see below. Several are compared"
     )
-    parser.add_argument("--grid", type=shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
-    parser.add_argument("--block", type=shape, metavar="X[,Y[,Z]]", help="threads of a block")
-    parser.add_argument(
-        "--arrays",
-        nargs="*",
-        default=[],
-        metavar="ARGUMENT",
-        help="the kernel's arguments: arrays float32[64,64], numbers 7 or float32(0.5)",
-    )
-    add_options(parser, OPTIONS)
+    add_launch(parser)
     parser.add_argument(
         "--gpu", default="H100", metavar="NAME", help="for the roofline (default: H100)"
     )
@@ -76,30 +67,49 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(command=run, parser=parser)
 
 
+def add_launch(parser: Any) -> None:
+    """Offer to say how a kernel is launched."""
+    parser.add_argument("--grid", type=shape, metavar="X[,Y[,Z]]", help="blocks of the launch")
+    parser.add_argument("--block", type=shape, metavar="X[,Y[,Z]]", help="threads of a block")
+    parser.add_argument(
+        "--arrays",
+        nargs="*",
+        default=[],
+        metavar="ARGUMENT",
+        help="the kernel's arguments: arrays float32[64,64], numbers 7 or float32(0.5)",
+    )
+    add_options(parser, OPTIONS)
+
+
+def looked(options: argparse.Namespace, target: str, **how: Any) -> dict[str, Any]:
+    """Look at what a target means, launched as the options say; return what was found by kernel."""
+    from minitransformer_kernels.cpu import KernelError
+    from minitransformer_kernels.microscope import targets
+
+    if (options.grid is None) != (options.block is None):
+        raise OptionError("arguments --grid and --block: give both, or neither")
+    launch = options.grid, options.block, options.arrays, options.shared
+    try:
+        if options.grid is None:
+            return targets.reports(target, seed=options.seed, **how)
+        return targets.launched(target, *launch, seed=options.seed, **how)
+    except (KernelError, ValueError) as error:
+        raise OptionError(error) from error
+
+
 def run(options: argparse.Namespace) -> int:
     """Print what was found; return the exit code."""
-    from minitransformer_kernels.cpu import KernelError
-    from minitransformer_kernels.microscope import compare, compare_ptx, inspect_ptx, targets
+    from minitransformer_kernels.microscope import compare, compare_ptx, inspect_ptx
 
     how: dict[str, Any] = {"gpu": options.gpu, "compiled": options.compiled}
     if options.ptx:
         if options.picture is not None:
             raise OptionError("argument --picture: it shows no PTX; leave out one of the two")
         how = {"look": inspect_ptx, "architecture": options.architecture}
-    how["seed"] = options.seed
-    if (options.grid is None) != (options.block is None):
-        raise OptionError("arguments --grid and --block: give both, or neither")
-    launch = options.grid, options.block, options.arrays, options.shared
     reports: dict[str, Any] = {}
-    try:
-        for target in options.targets:
-            if options.grid is None:
-                found = targets.reports(target, **how)
-            else:
-                found = targets.launched(target, *launch, **how)
-            reports |= {_unlike(reports, name, target): each for name, each in found.items()}
-    except (KernelError, ValueError) as error:
-        raise OptionError(error) from error
+    for target in options.targets:
+        found = looked(options, target, **how)
+        reports |= {_unlike(reports, name, target): each for name, each in found.items()}
     print("\n\n\n".join(map(str, reports.values())))
     if len(options.targets) > 1:
         print(f"\n\n{(compare_ptx if options.ptx else compare)(reports)}")

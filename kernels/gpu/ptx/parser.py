@@ -75,6 +75,7 @@ class Program:
         constants: Those that have a value from the beginning.
         specials: Those that hold a thread's place, by the name of the special register.
         shared_bytes: Of the shared arrays of known size.
+        shared_arrays: Where each shared array begins.
         dynamic: The address of the shared array whose size the launch decides; None: there is none.
         local_bytes: Of each thread's own memory.
         tables: Arrays that the module holds, and the registers that hold their addresses.
@@ -131,6 +132,7 @@ class Program:
     def _place_variables(self) -> None:
         """Give an address to what the module declares, aligned no better than it says."""
         self.shared_bytes, self.dynamic = 0, None
+        self.shared_arrays: dict[str, int] = {}
         kinds = r"(\.extern\s+)?(?:\.visible\s+|\.weak\s+)?\.(shared|global|const)\s+"
         shape = r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(\[\d*\])?\s*(?:=\s*(\{[^}]*\}|[^;]*))?;"
         dynamic: list[Variable] = []  # all of them begin at one address
@@ -143,6 +145,7 @@ class Program:
                 dynamic.append(Variable(name, 0, aligned))
             else:
                 self._addresses[name] = self._placed(elements * SIZES[kind], aligned)
+                self.shared_arrays[name] = self._addresses[name] % WINDOW
         if dynamic:
             self.dynamic = self._placed(0, max(variable.align for variable in dynamic))
             self._addresses |= {variable.name: self.dynamic for variable in dynamic}
