@@ -40,7 +40,9 @@ def examples(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", ["README.md", "minitransformer/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "minitransformer/README.md", "minitransformer/parallel/README.md"]
+)
 def test_pages(page):
     exec("".join(text for text in examples(page) if MISTAKEN not in text), {})
 

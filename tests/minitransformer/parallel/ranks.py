@@ -135,8 +135,8 @@ def compared(world: parallel.World, it: Case, draw: Draw) -> Iterator[tuple[str,
 
 
 def distance(found: np.ndarray, expected: np.ndarray, all_of_it: np.ndarray) -> float:
-    """The largest difference, of the largest number."""
-    size = max(float(abs(all_of_it).max(initial=0)), 1e-3)
+    """The largest difference, of the largest number; of 1 where a sum comes out near zero."""
+    size = max(float(abs(all_of_it).max(initial=0)), 1.0)
     return float(abs(found - expected).max(initial=0)) / size
 
 
