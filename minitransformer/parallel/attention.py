@@ -145,7 +145,7 @@ def spread(attend: Attend, cut: Cut, causal: bool, state: type) -> Tensor:
     if passage is PRODUCT:
         A, x = own
         y = A @ Before.apply(A, x, **how)[0] + x
-        own = [A, y * float(cut.world.rank == cut.world.size - 1)]
+        own = [A, _only(cut.world.rank == cut.world.size - 1, y)]
     totals = total(state(*own[passage.arrays :]), cut.world)
     output = attend(ALL, NONE, causal=True, initial_state=totals, **cut.reading)
     return output
@@ -166,7 +166,12 @@ def _written(attend: Attend, cut: Cut) -> list[Tensor]:
     xp, (N, H, E, _) = array_module(B.data), B.shape
     identity = Tensor(xp.broadcast_to(xp.eye(E, dtype=B.dtype), (N, H, E, E)))
     (A,) = _state(attend, cut, value=E, initial_state=DeltaState(identity))
-    return [A * float(cut.passes), B]
+    return [_only(cut.passes, A), B]
+
+
+def _only(condition: bool, x: Tensor) -> Tensor:
+    """Return x, or zeros of its shape, whatever is in it."""
+    return F.where(np.full((1,) * x.ndim, condition), x, 0.0)
 
 
 def _first(state: Any, cut: Cut) -> Any:

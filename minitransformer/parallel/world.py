@@ -23,6 +23,7 @@ from ..errors import UserError
 
 Arrays = Sequence[Array]
 Then = Callable[[list[Array], list[Array]], None]
+Back = Callable[[Array], Array]
 INSTALL = 'pip install -e ".[mpi]"'
 
 
@@ -184,11 +185,8 @@ class World:
             What waits for the end, and returns what came, by rank.
         """
         outgoing = {rank: ready(array)[0] for rank, array in parts.items()}
-        incoming = {rank: ready(array) for rank, array in expected.items()}
-        received = {
-            rank: array_module(like).empty_like(like) for rank, (like, _) in incoming.items()
-        }
-        requests = [self.comm.Irecv(buffer, rank) for rank, buffer in received.items()]
+        incoming = {rank: room(array) for rank, array in expected.items()}
+        requests = [self.comm.Irecv(buffer, rank) for rank, (buffer, _) in incoming.items()]
         for rank, buffer in outgoing.items():
             with self.sending("Isend", buffer.nbytes):
                 requests.append(self.comm.Isend(buffer, rank))
@@ -196,7 +194,7 @@ class World:
         def wait() -> dict[int, Array]:
             with self.waiting():
                 mpi().Request.Waitall(requests)
-            return {rank: back(received[rank]) for rank, (_, back) in incoming.items()}
+            return {rank: back(buffer) for rank, (buffer, back) in incoming.items()}
 
         return wait
 
@@ -253,13 +251,25 @@ class World:
             self.seconds += perf_counter() - start
 
 
-def ready(array: Array) -> tuple[Array, Callable[[Array], Array]]:
+def ready(array: Array) -> tuple[Array, Back]:
     """Return an array as MPI can read it, and the way back to where it came from."""
-    if device_of(array) == "cpu":
-        return np.ascontiguousarray(array), lambda result: result
-    cupy = array_module(array)
-    if not cuda_aware():
-        return cupy.asnumpy(array, order="C"), cupy.asarray
-    buffer = cupy.ascontiguousarray(array)
-    cupy.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
+    xp = array_module(array)
+    if not _reads(array):
+        return xp.asnumpy(array, order="C"), xp.asarray
+    buffer = xp.ascontiguousarray(array)
+    if xp is not np:
+        xp.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
     return buffer, lambda result: result
+
+
+def room(like: Array) -> tuple[Array, Back]:
+    """Return memory that MPI can write to, for an array of this shape, and the way back."""
+    xp = array_module(like)
+    if not _reads(like):
+        return np.empty(like.shape, like.dtype), xp.asarray
+    return xp.empty(like.shape, like.dtype), lambda result: result
+
+
+def _reads(array: Array) -> bool:
+    """Return whether MPI reads the memory that an array is in."""
+    return device_of(array) == "cpu" or cuda_aware()
