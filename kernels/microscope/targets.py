@@ -22,16 +22,20 @@ from ..cuda import Kernel
 from ..examples import HOSTS
 from . import inspect, watch
 
-_SHAPE = (1, 1, 40, 16)  # (N, H, L, E) of the examples of this package
+SHAPE = 1, 1, 40, 16  # (N, H, L, E) of the examples of this package
+SMALL = 1, 1, 8, 16  # where each instruction is shown
 _KINDS = "biuf"
 
 
-def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Any]:
+def reports(
+    target: str, seed: int = 0, shape: tuple[int, ...] = SHAPE, **options: Any
+) -> dict[str, Any]:
     """Put the kernels of a target's example under the microscope.
 
     Args:
         target: See the top of this module.
         seed: Decides the numbers in the arrays of this package's own examples.
+        shape: (N, H, L, E) of these.
         options: `look` of `microscope.watch`, and its options.
 
     Returns:
@@ -60,7 +64,7 @@ def reports(target: str, seed: int = 0, **options: Any) -> dict[str, Any]:
         names = ", ".join(HOSTS)
         raise ValueError(f"no target {target!r}; expected one of {names}, or FILE.py:KERNEL")
     draw = np.random.default_rng(seed).standard_normal
-    inputs = [draw(_SHAPE, np.float32) for _ in range(3)]
+    inputs = [draw(shape, np.float32) for _ in range(3)]
     return watch(lambda: HOSTS[attention](*inputs), kernel or None, **options)
 
 

@@ -81,8 +81,13 @@ def add_launch(parser: Any) -> None:
     add_options(parser, OPTIONS)
 
 
-def looked(options: argparse.Namespace, target: str, **how: Any) -> dict[str, Any]:
-    """Look at what a target means, launched as the options say; return what was found by kernel."""
+def looked(
+    options: argparse.Namespace, target: str, small: bool = False, **how: Any
+) -> dict[str, Any]:
+    """Look at what a target means, launched as the options say; return what was found by kernel.
+
+    `small` takes shorter arrays for an attention's example.
+    """
     from minitransformer_kernels.cpu import KernelError
     from minitransformer_kernels.microscope import targets
 
@@ -91,7 +96,8 @@ def looked(options: argparse.Namespace, target: str, **how: Any) -> dict[str, An
     launch = options.grid, options.block, options.arrays, options.shared
     try:
         if options.grid is None:
-            return targets.reports(target, seed=options.seed, **how)
+            shape = targets.SMALL if small else targets.SHAPE
+            return targets.reports(target, seed=options.seed, shape=shape, **how)
         return targets.launched(target, *launch, seed=options.seed, **how)
     except (KernelError, ValueError) as error:
         raise OptionError(error) from error

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     from minitransformer_kernels.microscope import stepping
 
     how = {"architecture": options.architecture, "block": options.number}
-    recordings = looked(options, options.target, look=partial(stepping.record, **how))
+    recordings = looked(options, options.target, small=True, look=partial(stepping.record, **how))
     if len(recordings) > 1:
         raise OptionError(f"argument TARGET: name one of the kernels {', '.join(recordings)}")
     (recording,) = recordings.values()

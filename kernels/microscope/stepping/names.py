@@ -20,7 +20,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import dedent
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -66,8 +66,8 @@ class Names:
         self._arrays = [(name, each) for name, each in zip(parameters, arguments, strict=True)
                         if isinstance(each, np.ndarray) and each.size]  # fmt: skip
         source, first = inspect.getsourcelines(function)
-        self._tree = ast.parse(dedent("".join(source)))
-        ast.increment_lineno(self._tree, first - 1)
+        tree = ast.increment_lineno(ast.parse(dedent("".join(source))), first - 1)
+        self._nodes = list(_living(tree, inspect.getclosurevars(function).nonlocals))
         self._meanings = self._found_meanings()
         named = self._assigned()
         self.shared = self._shared()
@@ -139,7 +139,7 @@ class Names:
         for slot, text in self._meanings.items():
             by_meaning[text].append(slot)
         named: dict[int, str] = {}
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             for name, value in _targets(node):
                 spelled = _spelled(value)
                 slots = by_meaning.get(spelled, []) if spelled else []
@@ -147,7 +147,7 @@ class Names:
                     named.setdefault(slot, name)
         added = {
             (node.lineno, node.target.id)
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
         }
         return self._spread(named, added)
@@ -218,13 +218,23 @@ class Names:
         found = self.program.shared_arrays
         called = [
             node.targets[0].id
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
             and isinstance(node.value, ast.Call)
             and ast.unparse(node.value.func).endswith("shared.array")
         ]  # fmt: skip
         names = called if len(called) == len(found) else [name.strip("_") for name in found]
         return dict(zip(names, found.values(), strict=True))
+
+
+def _living(node: ast.AST, constants: Mapping[str, Any]) -> Iterator[ast.AST]:
+    """The nodes of a tree, without branches that a constant of the kernel's factory rules out."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id in constants:
+        children = [*(node.body if constants[node.test.id] else node.orelse)]
+    for child in children:
+        yield from _living(child, constants)
 
 
 def _labels(arguments: Iterator[tuple[str, Any]]) -> Iterator[str]:

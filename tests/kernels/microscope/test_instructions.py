@@ -8,7 +8,13 @@ import pytest
 from minitransformer import commands as cli
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.gpu import codegen
-from minitransformer_kernels.microscope import Instructions, compare_ptx, inspect_ptx, transpose
+from minitransformer_kernels.microscope import (
+    Instructions,
+    compare_ptx,
+    inspect_ptx,
+    targets,
+    transpose,
+)
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
@@ -59,6 +65,18 @@ def test_hints_save_instructions(found) -> None:
         assert each.unhinted is not None
         assert each.issued < each.unhinted.issued
         assert f"{each.unhinted.issued:,}" in str(each)
+
+
+def test_hints_save_a_quarter_of_a_transposition(found) -> None:
+    """As the page on GPUs says."""
+    tiled = found["tiled"]
+    assert 0.2 < 1 - tiled.issued / tiled.unhinted.issued < 0.3
+
+
+@pytest.mark.nightly
+def test_hints_save_half_of_softmax() -> None:
+    (forward,) = targets.reports("softmax.forward", look=inspect_ptx).values()
+    assert forward.issued < 0.5 * forward.unhinted.issued
 
 
 def test_a_device_function_is_compiled_without_hints_too() -> None:

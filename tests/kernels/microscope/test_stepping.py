@@ -83,6 +83,26 @@ def test_registers_have_the_names_of_the_source(made) -> None:
     assert [array.name for array in made.shared] == ["tile"]
 
 
+def kernel_of(staged: bool):
+    @cuda.jit
+    def made(x):
+        if staged:
+            first = cuda.shared.array(64, float32)
+            first[cuda.threadIdx.x] = x[0]
+        second = cuda.shared.array(32, float32)
+        second[cuda.threadIdx.x] = x[1]
+        cuda.syncthreads()
+        x[0] = second[1]
+
+    return made
+
+
+@pytest.mark.parametrize(("staged", "names"), [(True, ["first", "second"]), (False, ["second"])])
+def test_shared_arrays_have_names_where_a_branch_is_ruled_out(staged: bool, names) -> None:
+    found = stepping.record(kernel_of(staged)[1, 32], np.zeros(2, np.float32))
+    assert [array.name for array in found.shared] == names
+
+
 def test_forward_and_back(made) -> None:
     at = position(made, "st.shared.f32")
     (tile,) = made.shared
