@@ -18,8 +18,9 @@ Two slices together do the same with
 
     A = A_2 A_1                    x = A_2 x_1 + x_2                                           (2)
 
-(2) is associative, so MPI scans it in log P messages. With g_r = dL/dy_r, where y_0 = 0 and
-y_{r+1} = A_r y_r + x_r, the chain rule is (1) from the last rank to the first, A transposed:
+(2) is associative, so MPI scans it in log P steps, on the host, as states are small. With
+g_r = dL/dy_r, where y_0 = 0 and y_{r+1} = A_r y_r + x_r, the chain rule is (1) from the last rank
+to the first, A transposed:
 
     h_{r-1} = A_r^T h_r + g_r      dx_r = h_r            dA_r = h_r y_r^T      h_{P-1} = 0     (3)
 

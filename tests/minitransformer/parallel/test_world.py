@@ -74,3 +74,22 @@ def test_a_grid_needs_as_many_ranks_as_it_has_places() -> None:
         parallel.Grid.of(parallel.World(), 2, 3)
     grid = parallel.Grid.of(parallel.World())
     assert (grid.data.size, grid.sequence.size) == (1, 1)
+
+
+@needs_mpi
+def test_what_no_slice_can_do_is_refused() -> None:
+    one = {"world": parallel.World()}
+    tensors = [Tensor(np.ones((1, 1, length, 2))) for length in (3, 3, 3, 2)]
+    embedding = Tensor(np.ones((1, 3, 2)))
+    with pytest.raises(TypeError, match="no option query_offset, there are feature_map"):
+        parallel.linear_attention(*tensors[:3], query_offset=1, **one)
+    with pytest.raises(ValueError, match="cut at the same places, got 2 and 3 rows on rank 0"):
+        parallel.linear_attention(tensors[3], *tensors[1:3], causal=True, **one)
+    with pytest.raises(ValueError, match="key_lengths must lie between 0 and 3"):
+        parallel.linear_attention(*tensors[:3], key_lengths=[4], **one)
+    with pytest.raises(ValueError, match="packed sequences .* need causal=True"):
+        parallel.relative_linear_attention(*tensors[:3], embedding, cu_seqlens=[0, 3], **one)
+    with pytest.raises(ValueError, match="must not go on where keys are padding"):
+        parallel.relative_linear_attention(
+            *tensors[:3], embedding, causal=True, key_lengths=[2], **one
+        )
