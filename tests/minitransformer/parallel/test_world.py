@@ -87,7 +87,7 @@ def test_what_no_slice_can_do_is_refused() -> None:
         parallel.linear_attention(tensors[3], *tensors[1:3], causal=True, **one)
     with pytest.raises(ValueError, match="key_lengths must lie between 0 and 3"):
         parallel.linear_attention(*tensors[:3], key_lengths=[4], **one)
-    with pytest.raises(ValueError, match="packed sequences .* need causal=True"):
+    with pytest.raises(ValueError, match=r"packed sequences .* need causal=True"):
         parallel.relative_linear_attention(*tensors[:3], embedding, cu_seqlens=[0, 3], **one)
     with pytest.raises(ValueError, match="must not go on where keys are padding"):
         parallel.relative_linear_attention(
