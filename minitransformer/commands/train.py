@@ -120,6 +120,7 @@ def _train(options: argparse.Namespace, ranks: Alone) -> int:
         settings = _given(options)
         task = make_task(options.task, settings)
         run = ranks.first(lambda: _new_run(options, settings))
+    ranks.settle(settings["device"])
     trainers = []
     with Interruption(ranks) as interruption:
         for attention in compared(settings):

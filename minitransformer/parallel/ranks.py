@@ -12,6 +12,7 @@ started the ranks (mpiexec, srun) then ends the others, as it does when any proc
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import signal
@@ -23,6 +24,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+
+from minitransformer_kernels.cpu import num_threads
 
 from ..errors import UserError
 from . import data
@@ -67,6 +70,12 @@ class Alone:
             UserError: On every rank: the first fact on which two differ, by whom, and the remedy.
         """
 
+    def settle(self, device: str) -> None:
+        """Take this rank's part of its machine: of the cores for kernels, or one of the GPUs.
+
+        Who has set `MINITRANSFORMER_NUM_THREADS` has decided.
+        """
+
     def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
         """Leave in each parameter's `grad` the gradient of the loss of a batch of `count` examples.
 
@@ -91,6 +100,15 @@ class Together(Alone):
     def __init__(self, grid: Grid) -> None:
         self.grid, self.world = grid, grid.world
         self.rank, self.size = grid.world.rank, grid.world.size
+
+    def settle(self, device: str) -> None:
+        """See `Alone.settle`."""
+        here = self.world.comm.Split_type(mpi().COMM_TYPE_SHARED)
+        if device == "cuda":
+            cupy: Any = importlib.import_module("cupy")
+            cupy.cuda.Device(here.rank % cupy.cuda.runtime.getDeviceCount()).use()
+        threads = str(max(1, num_threads() // here.size))
+        os.environ.setdefault("MINITRANSFORMER_NUM_THREADS", threads)
 
     def first(self, action: Callable[[], Result]) -> Result:
         """See `Alone.first`."""
