@@ -63,9 +63,22 @@ class Ending(LineTask):
         return super().draw(generator, count)
 
 
+def patch_sum() -> None:
+    """Let this rank find a sum that is another in its last digit."""
+    whole = World.start_sum
+
+    def start_sum(world: World, array: Any) -> Any:
+        wait = whole(world, array)
+        return lambda: np.nextafter(wait(), np.float32(np.inf), dtype=np.float32)
+
+    World.start_sum = start_sum
+
+
 def main(folder: str, how: str) -> int:
     run = Run(Path(folder))
     with watched() as tell, together(World(), tell) as ranks:
+        if how == "adds otherwise" and ranks.rank == 1:
+            patch_sum()
         with Interruption(ranks) as interruption:
             trainer = Trainer(Ending(ranks, how), RECIPE, "linear", ranks=ranks)
             ranks.agree(lambda: {"--lr": str(0.1 + (how == "differs") * ranks.rank)}, "be equal")
@@ -77,7 +90,7 @@ def main(folder: str, how: str) -> int:
 
 
 if __name__ == "__main__":
-    HOW["differs"] = HOW["goes on"]
+    HOW["differs"] = HOW["adds otherwise"] = HOW["goes on"]
     try:
         code = main(*sys.argv[1:])
     except UserError as error:

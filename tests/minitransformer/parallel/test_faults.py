@@ -71,6 +71,11 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(
         pytest.param("all refuse", "error: nothing to learn from", marks=pytest.mark.nightly),
         ("differs", r"error: the ranks disagree: --lr is 0\.1 on rank 0 \(\S+\), and 1\.1 on rank "
          r"1 \(\S+\); be equal"),
+        pytest.param(
+            "adds otherwise",
+            r"error: the ranks disagree: the sum of gradients is \w{12} on rank 0 .*Iallreduce",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param("all raise", "", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
