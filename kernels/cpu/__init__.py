@@ -12,6 +12,7 @@ et al. 2015), on Python source. Its steps, one module each:
     ahead         ask for memory before it is needed
     emit          write it down as Python, each region a loop over the threads
     compiler      compile that with Numba, the loops over the threads marked as parallel
+    rehearsal     on another core, compile what is launched next
     runtime.pool  share the blocks out among CPU threads
 
 `runtime` is what emitted code imports. `watchers` has two more ways to write it down, with a call
@@ -30,10 +31,12 @@ from .errors import (
     UnsupportedKernel,
 )
 from .launch import CpuKernel
+from .rehearsal import rehearsed
 from .runtime.pool import num_threads
 from .watchers.checked_mode import DiffersOnGpu, checked
 
 __all__ = [
     "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "KernelError", "OutOfBounds",
     "UninitializedRead", "UnsupportedKernel", "checked", "num_threads",
+    "rehearsed",
 ]  # fmt: skip

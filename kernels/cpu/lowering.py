@@ -15,7 +15,7 @@ from typing import Any
 import numba
 from numba.core import types
 
-from . import cache, emit, typing_errors
+from . import cache, emit, rehearsal, typing_errors
 from .canonical import Canonical, Shape3, canonical
 from .errors import KernelError
 from .regions import Regions, cut
@@ -86,6 +86,7 @@ class Variant:
         body: Any = self.written() if kept is None or self.mode.instrumented else None
         text = str(body.text) if kept is None else kept.decode()
         if kept is None:
+            rehearsal.begin()
             cache.write(path, text.encode())
         return getattr(_load(path, text), function_name(self.source)), text, body
 

@@ -43,7 +43,8 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
 
 def executed(module: str, source: Source) -> Callable[..., Any]:
     """The function in what `as_one_thread` wrote; its arguments are `INDICES` and the kernel's."""
-    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
+    untyped = numba.njit(error_model="numpy", pipeline_class=compiler.TypesAlone)
+    namespace: dict[str, Any] = {"untyped": untyped}
     exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[text.function_name(source)]
     return function

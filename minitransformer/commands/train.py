@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,8 @@ def _check_alike(options: argparse.Namespace, ranks: Alone) -> None:
 
 
 def _train(options: argparse.Namespace, ranks: Alone) -> int:
+    from minitransformer_kernels.cpu import rehearsed
+
     from ..training import Interruption, train
 
     if "resume" in options:
@@ -124,8 +127,11 @@ def _train(options: argparse.Namespace, ranks: Alone) -> int:
     trainers = []
     with Interruption(ranks) as interruption:
         for attention in compared(settings):
-            trainers.append(make_trainer(task, settings, attention, ranks))
-            train(trainers[-1], run, interruption, examine=task.held_out, quiet=options.quiet)
+            trainers.append(trainer := make_trainer(task, settings, attention, ranks))
+            # What ranks do together, a copy of one cannot play.
+            plays = () if options.parallel else (trainer.advance, partial(_ask, task, trainer))
+            with rehearsed(*plays):
+                train(trainer, run, interruption, examine=task.held_out, quiet=options.quiet)
             if number := interruption.agreed():
                 if ranks.rank == 0:
                     _interrupted(run, options, trainers[-1])
@@ -135,6 +141,11 @@ def _train(options: argparse.Namespace, ranks: Alone) -> int:
         if not options.quiet:
             _report(run, task, trainers)
     return 0
+
+
+def _ask(task: Command, trainer: Trainer) -> None:
+    """Ask what the end of a run asks."""
+    task.respond({trainer.attention: trainer.model}, task.parse(task.sample))
 
 
 def _given(options: argparse.Namespace) -> Settings:
