@@ -116,15 +116,16 @@ def gradients(
     feature_map: str = "elu",
     initial_state: LinearState | None = None,
     chunk_size: int | None = None,
+    of_value: bool = True,
     version: str = "fast",
-) -> tuple[Array, Array, Array, LinearState]:
+) -> tuple[Array, Array, Array | None, LinearState | None]:
     """The gradients of the numerators and denominators, equations (7)-(10).
 
     Args and returns are those of `recurrent.gradients`, and `chunk_size`, as `forward` took it.
     """
     chunk, states = _chunk(chunk_size, query, key), (initial_state, grad_state)
     scan = partial(version_of(version, fast=fast, plain=plain).scan, chunk)
-    return scans(scan, gn, gd, query, key, value, visible, feature_map, *states)
+    return scans(scan, gn, gd, query, key, value, visible, feature_map, *states, of_value)
 
 
 def _chunk(chunk_size: int | None, query: Array, key: Array) -> int:

@@ -57,9 +57,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .. import algorithms
-from ..arrays import Array, array_module, ceil_div, contiguous, kernel_dtype, round_up, version_of
+from ..arrays import (
+    Array,
+    array_module,
+    ceil_div,
+    contiguous,
+    kernel_dtype,
+    outputs_of,
+    round_up,
+    version_of,
+)
 from ..checks import host
-from ..recurrent import LinearState
+from ..recurrent import LinearState, causal_spans
 from ..recurrent.fast import MAX_COLUMNS
 from ..visible import CAUSAL, Visible, blank
 from . import fast, plain
@@ -115,7 +124,9 @@ def forward(
         >>> output.tolist()
         [[[[3.0], [5.0]]]]
     """
-    r, u = _residuals(key, value, beta, visible, initial_state, version)  # (6), (2)
+    if (algorithm, version) == ("recurrent", "fast"):
+        return _in_one_walk(query, key, value, beta, visible, initial_state)
+    r, u, _ = _residuals(key, value, beta, visible, initial_state, version)  # (6), (2)
     blank(visible.key_lengths, r)
     end: Any
     output, _, end = algorithms.forward(
@@ -163,21 +174,20 @@ def backward(
         "initial_state": _without_normaliser(initial_state),
     }  # fmt: skip
     by_output: Any
-    by_residuals: Any
     dq, dk, c, by_output = algorithms.gradients(
         grad_output, _zeros(query), _without_normaliser(grad_state), query, key, u, visible,
         **options,
     )  # (8), (9)  # fmt: skip
-    du, dr = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
+    du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
     before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
-    of_query, of_key, _, by_residuals = algorithms.gradients(
-        dr, _zeros(key), None, key, key, u, before, **options
+    of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
+        dr, _zeros(key), None, key, key, u, before, of_value=False, **options
     )
     dk -= of_query  # (12)
     dk -= of_key
     xp = array_module(du)
     dbeta = xp.einsum("nhlm,nhlm->nhl", xp.where(du == 0, du, residual), du)  # (11)
-    return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals.S)  # (13)
+    return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals)  # (13)
 
 
 @host(query="N H E", key="N H E", value="N H M", beta="N H", state=STATE)
@@ -208,6 +218,22 @@ def step(
     return out, DeltaState(after)
 
 
+def _in_one_walk(
+    query: Array, key: Array, value: Array, beta: Array, visible: Visible, state: DeltaState | None
+) -> tuple[Array, Array, DeltaState]:
+    """What `forward` returns, by (1) to (4): the walk that finds r has W, and so answers, too."""
+    visible, query = visible.sighted(query, key, state=state)
+    query, key, value, beta = contiguous(query, key, value, beta)
+    queries, keys = causal_spans(visible, query, key)
+    W0 = _state_or_zeros(state, len(keys), key, value)
+    output, _ = outputs_of(query, value)
+    offset = visible.near(query, key)
+    r, W = fast.forward(query, key, value, beta, queries, keys, offset, W0, output)
+    blank(visible.query_lengths, output)
+    blank(visible.key_lengths, r)
+    return output, r, DeltaState(W)
+
+
 def _residuals(
     key: Array,
     value: Array,
@@ -216,13 +242,22 @@ def _residuals(
     state: DeltaState | None,
     version: str,
     way: int = 1,
-) -> tuple[Array, Array]:
-    """What each token finds missing, equation (6), and what it writes; with way = -1, (10)."""
+) -> tuple[Array, Array, Array]:
+    """What each token finds missing, equation (6), what it writes, and the state after all.
+
+    With way = -1 it is (10), and the state, from zero, the sum in (13).
+    """
     key, value, beta = contiguous(key, value, beta)
     _, places = visible.spans(key, key)
-    shape = len(places), *key.shape[1::2], value.shape[3]
-    W0 = array_module(key).zeros(shape, key.dtype) if state is None else contiguous(state.W)[0]
+    W0 = _state_or_zeros(state, len(places), key, value)
     return version_of(version, fast=fast, plain=plain).residuals(key, value, beta, places, way, W0)
+
+
+def _state_or_zeros(state: DeltaState | None, count: int, key: Array, value: Array) -> Array:
+    """The state of `count` sequences, in C order; zeros where there is none."""
+    if state is not None:
+        return contiguous(state.W)[0]
+    return array_module(key).zeros((count, *key.shape[1::2], value.shape[3]), key.dtype)
 
 
 def _zeros(rows: Array) -> Array:

@@ -43,10 +43,11 @@ def _residual_kernel(real: Any) -> Kernel:
 
 def residuals(
     key: Array, value: Array, beta: Array, places: Array, way: int, W0: Array
-) -> tuple[Array, Array]:
-    """Equations (1) to (3), token after token; with way = -1, (10)."""
+) -> tuple[Array, Array, Array]:
+    """Equations (1) to (3), token after token: r, u and the state; with way = -1, (10)."""
     N, H, _, M = W0.shape
-    r, u = (array_module(value).empty(value.shape, value.dtype) for _ in range(2))
+    r, u = (array_module(value).empty_like(value) for _ in range(2))
+    W = W0.copy()
     kernel = a_thread_each(_residual_kernel(kernel_dtype(key)), M, H, N)
-    kernel(key, value, beta, places, way, W0.copy(), r, u)
-    return r, u
+    kernel(key, value, beta, places, way, W, r, u)
+    return r, u, W

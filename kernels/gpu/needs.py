@@ -64,7 +64,7 @@ KNOWN = {
         "beyond pi"
     ),
     ("delta.residual", "float64", "spills"): (
-        "on sm_75 and sm_80 at head dim 64: a thread has 32 rows of the state, two registers each"
+        "up to sm_90 at head dim 64: a thread has 32 rows of the state, two registers each"
     ),
     ("recurrent.forward", "float64", "spills"): "on sm_100 at head dim 32, likewise",
 }

@@ -124,8 +124,9 @@ def gradients(
     *,
     feature_map: str = "elu",
     initial_state: LinearState | None = None,
+    of_value: bool = True,
     version: str = "fast",
-) -> tuple[Array, Array, Array, LinearState]:
+) -> tuple[Array, Array, Array | None, LinearState | None]:
     """The gradients of the numerators and denominators, equations (6)-(9).
 
     Args:
@@ -133,12 +134,14 @@ def gradients(
         gd: `(N, H, Lq)`, the gradient of d, likewise.
         grad_state: the gradient of the final state; None for zeros.
         query: this and all the rest as `forward` took it.
+        of_value: whether that of value is wanted; if not, it and that of the initial state are
+            None, and a scan less is made.
 
     Returns:
         The gradients of query, key and value, and of the initial state.
     """
     scan, states = version_of(version, fast=fast, plain=plain).scan, (initial_state, grad_state)
-    return scans(scan, gn, gd, query, key, value, visible, feature_map, *states)
+    return scans(scan, gn, gd, query, key, value, visible, feature_map, *states, of_value)
 
 
 @host(query="N H E", key="N H E", value="N H M", state=STATE)
@@ -211,7 +214,8 @@ def scans(
     feature_map: str,
     initial_state: LinearState | None,
     grad_state: LinearState | None,
-) -> tuple[Array, Array, Array, LinearState]:
+    of_value: bool,
+) -> tuple[Array, Array, Array | None, LinearState | None]:
     """The rows of the table of equation (10), by any function that does such a sum.
 
     `scan` is called as `fast.scan` is; the rest is as in `gradients`.
@@ -236,12 +240,15 @@ def scans(
         value, gn, query, ones_k, gd, keys, queries, reverse, -1,
         _transposed(dS), dZ, key, feature_map, "outer",
     )  # (7), (8)  # fmt: skip
+    blank(visible.query_lengths, dq)
+    blank(visible.key_lengths, dk)
+    if not of_value:
+        return dq, dk, None, None
     dv, dS_0, _ = scan(
         key, query, gn, none_k, none_q, keys, queries, reverse, -1,
         dS, array_module(key).zeros_like(dS[:, :, 0]), value, feature_map, "inner",
     )  # (7), (8)  # fmt: skip
-    blank(visible.query_lengths, dq)
-    blank(visible.key_lengths, dk, dv)
+    blank(visible.key_lengths, dv)
     return dq, dk, dv, LinearState(dS_0, dZ_0)  # (9)
 
 

@@ -11,9 +11,8 @@ What they add to `plain`:
                               phi, once for all columns of a block
     TOGETHER tokens at once   a number of the state is read and written once for four of them
     Z shared out              a thread keeps one number of it; the products with q wait in shared
-                              memory for the threads that add up d
-
-These last read a row of `qz` each, and so meet in few banks: `inspect` shows a conflict of 16 ways.
+                              memory for the threads that add up d, each a row: with a pitch, so
+                              that neighbouring rows begin in different banks
 
 The step is plain as it is: one token has nothing to share.
 """
@@ -65,6 +64,7 @@ def _forward_kernel(
     head_dim: int, value_dim: int, real: Any, feature_name: str, guard_name: str
 ) -> Kernel:
     columns, parts, rows, tile = _shape(head_dim, value_dim, real)
+    pitch = head_dim + 1
     phi = get_feature_map(feature_name, real).value
     guard = get_guard(guard_name, real).value
 
@@ -80,7 +80,7 @@ def _forward_kernel(
         k_tile = cuda.shared.array((tile, head_dim), real)
         v_tile = cuda.shared.array((tile, columns), real)
         n_part = cuda.shared.array((parts, tile, columns), real)  # each part's share of n
-        qz = cuda.shared.array((tile, head_dim), real)  # q_i * Z_i, before the sum
+        qz = cuda.shared.array((tile, pitch), real)  # q_i * Z_i, before the sum
         D_tile = cuda.shared.array(tile, real)
         totals = cuda.local.array(TOGETHER, real)
         S = cuda.local.array(rows, real)  # this thread's part of column m of S

@@ -368,6 +368,7 @@ MUTANTS = [
         rate_forgotten_from_tile_to_tile=(
             "totals[i] = beta_tile[t + i] * r_tile[t + i, x]", "totals[i] = r_tile[t + i, x]"),
         padded_keys_write=("is_token = 0 <= j < last", "is_token = 0 <= j < room"),
+        tokens_answer_before_they_write=("answers[i] += w * q_tile", "answers[i] += W[e] * q_tile"),
         step_adds_without_looking=("r -= W[n, h, e, m] * key[n, h, e]  # (1)", "r -= real(0)"),
     ),
     *bugs(delta, "delta/__init__.py",
@@ -377,7 +378,7 @@ MUTANTS = [
         residual_sees_its_own_write=("query_offset=-1)", "query_offset=0)"),
         rate_with_the_gradient_of_a_write=(
             "xp.where(du == 0, du, residual), du)", "u, du)"),
-        residuals_missing_in_the_state_gradient=("by_output.S - by_residuals.S", "by_output.S"),
+        residuals_missing_in_the_state_gradient=("by_output.S - by_residuals", "by_output.S"),
     ),
 ]  # fmt: skip
 
