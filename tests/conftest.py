@@ -37,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests that want CUDA on a stand-in for CuPy; nothing runs on a GPU",
     )
+    parser.addoption(
+        "--as-ptx",
+        action="store_true",
+        help="with --stand-in-cupy: run kernels as PTX, on the machine of kernels/gpu/ptx",
+    )
     parser.addoption("--part", choices=PARTS, help="run one of the parts of a nightly run")
 
 
@@ -45,13 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--stand-in-cupy"):
         from .stand_in_cupy import install
 
-        install()
+        install(config.getoption("--as-ptx"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Says what CUDA's tests run on."""
     if config.getoption("--stand-in-cupy"):
-        return "device cuda: a stand-in for CuPy, on NumPy; nothing runs on a GPU"
+        how = "the PTX machine" if config.getoption("--as-ptx") else "NumPy"
+        return f"device cuda: a stand-in for CuPy, on {how}; nothing runs on a GPU"
     return f"device cuda: {why_no_cuda() or 'the GPU'}"
 
 

@@ -12,6 +12,7 @@ MUTANT = r"::test_(mutant_|missing_barrier_)"
 # A test is in the first part whose pattern is found in its name.
 PARTS = {
     "mutants": MUTANT,
+    "ptx": r"kernels/gpu/ptx/",
     "softmax": r"kernels/test_(softmax|local|graph)|kernels/.*[\[-](softmax|local)",
     "positions": r"kernels/test_(fourier|relative|delta)|kernels/.*[\[-](fourier|relative|delta)",
     "linear": r"kernels/test_(properties|algorithms|features|numerics)|kernels/.*test_attention",

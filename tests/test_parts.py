@@ -21,6 +21,7 @@ from .parts import PARTS, killed, part_of, room_of
         ("tests/kernels/cpu/test_clean.py::test_attention[relative_naive-0-all]", "positions"),
         ("tests/kernels/cpu/test_clean.py::test_attention[naive-0-float64-all]", "linear"),
         ("tests/kernels/cpu/test_clean.py::test_corpus[tiles]", "machinery"),
+        ("tests/kernels/gpu/ptx/test_operations.py::test_property[naive-stays_finite]", "ptx"),
         ("tests/kernels/test_mutants.py::test_mutant_is_killed[phase_forgotten]", "mutants"),
         ("tests/kernels/layers/test_matmul.py::test_missing_barrier_is_a_race[x]", "mutants"),
     ],

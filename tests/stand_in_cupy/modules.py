@@ -8,10 +8,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -236,8 +238,12 @@ def special_functions() -> Any:
 # ------------------------------------------------------------------------------- in the GPU's place
 
 
+MACHINES: list[Any] = []
+"""The PTX machine that runs what is launched; without any, its loop on the CPU does."""
+
+
 class FunctionInPlace:
-    """Where CUDA's function would be: reads its arguments from memory, and runs on the CPU."""
+    """Where CUDA's function would be: reads its arguments from memory, and runs without a GPU."""
 
     def __init__(self, kernel: Any, arguments: tuple[Any, ...]) -> None:
         self.kernel = kernel
@@ -245,6 +251,8 @@ class FunctionInPlace:
 
     def __call__(self, grid: Any, block: Any, places: Any, shared: int, stream: Any) -> None:
         """Runs every block of the grid."""
+        if MACHINES:
+            return self.as_ptx(MACHINES[-1], grid, block, places, shared)
         from minitransformer_kernels.cpu import CpuKernel
         from minitransformer_kernels.cpu.watchers import checked_mode
 
@@ -253,6 +261,19 @@ class FunctionInPlace:
         arguments = tuple(read_back(example, slots) for example in self.examples)
         run = checked_mode.launch if checked_mode.is_on() else CpuKernel.launch
         run(self.kernel.on_cpu, grid, block, arguments, shared)
+
+    def as_ptx(self, machine: Any, grid: Any, block: Any, places: Any, shared: int) -> None:
+        """Runs every block of the grid by the kernel's PTX, which is given the very bytes."""
+        from minitransformer_kernels.gpu import launch as packing
+        from minitransformer_kernels.gpu.ptx import driver, launch
+
+        slots = [ctypes.string_at(place.ptr, packing.SLOT) for place in places]
+        addresses = iter([place.ptr for place in places])
+        arguments = tuple(read_back(example, addresses) for example in self.examples)
+        arrays = [array for array in driver.arrays(arguments) if array.size]
+        regions = [np.lib.array_utils.byte_bounds(array) for array in arrays]
+        made = driver.program(self.kernel, packing.types_of(self.examples), machine.architecture)
+        machine.runs.append(launch(made, grid, block, slots, regions, shared, **machine.options))
 
 
 def read_back(example: Any, slots: Iterator[int]) -> Any:
@@ -323,14 +344,53 @@ def report() -> str:
     )
 
 
-def install() -> None:
+def load(kernel: Any, arguments: tuple[Any, ...], cuda: Any) -> Any:
+    """What a launch has in the place of machine code that was loaded to a GPU."""
+    from minitransformer_kernels.gpu.launch import Loaded
+
+    return Loaded(FunctionInPlace(kernel.kernel, arguments), arguments, cuda)
+
+
+def install(as_ptx: bool = False) -> None:
     """Puts the stand-in in the place of CuPy, for the rest of this process."""
     from minitransformer_kernels.gpu import launch as gpu
-
-    def load(kernel: gpu.CudaKernel, arguments: tuple[Any, ...], cuda: Any) -> gpu.Loaded:
-        return gpu.Loaded(FunctionInPlace(kernel.kernel, arguments), arguments, cuda)
 
     for name, module in modules().items():
         module.__spec__ = ModuleSpec(name, None)
         sys.modules[name] = module
-    gpu.CudaKernel._load = load  # type: ignore[assignment,method-assign]
+    gpu.CudaKernel._load = load  # type: ignore[method-assign]
+    if as_ptx:
+        MACHINES.append(machine())
+
+
+def machine(architecture: str = "8.0", **options: Any) -> Any:
+    """A PTX machine that notes what runs on it; the options are those of `launch`."""
+    from minitransformer_kernels.gpu import assembler
+    from minitransformer_kernels.gpu.ptx import Machine
+
+    return Machine(assembler.architecture(architecture), options=options)
+
+
+@contextmanager
+def on_ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Any]:
+    """Puts the stand-in in CuPy's place and the PTX machine in the GPU's, within this context."""
+    from minitransformer_kernels.gpu import launch as gpu
+
+    digits, ours, made = architecture.replace(".", ""), modules(), machine(architecture, **options)
+    MACHINES.append(made)
+    # No GPU has this number: what a kernel keeps of a launch here is not for another device.
+    before = {name: sys.modules.get(name) for name in ours}
+    sys.modules.update(ours)
+    with (
+        patch.object(MODULE.cuda.runtime, "getDevice", lambda: -1),
+        patch.object(Device, "compute_capability", digits),
+        patch.object(gpu.CudaKernel, "_load", load),
+    ):
+        try:
+            yield made
+        finally:
+            MACHINES.remove(made)
+            for name, module in before.items():
+                del sys.modules[name]
+                if module is not None:
+                    sys.modules[name] = module

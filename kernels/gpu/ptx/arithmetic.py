@@ -253,6 +253,12 @@ def _bfind(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return found
 
 
+@instruction("bfind.shiftamt.unsigned")
+def _bfind_shiftamt(a, b, c, d, how):  # type: ignore[no-untyped-def]
+    """How far to the left its first one goes to come to the front."""
+    return _clz(a, b, c, d, how) if a != 0 else np.uint64(0xFFFF_FFFF)
+
+
 @instruction("bfe.unsigned")
 def _bfe_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
     place, length = b & np.uint64(0xFF), c & np.uint64(0xFF)

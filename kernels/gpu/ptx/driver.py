@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -43,12 +44,17 @@ def program(
         lines: Whether its rows say which line of the source they come from. The compiler then
             moves instructions less freely, so the lines are lent from another compilation.
     """
-    key = kernel, types, architecture, lines, compilers.asked()
+    key = kernel, types, architecture, compilers.asked()
     if key not in _programs:
-        made = Program(assembler.kept_ptx(kernel, types, architecture))
-        if lines:
+        made = _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+
+        @cache
+        def find_sources() -> None:
             lend_lines(Program(assembler.kept_ptx(kernel, types, architecture, True)), made)
-        _programs[key] = made
+
+        made.find_sources = find_sources
+    if lines:
+        _programs[key].find_sources()
     return _programs[key]
 
 
@@ -75,7 +81,7 @@ def run(
         arguments: The kernel's.
         architecture: A compute capability, such as (8, 0).
         counted: Run warps in lockstep, and return a `Profile`.
-        options: `seed` and `jitter` of `machine.launch`; where it is counted, `blocks` of
+        options: `seed`, `jitter` and `races` of `machine.launch`; where it is counted, `blocks` of
             `profile.profile`.
 
     Raises:
@@ -84,7 +90,7 @@ def run(
     made, laid_out, regions = prepared(launched, arguments, architecture, lines=counted)
     given = made, launched.grid, launched.block, laid_out, regions, launched.shared
     if counted:
-        origins = [_origin(array) for array in _arrays(arguments) if array.size]
+        origins = [_origin(array) for array in arrays(arguments) if array.size]
         return profile(*given, origins=origins, **options)
     return launch(*given, **options)
 
@@ -99,7 +105,7 @@ def prepared(
     laid_out = bytearray(layout.size)
     layout.pack_into(laid_out, as_on_gpu)
     slots = [bytes(laid_out[i : i + packing.SLOT]) for i in range(0, layout.size, packing.SLOT)]
-    regions = [np.lib.array_utils.byte_bounds(array) for array in _arrays(arguments) if array.size]
+    regions = [np.lib.array_utils.byte_bounds(array) for array in arrays(arguments) if array.size]
     return made, slots, regions
 
 
@@ -109,6 +115,7 @@ class Machine:
 
     architecture: tuple[int, int]
     runs: list[Run] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def instructions(self) -> int:
@@ -126,12 +133,12 @@ def ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Machine]:
     """
     from ...cuda import Launch
 
-    machine = Machine(assembler.architecture(architecture))
+    machine = Machine(assembler.architecture(architecture), options=options)
 
     def call(self: Launch, *arguments: Any) -> None:
         if 0 not in self.grid:
             given = self.kernel.completed(arguments)
-            machine.runs.append(run(self, given, machine.architecture, **options))
+            machine.runs.append(run(self, given, machine.architecture, **machine.options))
 
     with patch.object(Launch, "__call__", call):
         yield machine
@@ -155,9 +162,10 @@ def _origin(array: np.ndarray) -> int:
     return np.lib.array_utils.byte_bounds(array)[0]
 
 
-def _arrays(arguments: tuple[Any, ...]) -> Iterator[np.ndarray]:
+def arrays(arguments: tuple[Any, ...]) -> Iterator[np.ndarray]:
+    """Yield the arrays among a launch's arguments, also those in tuples."""
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             yield argument
         elif isinstance(argument, tuple):
-            yield from _arrays(argument)
+            yield from arrays(argument)

@@ -32,7 +32,18 @@ from .bits import (
     signed,
     write_memory,
 )  # fmt: skip
-from .parser import MEETINGS, OWN, SPACES, WINDOW, Program, PtxError
+from .parser import MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError
+from .races import (
+    accessed,
+    barrier_passed,
+    before_a_barrier,
+    block_begins,
+    lanes_met,
+    of_another_block,
+    place_of,
+    thread_of,
+    watch,
+)  # fmt: skip
 
 WARP = 32
 DEEPEST = 32  # functions that call one another
@@ -51,9 +62,9 @@ ENDED, WRONG = -1, -2  # in place of where a thread is
 BARRIERS = 16  # of a block
 ARRIVE, COUNT, ALL_HOLD, ANY_HOLDS = (MEETINGS.index(x) for x in ("arrive", "popc", "and", "or"))
 # What went wrong, and where: the columns of a report.
-FAULT, AT, ADDRESS, BYTES, THREAD = range(5)
+FAULT, AT, ADDRESS, BYTES, THREAD, OTHER_AT, OTHER_THREAD, OTHER_BLOCK = range(8)
 (OUTSIDE, MISALIGNED, DEADLOCK, MISSING_LANES, TRAPPED, ENDLESS, TOO_DEEP, ELSEWHERE,
- NO_BARRIER) = range(1, 10)  # fmt: skip
+ NO_BARRIER, RACE) = range(1, 11)  # fmt: skip
 FAULTS = {
     OUTSIDE: "accesses {bytes} bytes at {address}, which no array of the launch has",
     MISALIGNED: "accesses {bytes} bytes at {address}, which is no multiple of that",
@@ -64,6 +75,8 @@ FAULTS = {
     TOO_DEEP: f"calls more than {DEEPEST} functions in one another",
     ELSEWHERE: "waits at one barrier, others of its block at another",
     NO_BARRIER: f"waits at a barrier that is none of the {BARRIERS}, or not for whole warps",
+    RACE: "accesses {bytes} bytes at {address}, as {other} did, one of them to write, and no "
+    "barrier stands between",
 }
 
 
@@ -165,8 +178,8 @@ def step(rows, vectors, registers, at, returns, windows, regions, report):  # ty
                 write_memory(where, size, registers[vectors[at, i]])
             else:
                 bits = read_memory(where, size)
-                if row.signed and size < 4:
-                    bits = np.uint64(signed(bits, 8 * size)) & low(32)
+                if row.signed and 8 * size < row.bits:
+                    bits = np.uint64(signed(bits, 8 * size)) & low(row.bits)
                 registers[vectors[at, i]] = bits
     elif code == JUMP:
         return row.place
@@ -210,9 +223,30 @@ def step(rows, vectors, registers, at, returns, windows, regions, report):  # ty
 
 
 @compiled
-def _run_thread(rows, vectors, registers, at, returns, windows, regions, counts, report):  # type: ignore[no-untyped-def]
+def _clashes(row, vector, registers, at, thread, windows, regions, known, report):  # type: ignore[no-untyped-def]
+    """Whether an access is in a race with an earlier one, after a report."""
+    if row.code not in (LOAD, STORE, ATOMIC):
+        return False
+    address, size = registers[row.a] + np.uint64(row.place), row.size * max(row.count, 1)
+    place = _place(address, np.uint64(size), row.space, windows, regions)
+    if place == 0:
+        return False
+    other = accessed(known, row, at, thread, place, registers, vector)
+    if other == 0:
+        return False
+    report[FAULT], report[AT], report[THREAD] = RACE, at, thread
+    report[ADDRESS], report[BYTES] = np.int64(address), size
+    report[OTHER_AT], report[OTHER_THREAD] = place_of(other), thread_of(other)
+    report[OTHER_BLOCK] = of_another_block(known, other)
+    return True
+
+
+@compiled
+def _run_thread(  # type: ignore[no-untyped-def]
+    rows, vectors, registers, at, thread, returns, windows, regions, known, counts, report
+):
     """Run a thread from a row on; return the row where it waits, ENDED or WRONG."""
-    made = 0
+    made, watched = 0, len(known.words) > 0
     while at >= 0:
         row = rows[at]
         if skipped(row, registers):
@@ -224,6 +258,10 @@ def _run_thread(rows, vectors, registers, at, returns, windows, regions, counts,
         made += 1
         if made > MOST:
             report[FAULT], report[AT] = ENDLESS, at
+            return WRONG
+        if watched and _clashes(
+            row, vectors[at], registers, at, thread, windows, regions, known, report
+        ):
             return WRONG
         at = step(rows, vectors, registers, at, returns, windows, regions, report)
     return at
@@ -368,13 +406,17 @@ def meet(rows, vectors, own, at, lane, waits, counts, report):  # type: ignore[n
 
 
 @compiled
-def _together(rows, vectors, own, at, waits, counts, report):  # type: ignore[no-untyped-def]
+def _together(rows, vectors, own, at, warp, waits, known, counts, report):  # type: ignore[no-untyped-def]
     """Let the lanes of a warp that have met make an instruction; return whether any did."""
     moved = False
     for i in range(len(at)):
         if at[i] >= 0 and waits[i] and rows[at[i]].code != BARRIER:
-            if meet(rows, vectors, own, at, i, waits, counts, report) != 0:
+            orders = len(known.words) > 0 and rows[at[i]].code == WARP_BARRIER
+            together = meet(rows, vectors, own, at, i, waits, counts, report)
+            if together != 0:
                 moved = True
+                if orders:
+                    lanes_met(known, warp, together)
             if report[FAULT]:
                 return False
     return moved
@@ -488,13 +530,15 @@ def pass_barrier(rows, registers, at, waits, standing, counts, report):  # type:
 @compiled
 def run_block(  # type: ignore[no-untyped-def]
     rows, vectors, registers, at, waits, returns, order, standing, windows, local, local_bytes,
-    regions, counts, report,
+    regions, known, counts, report,
 ):  # fmt: skip
     """Run a block's threads to their ends, in turns; return whether all went well.
 
     `at` is the row where each is, `waits` whether it waits there, `returns` its stack.
     """
-    threads = registers.shape[0]
+    threads, watched = registers.shape[0], len(known.words) > 0
+    if watched:
+        block_begins(known)
     while True:
         moved = False
         for t in order:
@@ -502,8 +546,9 @@ def run_block(  # type: ignore[no-untyped-def]
                 continue
             windows[3, 0], windows[3, 1] = local + np.uint64(t) * local_bytes, local_bytes
             at[t] = _run_thread(
-                rows, vectors, registers[t], at[t], returns[t], windows, regions, counts, report
-            )
+                rows, vectors, registers[t], at[t], t, returns[t], windows, regions, known, counts,
+                report,
+            )  # fmt: skip
             if at[t] == WRONG:
                 report[THREAD] = t
                 return False
@@ -512,15 +557,21 @@ def run_block(  # type: ignore[no-untyped-def]
         for first in range(0, threads, WARP):
             warp = slice(first, min(first + WARP, threads))
             own = registers[warp]
-            if _together(rows, vectors, own, at[warp], waits[warp], counts, report):
+            if _together(
+                rows, vectors, own, at[warp], first // WARP, waits[warp], known, counts, report
+            ):
                 moved = True
             if report[FAULT]:
                 report[THREAD] += first
                 return False
-        if not moved and not pass_barrier(
-            rows, registers, at, waits, standing, counts, report
-        ):  # fmt: skip
+        if moved:
+            continue
+        if watched:
+            before_a_barrier(known, at)
+        if not pass_barrier(rows, registers, at, waits, standing, counts, report):
             return report[FAULT] == 0
+        if watched:
+            barrier_passed(known, rows, registers, at)
 
 
 @dataclass
@@ -551,6 +602,7 @@ def launch(
     *,
     seed: int | None = 0,
     jitter: float = 0.0,
+    races: bool = False,
 ) -> Run:
     """Run every block of a grid.
 
@@ -564,6 +616,7 @@ def launch(
         seed: Of the order of blocks and threads; None: one after the other.
         jitter: From -1 to 1: by which part of the error that the manual allows approximate
             functions are off.
+        races: Whether to look for accesses that nothing puts in order: see `races`.
 
     Raises:
         PtxError: The kernel did something that a GPU does not allow, or leaves open.
@@ -572,13 +625,15 @@ def launch(
     made = Grid(program, grid, block, parameters, regions, shared_bytes, jitter)
     numbers = np.arange(prod(grid)) if rng is None else rng.permutation(prod(grid))
     counts = np.zeros(len(made.rows), np.int64)
+    shared = np.lib.array_utils.byte_bounds(made.shared)
+    known = watch(made.threads, BARRIERS, len(made.rows), regions, shared, races)
     for number in numbers.tolist():
         made.begin(number)
         order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
         if not run_block(
             made.rows, program.vectors, made.registers, made.at, made.waits, made.returns, order,
-            made.standing, made.windows, made.local, made.local_bytes, made.regions, counts,
-            made.report,
+            made.standing, made.windows, made.local, made.local_bytes, made.regions, known,
+            counts, made.report,
         ):  # fmt: skip
             raise made.error()
     return Run(program, counts)
@@ -628,12 +683,12 @@ class Grid:
         self.windows[SPACES["param"]] = self._given.ctypes.data, program.parameter_bytes
         tables = [np.lib.array_utils.byte_bounds(table) for _, table in program.tables]
         self.regions = np.array([*regions, *tables] or [(1, 1)], np.uint64)
-        self._first = _registers(program, grid, block)
+        self._first = _registers(program, grid, block, shared_bytes)
         self.registers = np.empty_like(self._first)
         self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
         self.returns = np.zeros((self.threads, DEEPEST), np.int64)
         self.standing = np.zeros(BARRIERS, np.int64)
-        self.report = np.zeros(5, np.int64)
+        self.report = np.zeros(8, np.int64)
         self.block = 0, 0, 0
 
     def begin(self, number: int) -> None:
@@ -658,7 +713,9 @@ def _shared(size: int) -> np.ndarray:
     return memory[begin : begin + size]
 
 
-def _registers(program: Program, grid: Sequence[int], block: Sequence[int]) -> np.ndarray:
+def _registers(
+    program: Program, grid: Sequence[int], block: Sequence[int], shared_bytes: int
+) -> np.ndarray:
     """The registers of all threads as a block begins."""
     row = np.full(program.registers, POISON, np.uint64)
     for slot, value in program.constants.items():
@@ -674,6 +731,9 @@ def _registers(program: Program, grid: Sequence[int], block: Sequence[int]) -> n
         "tid.z": threads // (block[0] * block[1]),
         "laneid": lane,
         "warpid": threads // WARP,
+        "nwarpid": -(-len(threads) // WARP),
+        "dynamic_smem_size": shared_bytes,
+        "total_smem_size": program.shared_bytes + shared_bytes,
         "lanemask_eq": one << lane,
         "lanemask_lt": (one << lane) - one,
         "lanemask_le": (one << (lane + one)) - one,
@@ -692,14 +752,25 @@ def _registers(program: Program, grid: Sequence[int], block: Sequence[int]) -> n
 
 def _said(program: Program, report: np.ndarray, here: Sequence[int], block: Sequence[int]) -> str:
     """What went wrong, as a sentence."""
-    line, t = program.lines[int(report[AT])], int(report[THREAD])
-    thread = t % block[0], t // block[0] % block[1], t // (block[0] * block[1])
-    address = int(report[ADDRESS]) & int(ALL)
+    program.find_sources()
+    fault, address = int(report[FAULT]), int(report[ADDRESS]) & int(ALL)
     space = next((name for name, n in SPACES.items() if n == address // WINDOW and n), "global")
     named = f"{space} {address % WINDOW if space != 'global' else address:#x}"
-    what = FAULTS[int(report[FAULT])].format(bytes=int(report[BYTES]), address=named)
+
+    def thread(column: int) -> tuple[int, int, int]:
+        t = int(report[column])
+        return t % block[0], t // block[0] % block[1], t // (block[0] * block[1])
+
+    other = f"thread {thread(OTHER_THREAD)}" + " of another block" * bool(report[OTHER_BLOCK])
+    what = FAULTS[fault].format(bytes=int(report[BYTES]), address=named, other=other)
+    said = f"{program.name}: thread {thread(THREAD)} of block {tuple(here)} {what}: "
+    said += _shown(program.lines[int(report[AT])])
+    if fault == RACE:
+        said += f"; the other: {_shown(program.lines[int(report[OTHER_AT])])}"
+    return said
+
+
+def _shown(line: Line) -> str:
+    """An instruction, and where it stands."""
     source = f", line {line.source} of its source" if line.source else ""
-    return (
-        f"{program.name}: thread {thread} of block {tuple(here)} {what}: `{line.text}`, line "
-        f"{line.number} of the PTX{source}"
-    )
+    return f"`{line.text}`, line {line.number} of the PTX{source}"

@@ -8,7 +8,7 @@ are registers that are set from the beginning. What is not known is refused with
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,15 @@ _OWN = (
     "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active",
 )  # fmt: skip
 OWN = {name: len(CODES) + number for number, name in enumerate(_OWN)}
-SPECIAL = re.compile(r"%(?:n?tid|n?ctaid)\.[xyz]|%laneid|%warpid|%lanemask_\w+|WARP_SZ|%clock\w*")
+SPECIAL = re.compile(
+    r"%n?(?:tid|ctaid)\.[xyz]|%(?:lane|n?warp|n?sm|grid)id|%lanemask_\w+|WARP_SZ|%\w*(?:smem|cluster)[\w.]*"
+    r"|%(?:clock|globaltimer|pm|envreg|reserved_|current_)\w*"
+)
+# What points part in the names of instructions that only compute.
+WORDS = {
+    *SIZES, *ROUNDINGS, "ftz", "sat", "approx", "full", "lo", "hi", "wide", "to", "generic",
+    "global", "shared", "local", "const", "param", "l", "r", "wrap", "shiftamt", "rna",
+}  # fmt: skip
 _NAME = r"[\w$]+"
 
 
@@ -63,6 +71,7 @@ class Program:
 
     Attributes:
         name: The kernel's.
+        target: The architecture that it was compiled for, such as "sm_80".
         parameters: Where each of its parameters begins in memory, and how long it is.
         parameter_bytes: Of all of them.
         rows: An instruction each, as a `ROW`.
@@ -79,15 +88,19 @@ class Program:
         dynamic: The address of the shared array whose size the launch decides; None: there is none.
         local_bytes: Of each thread's own memory.
         tables: Arrays that the module holds, and the registers that hold their addresses.
+        find_sources: What finds out the lines of the source, where the text does not tell them.
     """
 
     def __init__(self, text: str) -> None:
         text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
         self.text = re.sub(r"//[^\n]*", "", text)
+        self.target = "".join(re.findall(r"\.target\s+(\w+)", self.text)[:1])
         self.constants: dict[int, int] = {}
         self.specials: dict[str, int] = {}
         self.tables: list[tuple[int, np.ndarray]] = []
+        self.find_sources: Callable[[], None] = lambda: None
         self._slots: dict[str, int] = {}
+        self._widths: dict[str, int] = {}  # of registers, by name or by what it has before a number
         self._rows: list[dict[str, int]] = []
         self._vectors: list[list[int]] = []
         self.lines: list[Line] = []
@@ -219,9 +232,11 @@ class Program:
                     statement = statement[match.end() :].strip()
                 elif ";" in statement:
                     one, statement = (part.strip() for part in statement.split(";", 1))
-                    if one.startswith(".reg"):
-                        for name in re.findall(r"(?<=[\s,])[A-Za-z_$][\w$]*", one):
-                            self._slot(f"{function} {name}")
+                    if declared := re.match(r"\.reg\s+\.(\w+)\s+(.*)", one):
+                        for name in re.findall(r"[%\w$]+(?=\s*(?:<|,|$))", declared[2]):
+                            self._widths[f"{function} {name}"] = 8 * SIZES[declared[1]]
+                            if name[0] != "%":
+                                self._slot(f"{function} {name}")
                     elif one and not one.startswith("."):
                         text = re.sub(r"\s+", " ", one)
                         self._instruction(Line(text, number, source, function, file))
@@ -243,6 +258,12 @@ class Program:
 
     def _refused(self, line: Line, why: str) -> PtxError:
         return PtxError(f"line {line.number} of the PTX of {line.function}: `{line.text}` {why}")
+
+    def _width(self, name: str, line: Line, otherwise: int) -> int:
+        """The bits of a register, as it is declared."""
+        known = f"{line.function} {name.strip('{} ')}"
+        found = self._widths.get(known, self._widths.get(known.rstrip("0123456789")))
+        return otherwise if found is None else found
 
     # Instructions ---------------------------------------------------------------------------------
 
@@ -307,8 +328,10 @@ class Program:
         own = getattr(self, f"_{base}", None)
         if own is not None and base in _SPECIAL_FORMS:
             return own(words, operands, line)
-        if "cc" in words or base in ("addc", "madc"):
+        if "cc" in words or base in ("addc", "subc", "madc"):
             return self._carry(words, operands, line)
+        if not WORDS.issuperset(words[1:]):
+            raise self._refused(line, "is not known to the PTX machine")
         columns = _modifiers(words)
         columns["out"] = self._operand(operands[0], line)
         for column, operand in zip("abcd", operands[1:], strict=False):
@@ -325,11 +348,16 @@ class Program:
             )
             columns[column] = self._operand(operand, line, of)
         self._row(_operation(words), line, **columns)
+        bits = columns["bits"]
+        wider = self._width(operands[0], line, max(bits, 16))
+        if base == "cvt" and words[-2][0] == "s" and bits < wider:  # its sign goes to the end
+            columns |= {"a": columns["out"], "given_bits": bits, "bits": wider}
+            self._row("cvt.signed.signed", line._replace(text=""), **columns)
 
     def _carry(self, words: list[str], operands: list[str], line: Line) -> None:
-        """A sum whose carry the next one takes, such as `mad.lo.cc` and `madc.hi`."""
+        """A sum whose carry the next one takes, such as `mad.lo.cc` and `madc.hi`; or `subc`."""
         base, kind = words[0].removesuffix("c"), words[-1]
-        if base not in ("add", "mad") or kind != "u32":
+        if base not in ("add", "sub", "mad") or kind != "u32":
             raise self._refused(line, "is not known to the PTX machine")
         out, *terms = (self._operand(each, line, kind) for each in operands)
         total, carry = (self._slot(f"{line.function} ({name})") for name in ("sum", "carry"))
@@ -343,11 +371,12 @@ class Program:
             terms.append(carry)
         first, *others = terms
         for other in others:  # in 64 bits, where nothing is lost
-            self._row("add.int", silent, out=total, a=first, b=other, **wide)
+            how = "sub.int" if base == "sub" else "add.int"
+            self._row(how, silent, out=total, a=first, b=other, **wide)
             first = total
         if "cc" in words:
-            half = self._operand("32", line, "u32")
-            self._row("shr.unsigned", silent, out=carry, a=total, b=half, **wide)
+            beyond = self._operand("63" if base == "sub" else "32", line, "u32")
+            self._row("shr.unsigned", silent, out=carry, a=total, b=beyond, **wide)
         zero = self._operand("0", line, "u32")
         self._row("add.int", line, out=out, a=total, b=zero, **narrow)
 
@@ -383,6 +412,7 @@ class Program:
         self._row(
             operation, line, self._registers(registers, line, kind), **self._memory(address, line),
             space=_space(words), size=SIZES[kind], signed=int(kind[0] == "s"),
+            bits=self._width(registers.split(",")[0], line, 32),
         )  # fmt: skip
 
     def _setp(self, words: list[str], operands: list[str], line: Line) -> None:
@@ -586,6 +616,8 @@ def _operation(words: list[str]) -> str:
     base, kind = words[0], _kind(words[-1])
     if base == "cvt":
         return f"cvt.{_kind(words[-2])}.{kind}"
+    if "shiftamt" in words:
+        return f"{base}.shiftamt.{kind}"
     if base == "shf":
         return ".".join(words[:3])
     if base in ("mul", "mad") and kind in ("signed", "unsigned"):

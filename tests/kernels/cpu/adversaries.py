@@ -362,6 +362,7 @@ def indices_from_the_end(x, out, shift):
     cuda.syncthreads()
     out[i] += x[-1] + x[before] + x[i + shift] + x[(i - 5) % 4] + x[(i - 5) // 2] + x[i * -1]
     out[i] += 100 * (tile[-1, -1 - i] + own[-1, -1])
+    cuda.syncthreads()
     cuda.atomic.add(out, -1, 1.0)
     cuda.atomic.add(tile, (-2, i - 4), 1.0)
     cuda.syncthreads()

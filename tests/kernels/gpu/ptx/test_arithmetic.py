@@ -221,6 +221,8 @@ def cases() -> Iterator[tuple[str, str, str, Expected]]:
         yield f"clz.{b}", u, "u32", lambda x, n=bits: n - x.bit_length()
         yield f"brev.{b}", u, u, lambda x, n=bits: int(f"{x:0{n}b}"[::-1], 2)
         yield f"bfind.{u}", u, "u32", lambda x: x.bit_length() - 1 & mask(32)
+        yield (f"bfind.shiftamt.{u}", u, "u32",
+               lambda x, n=bits: n - x.bit_length() if x else mask(32))  # fmt: skip
         yield f"bfe.{u}", f"{u} u32 u32", u, lambda x, p, k, n=bits: field(x, p, k, n, False)
         yield f"bfe.{s}", f"{u} u32 u32", u, lambda x, p, k, n=bits: field(x, p, k, n, True)
         yield f"bfi.{b}", f"{u} {u} u32 u32", u, lambda x, y, p, k, n=bits: inserted(x, y, p, k, n)
@@ -340,9 +342,11 @@ def _conversions() -> Iterator[tuple[str, str, str, Expected]]:
         g = f"u{max(given, 16)}"
         m = mask(out)
         yield f"cvt.u{out}.s{given}", g, f"u{o}", lambda x, n=given, m=m: signed(x, n) & m
-        yield f"cvt.s{out}.u{given}", g, f"u{o}", lambda x, n=given, m=m: x & mask(n) & m
+        # Where the register is wider than the type, the sign of a signed one goes on to its end.
+        ends = lambda x, n=out, o=o: signed(x, n) & mask(o)  # noqa: E731
+        yield f"cvt.s{out}.u{given}", g, f"u{o}", lambda x, n=given, e=ends: e(x & mask(n))
         yield f"cvt.u{out}.u{given}", g, f"u{o}", lambda x, n=given, m=m: x & mask(n) & m
-        yield f"cvt.s{out}.s{given}", g, f"u{o}", lambda x, n=given, m=m: signed(x, n) & m
+        yield f"cvt.s{out}.s{given}", g, f"u{o}", lambda x, n=given, e=ends: e(signed(x, n))
     for way, given in product((NEAREST, ZERO, DOWN, UP), (32, 64)):
         u = f"u{given}"
         yield (f"cvt.{way}.f32.s{given}", u, "f32",
@@ -504,6 +508,14 @@ def test_each_is_tested() -> None:
     assert not {name for name, code in CODES.items() if code not in tested}
 
 
+@pytest.mark.parametrize(
+    "text", ["prmt.b32.f4e", "min.NaN.f32", "add.sat.s32.relu", "cvt.rn.bf16.f32"]
+)
+def test_what_else_a_name_may_say_is_refused(text: str) -> None:
+    with pytest.raises(PtxError, match="is not known"):
+        program(text, ["u32", "u32", "u32"][: 1 if "cvt" in text else 3], "u32")
+
+
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(
         PtxError, match=r"line 11 of the PTX of one: `dp4a.u32.u32 .*` is not known"
@@ -536,5 +548,16 @@ def test_carries_of_a_chain() -> None:
     made = program(text, ["u32"] * 2, "u32")
     carried = lambda x, y: (x + y + (2 * x + (x + y >> 32) >> 32)) & mask(32)  # noqa: E731
     assert not failures(made, ["u32"] * 2, "u32", carried)
-    with pytest.raises(PtxError, match=r"subc\.u32.*is not known"):
-        program("subc.u32", ["u32"] * 2, "u32")
+    with pytest.raises(PtxError, match=r"addc\.u64.*is not known"):
+        program("addc.u64", ["u64"] * 2, "u64")
+
+
+def test_borrows_of_a_chain() -> None:
+    """x - y borrows from y - x, and that from x - y again."""
+    text = "sub.cc.u32 %r8, %r0, %r1; subc.cc.u32 %r9, %r1, %r0; subc.u32"
+    made = program(text, ["u32"] * 2, "u32")
+    borrowed = lambda x, y: (x - y - (y - x - (x < y) < 0)) & mask(32)  # noqa: E731
+    assert not failures(made, ["u32"] * 2, "u32", borrowed)
+    for row in np.flatnonzero(made.rows["code"] == CODES["shr.unsigned"])[1:]:
+        made.rows[row]["code"] = CODES["brev.int"]
+        assert failures(made, ["u32"] * 2, "u32", borrowed)

@@ -63,6 +63,21 @@ def test_small_numbers_keep_their_sign() -> None:
     assert run(made, x)[0][8:].tolist() == list(range(-16, 16))
 
 
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_the_sign_goes_to_the_end_of_the_register(width: int) -> None:
+    """Whatever reads all of it finds the number, where it is loaded and where it is converted."""
+    body = (
+        f".reg .b{width} %v, %w, %q<9>; cvt.u64.u32 %o, %t; add.s64 %a, %x, %o;\n"
+        f"ld.global.s8 %v, [%a]; ld.global.u8 %r, [%a]; cvt.s8.u32 %q3, %r;\n"
+        f"setp.eq.b{width} %p, %v, -3; setp.eq.b{width} %z, %q3, -3;"
+        " selp.u32 %r1, 1, 0, %p; selp.u32 %r2, 2, 0, %z; add.u32 %r2, %r1, %r2;\n"
+        "st.global.u32 [%mine + 32], %r2; ret;"
+    )
+    x = np.zeros(40, np.int32)
+    x.view(np.int8)[:32] = np.arange(-16, 16)
+    assert run(kernel(body), x)[0][8:].tolist() == [3 * (n == -3) for n in range(-16, 16)]
+
+
 def test_vectors() -> None:
     made = kernel(
         "setp.ne.u32 %p, %t, 0; @%p ret;\nld.global.v4.u32 {%a, %b, %c, %d}, [%x];\n"
@@ -122,6 +137,11 @@ def test_an_address_without_a_space_is_that_of_any() -> None:
         "ld.shared.u32 %r2, [%a];" + AFTER
     )
     assert run(kernel(body, ".shared .align 4 .b8 tile[128];"), COUNT)[0].tolist() == COUNT.tolist()
+
+
+def test_a_launch_says_how_much_shared_memory_there_is() -> None:
+    made = kernel("mov.u32 %r2, %dynamic_smem_size; st.global.u32 [%mine], %r2; ret;")
+    assert run(made, COUNT, shared=40)[0].tolist() == [40] * 32
 
 
 def test_arrays_without_a_length_share_their_memory() -> None:
@@ -420,9 +440,10 @@ def test_what_is_not_known_is_refused(body: str, said: str) -> None:
         kernel(body)
 
 
-def test_an_unknown_register_is_refused() -> None:
-    with pytest.raises(PtxError, match="has no register %clock64"):
-        run(kernel("mov.u64 %a, %clock64; ret;"), COUNT)
+@pytest.mark.parametrize("name", ["clock64", "globaltimer", "smid", "nclusterid.x", "envreg3"])
+def test_an_unknown_register_is_refused(name: str) -> None:
+    with pytest.raises(PtxError, match=f"has no register %{name}"):
+        run(kernel(f"mov.u64 %a, %{name}; ret;"), COUNT)
 
 
 def test_parameters_must_fit() -> None:
