@@ -55,7 +55,7 @@ from minitransformer_kernels.visible import Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
-from ..functions.arithmetic import product, rows
+from ..functions.arithmetic import product, products, rows
 from ..tensor import Tensor
 from .checks import Lengths, check_inputs
 
@@ -240,13 +240,15 @@ class ProjectedHeads(Function):
     def backward(ctx: Context, *grad_heads: Array | None) -> tuple[Array | None, ...]:
         """Return dX, each dW and each db."""
         x, weights = ctx.saved
-        joint = _side_by_side(*ctx.filled(*grad_heads))
+        joint = rows(_side_by_side(*ctx.filled(*grad_heads)))
         of_x, *of_parameters = ctx.needs_input_grad
-        dx = product(joint, _stacked(weights)) if of_x else None  # (10)
-        if not any(of_parameters):
+        each = [joint[:, span] for span in _spans(map(len, weights))] if any(of_parameters) else []
+        crossed = [(joint, _stacked(weights))] * of_x  # (10)
+        found = products(*crossed, *((gradient.T, rows(x)) for gradient in each))  # (12)
+        dx = found.pop(0).reshape(x.shape) if of_x else None
+        if not each:
             return dx, *[None] * len(of_parameters)
-        found = [_of_weights(joint[..., span], x) for span in _spans(map(len, weights))]
-        return dx, *(dw for dw, _ in found), *(db for _, db in found)
+        return dx, *found, *(gradient.sum(axis=0) for gradient in each)
 
 
 class JoinedHeads(Function):
@@ -263,10 +265,14 @@ class JoinedHeads(Function):
     def backward(ctx: Context, grad_output: Array) -> tuple[Array, Array | None, Array | None]:
         """Return dO, dW and db."""
         attended, weight = ctx.saved
-        grad_attended = _split(product(grad_output, weight), attended.shape[1])  # (5)
-        if not any(ctx.needs_input_grad[1:]):
+        learned = any(ctx.needs_input_grad[1:])
+        by_rows = rows(grad_output)
+        of_weight = [(by_rows.T, rows(_side_by_side(attended)))] if learned else []  # (11)
+        joint, *dw = products((by_rows, weight), *of_weight)  # (5)
+        grad_attended = _split(joint.reshape(*grad_output.shape[:2], -1), attended.shape[1])
+        if not learned:
             return grad_attended, None, None
-        return grad_attended, *_of_weights(grad_output, _side_by_side(attended))
+        return grad_attended, *dw, by_rows.sum(axis=0)
 
 
 def _projected_gradients(grad_output: Array, saved: Saved) -> list[Array]:
