@@ -1,12 +1,14 @@
 """What GPUs can do: the peaks of some that have a name, and the limits of their architectures.
 
-Peaks are without tensor cores, which the kernels here do not use, and at the boost clock. They come
-from NVIDIA's data sheets and architecture white papers, named at each line.
+Peaks are at the boost clock and without tensor cores, which one kernel here uses. They come from
+NVIDIA's data sheets and architecture white papers, named at each line.
 
 The limits of a multiprocessor come from the table "Technical Specifications per Compute
-Capability" of the CUDA programming guide, the rates of float64 from its table of arithmetic
-throughput, and the units in which registers and shared memory are given out from the occupancy
-calculator.
+Capability" of the CUDA programming guide, its rates from that guide's table "Throughput of Native
+Arithmetic Instructions", and the units in which registers and shared memory are given out from the
+occupancy calculator. Shared memory has 32 banks of 4 bytes; that Turing's moves half as much in a
+clock, and that a GA10x multiprocessor has 16 units for loads and stores, is in the white paper
+GA102; of units, Ampere's of the A100 and Hopper's have 32 by the figures of theirs.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ class GPU(NamedTuple):
         teraflops: Peak of float32, in 10^12 operations a second; a fused multiply-add is two.
         bandwidth: Peak of its memory, in 10^9 bytes a second.
         multiprocessors: How many it has.
+        l2: Bytes that its L2 cache gives in a clock, where NVIDIA says it.
+        tensor: Peak of its tensor cores on TF32, dense, in 10^12 operations a second; 0: none.
     """
 
     name: str
@@ -37,6 +41,14 @@ class GPU(NamedTuple):
     teraflops: float
     bandwidth: float
     multiprocessors: int
+    l2: float | None = None
+    tensor: float = 0
+
+    @property
+    def clock(self) -> float:
+        """Its boost clock, in Hz, by which its peak is reckoned."""
+        lanes = ARCHITECTURES[self.capability].float32 * self.multiprocessors
+        return self.teraflops * 1e12 / (2 * lanes)
 
     def peak(self, itemsize: int) -> float:
         """Return the peak for float32 (itemsize 4) or float64 (8), in operations a second."""
@@ -54,6 +66,9 @@ class Architecture(NamedTuple):
         reserved: Bytes of it that the system takes for each block.
         shared_unit: Bytes in multiples of which a block is given shared memory.
         float64_rate: Float64 operations for each float32 operation.
+        float32: Threads whose fused multiply-add it begins in a clock.
+        units: Threads whose load or store it begins in a clock.
+        moved: Bytes that its shared memory, or L1 cache, moves in a clock.
     """
 
     warps: int
@@ -62,6 +77,9 @@ class Architecture(NamedTuple):
     reserved: int
     shared_unit: int
     float64_rate: float
+    float32: int
+    units: int
+    moved: int
 
 
 class Occupancy(NamedTuple):
@@ -79,28 +97,30 @@ class Occupancy(NamedTuple):
 
 
 ARCHITECTURES = {
-    (7, 5): Architecture(32, 16, 64 * KIB, 0, 256, 1 / 32),  # Turing
-    (8, 0): Architecture(64, 32, 164 * KIB, KIB, 128, 1 / 2),  # Ampere
-    (8, 6): Architecture(48, 16, 100 * KIB, KIB, 128, 1 / 64),
-    (8, 9): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64),  # Ada
-    (9, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2),  # Hopper
-    (10, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2),  # Blackwell
-    (12, 0): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64),
+    (7, 5): Architecture(32, 16, 64 * KIB, 0, 256, 1 / 32, 64, 16, 64),  # Turing
+    (8, 0): Architecture(64, 32, 164 * KIB, KIB, 128, 1 / 2, 64, 32, 128),  # Ampere
+    (8, 6): Architecture(48, 16, 100 * KIB, KIB, 128, 1 / 64, 128, 16, 128),
+    (8, 9): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64, 128, 16, 128),  # Ada
+    (9, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2, 128, 32, 128),  # Hopper
+    (10, 0): Architecture(64, 32, 228 * KIB, KIB, 128, 1 / 2, 128, 32, 128),  # Blackwell
+    (12, 0): Architecture(48, 24, 100 * KIB, KIB, 128, 1 / 64, 128, 16, 128),
 }
 
 GPUS = {
     gpu.name: gpu
     for gpu in (
         GPU("T4", (7, 5), 8.1, 320, 40),  # data sheet T4
-        GPU("A100", (8, 0), 19.5, 2039, 108),  # data sheet A100, 80 GB, SXM
-        GPU("RTX 3090", (8, 6), 35.6, 936, 82),  # white paper GA102
-        GPU("L4", (8, 9), 30.3, 300, 58),  # data sheet L4
-        GPU("L40S", (8, 9), 91.6, 864, 142),  # data sheet L40S
-        GPU("RTX 4090", (8, 9), 82.6, 1008, 128),  # white paper Ada
-        GPU("H100", (9, 0), 67, 3350, 132),  # data sheet H100, SXM
-        GPU("H200", (9, 0), 67, 4800, 132),  # data sheet H200, SXM
-        GPU("B200", (10, 0), 75, 7700, 148),  # data sheet Blackwell, one GPU of an HGX B200
-        GPU("RTX 5090", (12, 0), 104.8, 1792, 170),  # white paper RTX Blackwell
+        GPU("A100", (8, 0), 19.5, 2039, 108, 5120, 156),  # data sheet A100, 80 GB, SXM; white paper
+        GPU("RTX 3090", (8, 6), 35.6, 936, 82, tensor=35.6),  # white paper GA102
+        GPU("L4", (8, 9), 30.3, 300, 58, tensor=60),  # data sheet L4
+        GPU("L40S", (8, 9), 91.6, 864, 142, tensor=183),  # data sheet L40S
+        GPU("RTX 4090", (8, 9), 82.6, 1008, 128, tensor=82.6),  # white paper Ada
+        GPU("H100", (9, 0), 67, 3350, 132, tensor=494),  # data sheet H100, SXM
+        GPU("H200", (9, 0), 67, 4800, 132, tensor=494),  # data sheet H200, SXM
+        GPU(
+            "B200", (10, 0), 75, 7700, 148, tensor=1100
+        ),  # data sheet Blackwell, one GPU of an HGX B200
+        GPU("RTX 5090", (12, 0), 104.8, 1792, 170, tensor=104.8),  # white paper RTX Blackwell
     )
 }
 
