@@ -26,7 +26,7 @@ class Screen(App[None]):
     #where { height: 2; padding: 0 1; }
     .box { border: round $primary; padding: 0 1; height: 1fr; }
     #lanes { height: auto; }
-    #memory { height: auto; max-height: 24; }
+    #memory { height: auto; max-height: 45%; }
     """
     BINDINGS: ClassVar[list[Any]] = [
         Binding(keys, action, text, priority=True)
@@ -155,19 +155,24 @@ class Screen(App[None]):
             shown.append(f"{text}\n", NOW if at == now else "")
         self._put(name, shown)
 
+    def _letters(self, name: str) -> int:
+        """How many letters there are for a lane or a bank."""
+        return 2 if self.query_one(f"#{name}").content_size.width >= 2 * BANKS else 1
+
     def _lanes(self, step: Step, lanes: int) -> Text:
         shown = Text()
         for lane in range(lanes):
             made, came = step.made >> lane & 1, step.came >> lane & 1
             letter = "█" if made else "▒" if came else "·"
-            shown.append(letter * 2, "bold yellow" if lane == self.lane else "")
+            shown.append(
+                letter * self._letters("lanes"), "bold yellow" if lane == self.lane else ""
+            )
         shown.append("\n█ made it  ▒ came, and its guard keeps it or it waits  · elsewhere", SOFT)
         return shown
 
     def _these(self, step: Step, before: dict[int, tuple[str, ...]]) -> Table:
-        row, table = self.recording.rows[step.row], Table(box=None, padding=(0, 1, 0, 0))
-        for head in ("", "register", "in the source", "in the lanes"):
-            table.add_column(head, header_style=SOFT, no_wrap=head == "register")
+        row = self.recording.rows[step.row]
+        table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
         for how, slots, held, style in (
             ("reads", row.read, before, ""), ("writes", row.written, step.written, NEW),
         ):  # fmt: skip
@@ -182,7 +187,7 @@ class Screen(App[None]):
     def _registers(self, step: Step, held: dict[int, tuple[str, ...]]) -> Table:
         table = Table(box=None, padding=(0, 1, 0, 0))
         for head in ("register", "in the source", "holds"):
-            table.add_column(head, header_style=SOFT, no_wrap=True)
+            table.add_column(head, header_style=SOFT, no_wrap=head != "in the source")
         for slot in sorted(held, key=lambda slot: (slot not in self.recording.names, slot)):
             texts = held[slot]
             text = texts[self.lane] if len(texts) > 1 else texts[0]
@@ -193,11 +198,12 @@ class Screen(App[None]):
         """A column for each bank; a letter is two words, one above the other."""
         held, wanted = self.recording.memory(self.position), wanted_words(step)
         in_bank = [sum(word % BANKS == bank for word in wanted) for bank in range(BANKS)]
-        heads = (f"{bank:2}" if bank % 4 == 0 else "  " for bank in range(BANKS))
+        letters = self._letters("memory")
+        heads = (f"{bank:<{4 * letters}}" for bank in range(0, BANKS, 4))
         shown = Text("".join(heads) + "\n", SOFT)
         for count in in_bank:
-            style = HIT if count > step.width else SOFT
-            shown.append(f"{count:2}" if count else "  ", style)
+            text = "" if not count else str(count) if count < 10**letters else "+"
+            shown.append(f"{text:>{letters}}", HIT if count > step.width else SOFT)
         shown.append("\n")
 
         def colour(word: int) -> str:
@@ -205,7 +211,7 @@ class Screen(App[None]):
 
         for top in range(0, self.recording.words, 2 * BANKS):
             for word in range(top, top + BANKS):
-                shown.append("▀▀", f"{colour(word)} on {colour(word + BANKS)}")
+                shown.append("▀" * letters, f"{colour(word)} on {colour(word + BANKS)}")
             shown.append("\n")
         return shown
 
