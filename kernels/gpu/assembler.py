@@ -41,7 +41,7 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
         architecture: The GPU's compute capability, such as (9, 0).
     """
     lineinfo = bool(kernel.options.get("lineinfo") or os.environ.get("MINITRANSFORMER_LINEINFO"))
-    digest = _digest(kernel, types, architecture, lineinfo)
+    digest = _digest(kernel, types, architecture, lineinfo=lineinfo)
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.cubin"
     code = cache.read(path)
     if code is None:
@@ -55,7 +55,7 @@ def kept_ptx(
     kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int], lineinfo: bool = False
 ) -> str:
     """Return a kernel's PTX, compiled now or by an earlier process; see `ptx`."""
-    digest = _digest(kernel, types, architecture, lineinfo)
+    digest = _digest(kernel, types, architecture, lineinfo=lineinfo)
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.ptx"
     text = cache.read(path)
     if text is None:
@@ -126,10 +126,10 @@ def assemble(
     return bytes(code), log.decode()
 
 
-def _digest(kernel: Kernel, *others: Any) -> str:
+def _digest(kernel: Kernel, *others: Any, lineinfo: bool = False) -> str:
     """Return a digest of a kernel and what else decides what the machine code is."""
     digest = hashlib.sha256(_compiler(compilers.name()))
-    for part in (*_ingredients(kernel, set()), compilers.asked(), *others):
+    for part in (*_ingredients(kernel, set(), lineinfo), compilers.asked(), *others):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
 
@@ -144,7 +144,7 @@ def _compiler(name: str) -> bytes:
     return repr((ours, sys.version_info[:2], numbas)).encode()
 
 
-def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
+def _ingredients(kernel: Any, seen: set[Any], lineinfo: bool) -> Iterator[Any]:
     """Yield what a kernel or a device function is made of, down to the last constant."""
     function = getattr(kernel, "function", None) or kernel.py_func
     if function in seen:
@@ -152,13 +152,15 @@ def _ingredients(kernel: Any, seen: set[Any]) -> Iterator[Any]:
     seen.add(function)
     code = function.__code__
     yield code.co_code, code.co_consts, code.co_names, code.co_varnames
+    if lineinfo:  # then the file and the lines are a part of what is made
+        yield code.co_filename, code.co_firstlineno, code.co_linetable
     yield sorted(getattr(kernel, "options", {}).items())
     yield [text for text in vars(kernel).values() if isinstance(text, str)]  # of an instruction
     outside = inspect.getclosurevars(function)
     for name, value in sorted({**outside.globals, **outside.nonlocals}.items()):
         yield name
         if isinstance(getattr(value, "function", getattr(value, "py_func", None)), FunctionType):
-            yield from _ingredients(value, seen)
+            yield from _ingredients(value, seen, lineinfo)
         elif isinstance(value, ModuleType):
             yield [(name, getattr(value, name, None)) for name in code.co_names]
         else:

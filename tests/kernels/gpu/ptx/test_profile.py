@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minitransformer_kernels.gpu import assembler
 from minitransformer_kernels.microscope import transpose, watch
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
@@ -214,3 +216,18 @@ def test_each_row_has_its_kind() -> None:
     accesses = ("load global 4 B", "store shared 4 B", "load shared 4 B", "store global 4 B")
     assert {tiled[label] for label in accesses} == {128}  # 32 in each of 4 blocks
     assert {*tiled} == {"load param 8 B", "address", *accesses, "barrier", "branch"}
+
+
+def test_what_is_kept_knows_the_lines_of_its_own_file(tmp_path) -> None:
+    """The same kernel in another file, or further down, has other lines."""
+    digests = set()
+    for above in (0, 3):
+        for folder in ("one", "other"):
+            path = tmp_path / folder / f"kernel{above}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("\n" * above + "from minitransformer_kernels.cuda import cuda\n"
+                            "@cuda.jit\ndef nothing(x):\n    x[0] = 1\n")  # fmt: skip
+            kernel = runpy.run_path(str(path))["nothing"]
+            digests.add(assembler._digest(kernel, lineinfo=True))
+            digests.add(assembler._digest(kernel, lineinfo=False))
+    assert len(digests) == 5
