@@ -101,6 +101,7 @@ class Program:
         self.find_sources: Callable[[], None] = lambda: None
         self._slots: dict[str, int] = {}
         self._widths: dict[str, int] = {}  # of registers, by name or by what it has before a number
+        self._inner: list[dict[str, str]] = []  # of each block of a block: its own registers
         self._rows: list[dict[str, int]] = []
         self._vectors: list[list[int]] = []
         self.lines: list[Line] = []
@@ -227,13 +228,20 @@ class Program:
             statement = f"{statement} {text}".strip()
             while True:
                 if match := re.match(rf"[{{}}]|({_NAME}):", statement):
-                    if match[1]:
+                    if match[0] == "{":
+                        self._inner.append({})
+                    elif match[0] == "}":
+                        self._inner.pop()
+                    else:
                         self._labels[f"{function} {match[1]}"] = len(self._rows)
                     statement = statement[match.end() :].strip()
                 elif ";" in statement:
                     one, statement = (part.strip() for part in statement.split(";", 1))
                     if declared := re.match(r"\.reg\s+\.(\w+)\s+(.*)", one):
                         for name in re.findall(r"[%\w$]+(?=\s*(?:<|,|$))", declared[2]):
+                            if name[0] == "%" and self._inner:
+                                own = self._inner[-1][name] = f"{name} of line {number}"
+                                name = own
                             self._widths[f"{function} {name}"] = 8 * SIZES[declared[1]]
                             if name[0] != "%":
                                 self._slot(f"{function} {name}")
@@ -261,9 +269,13 @@ class Program:
 
     def _width(self, name: str, line: Line, otherwise: int) -> int:
         """The bits of a register, as it is declared."""
-        known = f"{line.function} {name.strip('{} ')}"
+        known = f"{line.function} {self._innermost(name.strip('{} '))}"
         found = self._widths.get(known, self._widths.get(known.rstrip("0123456789")))
         return otherwise if found is None else found
+
+    def _innermost(self, name: str) -> str:
+        """The name of the register that a name means here, in a block of a block."""
+        return next((names[name] for names in reversed(self._inner) if name in names), name)
 
     # Instructions ---------------------------------------------------------------------------------
 
@@ -272,6 +284,7 @@ class Program:
         text = text.strip()
         if SPECIAL.fullmatch(text):
             return self.specials.setdefault(text.lstrip("%"), self._slot(text))
+        text = self._innermost(text)
         if text[0] == "%" or text == "_" or f"{line.function} {text}" in self._slots:
             return self._slot(f"{line.function} {text}")
         value: int | None = None

@@ -459,3 +459,28 @@ def test_the_order_is_drawn_and_repeats() -> None:
     assert found[0] == found[1]
     assert found[4] == found[5]
     assert len(set(found)) > 1
+
+
+def test_a_block_has_registers_of_its_own() -> None:
+    """As in inline assembly: the inner %r1 is another one than the outer."""
+    text = """
+    .visible .entry one(.param .u64 out) {
+    .reg .b32 %r<3>;
+    mov.u32 %r1, 5;
+    {
+    .reg .b32 %r1;
+    mov.u32 %r1, 7;
+    { .reg .b32 %r2; add.u32 %r2, %r1, 1; }
+    mov.u32 %r2, %r1;
+    }
+    add.u32 %r2, %r2, %r1;
+    ld.param.u64 %rd1, [out];
+    st.global.u32 [%rd1], %r2;
+    ret;
+    }
+    """
+    out = np.zeros(1, np.uint32)
+    begin = out.ctypes.data
+    parameters, ends = [np.uint64(begin).tobytes()], [(begin, begin + out.nbytes)]
+    launch(Program(text), (1, 1, 1), (1, 1, 1), parameters, ends)
+    assert out == 12
