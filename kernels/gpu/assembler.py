@@ -15,13 +15,14 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..cpu import cache
-from . import codegen, compilers
+from . import compilers
 
 if TYPE_CHECKING:
     from ..cuda import Kernel
@@ -137,8 +138,9 @@ def _digest(kernel: Kernel, *others: Any, lineinfo: bool = False) -> str:
 @functools.cache
 def _compiler(name: str) -> bytes:
     """Return what compiles: our own modules, Python, which makes the bytecode, and the compiler."""
-    modules: Any = sys.modules[__name__], compilers.compiler(name), codegen
-    ours = [inspect.getsource(module) for module in modules]
+    here = Path(__file__).parent
+    files = here / "assembler.py", here / "codegen.py", *sorted((here / "compilers").glob("*.py"))
+    ours = name, *(file.read_text() for file in files)
     found = {(each.name, each.version) for each in metadata.distributions()}
     numbas = sorted(pair for pair in found if pair[0].startswith("numba"))
     return repr((ours, sys.version_info[:2], numbas)).encode()

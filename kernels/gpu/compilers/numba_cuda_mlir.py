@@ -46,10 +46,10 @@ def _type(kind: Any) -> Any:
         return types.Array(_type(kind.dtype), kind.ndim, kind.layout)
     if isinstance(kind, numba.types.BaseTuple):
         return types.BaseTuple.from_types(tuple(map(_type, kind)))
-    if isinstance(kind, numba.types.Record):
-        support = import_module(f"{PACKAGE}.numba_cuda.np.numpy_support")
-        return support.from_dtype(numba.np.numpy_support.as_dtype(kind))
-    return getattr(types, str(kind))
+    if hasattr(types, str(kind)):
+        return getattr(types, str(kind))
+    support = import_module(f"{PACKAGE}.numba_cuda.np.numpy_support")  # of records and dates
+    return support.from_dtype(numba.np.numpy_support.as_dtype(kind))
 
 
 def words(array: Any) -> tuple[int, ...]:
@@ -64,6 +64,7 @@ def ptx(
     **options: bool,
 ) -> str:  # fmt: skip
     """Compile a kernel."""
+    import_module(".planner", __package__).register()
     # It compiles for the GPU that it finds: let it find this one.
     with patch(f"{PACKAGE}.tools._cached_cc", architecture):
         text, _ = namespace().compile_ptx(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,6 +144,23 @@ def test_what_compiles_has_the_kernels_name_and_is_assembled(
     assert f".visible .entry {assembler.entry_name(kinds)}(" in text
     code, _ = assembler.assemble(text, (8, 0))
     assert code.startswith(b"\x7fELF")
+
+
+@pytest.mark.skipif(not compilers.installed("numba-cuda-mlir"), reason="needs extra gate-mlir")
+def test_the_successor_is_told_of_indices_and_alignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    @cuda.jit
+    def reverse(x):
+        tile, other = cuda.shared.array(32, numba.float32), cuda.shared.array(32, numba.float32, 64)
+        i, t = cuda.grid(1), cuda.threadIdx.x
+        tile[t], other[t] = x[i], -x[i]
+        cuda.syncthreads()
+        x[i] = tile[31 - t] + other[31 - t]
+
+    monkeypatch.setenv(compilers.VARIABLE, "numba-cuda-mlir")
+    text = assembler.ptx(reverse, (numba.float32[::1],), (8, 0))
+    assert re.findall(r"\.shared \.align (\d+)", text) == ["16", "64"]
+    assert re.search(r"and\.b\d\d\s+[^;]*, 1023;", text)
+    assert re.search(r"and\.b\d\d\s+[^;]*, 2147483647;", text)
 
 
 @needs_both
