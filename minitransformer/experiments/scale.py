@@ -13,9 +13,9 @@ forward and backward together take
     ring of keys        (3 P - 2) t(2 c N w)                                                   (4)
     all-to-all          8 ((P - 1) alpha + (P - 1) / P c N w / beta)        P <= H             (5)
 
-(2) is the most that MPI's exclusive scan takes. (3) is LASP-2's. In (4) keys and values make P - 1
-turns forward and as many backward, where their gradients make P. In (5), DeepSpeed-Ulysses, query,
-key, value and output change between whole sequences of some heads and slices of all. How many
+(2) is a scan that doubles its reach at each step. (3) is LASP-2's. In (4) keys and values make
+P - 1 turns forward and as many backward, where their gradients make P. In (5), DeepSpeed-Ulysses,
+query, key, value and output change between whole sequences of some heads and slices of all. How many
 seconds the layer computes is no part of it, nor what of the messages hides behind that.
 """
 
@@ -242,9 +242,9 @@ def _compared() -> str:
         f"after the other. At that length and number the model has {scan:.2g} ms a layer for a "
         f"scan and {gather:.2g} ms for a gather of states, beside {1e3 * products(64):.2g} ms of "
         f"products, so that neither is what a step waits for; and {ring:,.0f} ms for a ring. The "
-        "order is the reported one. The size is not: a ring hides most of its messages behind the "
-        "products of queries and keys, of which (4) knows nothing, so it says the most that can be "
-        "lost. LASP (arXiv 2404.02882, abstract) reports 4096K tokens on 128 GPUs, 8 times what "
+        "order is the reported one. The size is not: (4) knows nothing of messages that go while a "
+        "rank computes, so it says the most that can be lost; and those runs had other models and "
+        "GPUs. LASP (arXiv 2404.02882, abstract) reports 4096K tokens on 128 GPUs, 8 times what "
         "other ways hold; memory that goes with L / P is what that rests on. Their tables are not "
         "used here."
     )
@@ -278,6 +278,7 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
         times.plot(GPUS, [1e3 * products(n) for n in GPUS], color="0.6", label="products")
         times.set_xlabel("GPUs, InfiniBand NDR")
         times.set_ylabel("ms of a layer's messages, predicted")
+        times.set_ylim(0.05, 1e6)  # above, the legend has room
         for axis in (memory, bytes_, times):
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
