@@ -15,8 +15,8 @@ forward and backward together take
 
 (2) is a scan that doubles its reach at each step. (3) is LASP-2's. In (4) keys and values make
 P - 1 turns forward and as many backward, where their gradients make P. In (5), DeepSpeed-Ulysses,
-query, key, value and output change between whole sequences of some heads and slices of all. How many
-seconds the layer computes is no part of it, nor what of the messages hides behind that.
+query, key, value and output change between whole sequences of some heads and slices of all. How
+many seconds the layer computes is no part of it, nor what of the messages hides behind that.
 """
 
 from __future__ import annotations
