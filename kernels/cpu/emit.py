@@ -246,10 +246,10 @@ class Body:
             self.text.depth += 1
 
     def only_define(self, statements: list[ast.stmt]) -> bool:
-        """Whether statements do nothing but name values that are made again where needed."""
-        targets = [s.targets[0] for s in statements if isinstance(s, ast.Assign)]
-        names = [target.id for target in targets if isinstance(target, ast.Name)]
-        return len(names) == len(statements) and set(names) <= self.regions.recomputed.keys()
+        """Whether statements do nothing but name values that no other region needs."""
+        made = [s for s in statements if isinstance(s, ast.Assign) and is_cheap(s.value)]
+        names = [target.id for s in made if isinstance(target := s.targets[0], ast.Name)]
+        return len(names) == len(statements) and self.regions.slots.isdisjoint(names)
 
     def prefix(self, test: ast.expr) -> Prefix | None:
         """The condition of a region as an end of its loop, if the first threads of a row pass it.
@@ -278,13 +278,15 @@ class Body:
                 return [part for value in values for part in self.conjuncts(value)]
             case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=values)):
                 return [p for v in values for p in self.conjuncts(ast.UnaryOp(ast.Not(), v))]
-            case ast.Name(id=known) if known in self.regions.recomputed:
-                return self.conjuncts(self.regions.recomputed[known])
+            case ast.Name(id=known) if known in self.regions.conditions:
+                return self.conjuncts(self.regions.conditions[known])
         return [ahead.expanded(test, self.regions.recomputed)]
 
     def end_of(self, test: ast.expr) -> ast.expr | None:
         """How many threads of a row pass a comparison, if they are the first ones."""
         match test:
+            case ast.Compare(first, [ast.Eq()], [ast.Constant(value=0)]):
+                return self.first_of(first)
             case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.GtE()], [right])):
                 number, end, more = left, right, 0
             case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.Gt()], [right])):
@@ -303,6 +305,17 @@ class Body:
             return None
         end = ast.BinOp(end, ast.Sub(), sum_of(rest)) if rest else end
         return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
+
+    def first_of(self, number: ast.expr) -> ast.expr | None:
+        """How many threads of a row have the number 0: one, or as many as a warp has."""
+        row = f"thread_{self.row_axis}"
+        match number:
+            case ast.Name(id=thread) if thread == row:
+                return ast.Constant(1)
+            case ast.BinOp(ast.Name(id=thread), ast.FloorDiv(), size) if thread == row:
+                fixed = self.is_fixed(size) and self.uniformity.is_nonnegative(size)
+                return size if fixed else None
+        return None
 
     def runs_along(self, index: ast.expr) -> bool:
         """Whether an index grows by one from thread to thread of a row."""

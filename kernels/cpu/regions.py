@@ -132,6 +132,7 @@ class Regions:
     counters: frozenset[str]  # integers that count the turns of a loop under a mask
     shown: frozenset[str]  # variables that other threads look at
     recomputed: Mapping[str, ast.expr]
+    conditions: Mapping[str, ast.expr]  # the same, and masks that are kept for others to look at
     slots: frozenset[str]
     row_slots: frozenset[str]  # slots that a row of threads can share
 
@@ -147,13 +148,15 @@ def cut(uniformity: Uniformity, *, each_alone: bool = False) -> Regions:
     nodes = cutter.cut(uniformity.form.body, None)
     uniformity, shown = cutter.uniform, frozenset(cutter.shown)
     recomputed = _recomputed(nodes, uniformity, shown)
+    masks = {n: e for n, e in uniformity.definitions.items() if n in cutter.masks and is_cheap(e)}
     crossing = set[str]().union(*map(needs, all_lanes(nodes)))
     slots = ((crossing & uniformity.varying) - recomputed.keys()) | shown
     slots -= THREADS
     nodes = _strips(nodes, each_alone)
     return Regions(
         uniformity, nodes, frozenset(cutter.names), frozenset(cutter.masks),
-        frozenset(cutter.counters), shown, recomputed, frozenset(slots),
+        frozenset(cutter.counters), shown, recomputed, _closed(masks | recomputed, uniformity),
+        frozenset(slots),
         frozenset(slots - shown - _crossing_strips(nodes)),
     )  # fmt: skip
 

@@ -136,15 +136,18 @@ def reinterpret(typing_context, memory, dtype):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of an element, and do not wait for it."""
+    """Ask for the cache line of an element, and do not wait for it.
+
+    It comes to the second cache: the first is full of the tiles that are worked on.
+    """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         address = element_address(context, builder, signature, arguments)
         number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(ask, [builder.bitcast(address, byte), read, keep, data])
+        read, second, data = (ir.Constant(number, value) for value in (0, 2, 1))
+        builder.call(ask, [builder.bitcast(address, byte), read, second, data])
         return context.get_dummy_value()
 
     return types.none(array, index), generate
