@@ -20,6 +20,7 @@ What they add to `plain`; results/ladder says what it brings:
     transposed, with a pitch    what is owned, so that neighbouring threads read neighbouring
                                 numbers; what is walked past is read by all of a warp at the same
                                 address, a broadcast. The output is turned back in such a tile
+    few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
@@ -45,6 +46,7 @@ from ..layers.dropout import random_word
 from .plain import column, kind, pattern_arguments
 
 TILE = 64  # queries of a block, where the shared memory allows
+SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
 FAR = 2**60  # beyond every position
@@ -84,27 +86,34 @@ class Shape(NamedTuple):
         return self.rows, self.parts
 
 
-def forward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
-    """How a block of the forward kernel works, for rounded dims."""
+def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the forward kernel works, for so many queries and rounded dims."""
     size = real.bitwidth // 8
     rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
     step = min(rows // 2, 8192 // (rows * size))
-    return Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step)
+    return _for(length, Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step))
 
 
-def backward_shape(head_dim: int, value_dim: int, real: Any) -> Shape:
-    """How a block of the two gradient kernels works."""
+def backward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
+    """How a block of the two gradient kernels works, for so many rows to own."""
     size = real.bitwidth // 8
     rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
     step = min(rows, 4096 // (rows * size))
-    return Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step)
+    return _for(length, Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step))
+
+
+def _for(length: int, shape: Shape) -> Shape:
+    """The shape, but for a short sequence with few rows."""
+    rows, parts, step = shape
+    return Shape(min(rows, SHORT), parts, min(step, SHORT)) if length <= SHORT else shape
 
 
 @cache
 def _forward_kernel(
-    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
-) -> Kernel:
-    rows, parts, step = forward_shape(head_dim, value_dim, real)
+    shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
+    walk: Walk | None,
+) -> Kernel:  # fmt: skip
+    rows, parts, step = shape
     own_keys, own_columns = step // parts, value_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
@@ -257,9 +266,10 @@ def _forward_kernel(
 
 @cache
 def _query_gradient_kernel(
-    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
-) -> Kernel:
-    rows, parts, step = backward_shape(head_dim, value_dim, real)
+    shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
+    walk: Walk | None,
+) -> Kernel:  # fmt: skip
+    rows, parts, step = shape
     own_keys, own_columns = step // parts, head_dim // parts
     at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
     pitch = rows + 1
@@ -415,9 +425,10 @@ def _query_gradient_kernel(
 
 @cache
 def _key_gradient_kernel(
-    head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool, walk: Walk | None
-) -> Kernel:
-    rows, parts, step = backward_shape(head_dim, value_dim, real)
+    shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
+    walk: Walk | None,
+) -> Kernel:  # fmt: skip
+    rows, parts, step = shape
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
     at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
     pitch = rows + 1
@@ -573,9 +584,9 @@ def forward(
 ) -> None:
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
     query, key, *_ = inputs
-    constants = _constants(inputs, options, pattern)
-    shape = forward_shape(*constants[:3])
-    kernel = _forward_kernel(*constants)[_blocks(inputs, query.shape[2], shape), shape.threads]
+    constants, length = _constants(inputs, options, pattern), query.shape[2]
+    shape = forward_shape(length, *constants[:3])
+    kernel = _forward_kernel(shape, *constants)[_blocks(inputs, length, shape), shape.threads]
     kernel(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
 
 
@@ -593,15 +604,15 @@ def backward(
     g, output, *sums = saved
     query, key, *_ = inputs
     constants = _constants(inputs, options, pattern)
-    shape = backward_shape(*constants[:3])
-    numbers = pattern_arguments(pattern, key, shape.rows)
+    of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))
+    numbers = pattern_arguments(pattern, key, of_key.rows)
     arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
-    blocks = _blocks(inputs, query.shape[2], shape)
-    of_queries = _query_gradient_kernel(*constants)[blocks, shape.threads]
+    blocks = _blocks(inputs, query.shape[2], of_query)
+    of_queries = _query_gradient_kernel(of_query, *constants)[blocks, of_query.threads]
     of_queries(g, output, *sums, *arguments, dq, delta, drelative)
-    blocks = _blocks(inputs, numbers[2] + key.shape[2], shape)
-    of_keys = _key_gradient_kernel(*constants)[blocks, shape.threads]
+    blocks = _blocks(inputs, numbers[2] + key.shape[2], of_key)
+    of_keys = _key_gradient_kernel(of_key, *constants)[blocks, of_key.threads]
     of_keys(g, *sums, delta, *arguments, dk, dv)
 
 
