@@ -28,9 +28,9 @@ from typing import Any
 
 import numba
 from llvmlite import binding, ir
-from numba.core import analysis, types, typing
+from numba.core import analysis, types
 from numba.core.codegen import CPUCodegen, JITCodeLibrary
-from numba.core.compiler import CompilerBase, compile_result
+from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import CompilerPass, PassManager, register_pass
 from numba.core.lowering import Lower
@@ -228,28 +228,6 @@ class _Passes(CompilerBase):
             manager.add_pass(kind, kind._name)
         manager.finalize()
         return [manager]
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class _Signature(NoPythonBackend):
-    _name = "signature"
-
-    def run_pass(self, state: Any) -> bool:
-        """Numba's hook: a result with a signature, and no code."""
-        state.cr = compile_result(
-            typing_context=state.typingctx,
-            target_context=state.targetctx,
-            signature=typing.signature(state.return_type, *state.args),
-            objectmode=False,
-            entry_point=len,  # some function that nobody calls: Numba wants one
-        )
-        return False
-
-
-class TypesAlone(_Passes):
-    """Infers what a function returns, for those who call it."""
-
-    passes = (*TYPING, _Signature)
 
 
 class DeviceCompiler(_Passes):

@@ -43,8 +43,7 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
 
 def executed(module: str, source: Source) -> Callable[..., Any]:
     """The function in what `as_one_thread` wrote; its arguments are `INDICES` and the kernel's."""
-    untyped = numba.njit(error_model="numpy", pipeline_class=compiler.TypesAlone)
-    namespace: dict[str, Any] = {"untyped": untyped}
+    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
     exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[text.function_name(source)]
     return function

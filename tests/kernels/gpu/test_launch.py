@@ -266,7 +266,7 @@ def test_numba_launches_when_asked_to_and_does_not_wait(
         def __getitem__(self, configuration: Any) -> Any:
             return lambda *arguments: launches.append((configuration, arguments))
 
-    monkeypatch.setitem(add.__dict__, "_on_gpu", {compilers.name(): Recorder()})
+    monkeypatch.setitem(add.__dict__, "_on_gpu", {compilers.asked(): Recorder()})
     monkeypatch.setattr(add.on_cuda, "by_numba", True)
     arguments = (*arrays(4, 4), 1)
     add[2, 4](*arguments)
