@@ -29,8 +29,8 @@ def add_to(commands: Any) -> None:
         epilog="keys: right and left go a step; l and k to another line; w stays with a warp;\n"
         "up and down choose the lane whose registers are shown; home, end, q.\n"
         "examples:\n"
-        "  minitransformer step mine.py:transpose\n"
-        "  minitransformer step softmax.forward --number 1 --html forward.html\n"
+        "  minitransformer step mine.py:transpose --number 1\n"
+        "  minitransformer step softmax.forward --html forward.html\n"
         "  minitransformer step mine.py:add --grid 1 --block 32 \\\n"
         "      --arrays 'float32[32]' 'float32[32]' 'float32[32]'",
     )

@@ -24,6 +24,7 @@ from ...cpu import KernelError
 from ...cuda import Launch
 from ...gpu import cubins
 from ..instructions import MISSING, NoCompiler, capability
+from ..units import plural
 from .names import Names
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def record(launch: Launch, *arguments: Any, architecture: str = "8.0", block: in
 
     name, blocks = launch.kernel.__name__, prod(launch.grid)
     if not 0 <= block < blocks:
-        raise ValueError(f"{name} is launched with {blocks} blocks; there is no block {block}")
+        had = plural(blocks, "block")
+        raise ValueError(f"{name} is launched with {had}; there is no block {block}")
     given = launch.kernel.completed(host.opened(arguments))
     arrays = [each for each in given if isinstance(each, np.ndarray)]
     saved = [each.copy() for each in arrays]
