@@ -140,6 +140,9 @@ What one rank hands to MPI in a layer's forward and backward: the most that one 
 {table(["attention", "L", "P", "calls of rank 0", "bytes of a rank", "by (2), (4)"],
        map(_sent, sent))}
 
+Equations are those of [`scale.py`](../../minitransformer/experiments/scale.py). A scan
+hands its state to MPI once forward and once backward; how often it travels on, (2) says.
+
 {_independent(sent)}
 
 And in a step of `train copy`, with its default model of {steps[0]["parameters"]:,} parameters:
@@ -188,7 +191,7 @@ def _held(rows: Sequence[Row]) -> str:
     most = max((row["length"] for row in carried), default=0)
     least = min((row["ranks"] for row in carried if row["length"] == most), default=0)
     beyond = (
-        f" Of {most:,} rows, which one process cannot hold within the limit, {least} ranks can."
+        f" {most:,} rows, which one process cannot hold within the limit, {least} ranks can."
         if carried
         else ""
     )
@@ -220,11 +223,15 @@ def _independent(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
 def _predicted() -> Iterator[list[object]]:
     for name, network in NETWORKS.items():
         for ranks in GPUS[:1] if name == "NVLink 4" else GPUS:
             times = [
-                f"{1e3 * seconds(way, ranks, network):,.3g}"
+                _digits(1e3 * seconds(way, ranks, network))
                 if way != "all-to-all" or ranks <= MODEL_HEADS
                 else "-"
                 for way in WAYS

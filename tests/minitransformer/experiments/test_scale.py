@@ -70,7 +70,7 @@ def test_the_report_says_what_fits_where():
     step = {"what": "step", "parallel": "data", "ranks": 2, "messages": 1, "bytes": 1}
     text = report([*held, *sent, {**step, "parameters": 7}]).text
     assert "| 4,096 | - | 2 |" in text
-    assert "Of 4,096 rows, which one process cannot hold within the limit, 2 ranks can" in text
+    assert "4,096 rows, which one process cannot hold within the limit, 2 ranks can" in text
     assert "*Supported*: bytes of linear independent of L" in text
     assert "*Supported*: bytes of softmax growing with L" in text
     assert "*Not supported*: bytes of delta independent of L" in text
