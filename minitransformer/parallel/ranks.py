@@ -167,7 +167,14 @@ def arranged(world: World, parallel: str) -> Grid:
 
     Raises:
         OptionError: There are not as many ranks as that needs.
+        UserError: Several processes were started, of which each is alone.
     """
+    started = launched()[1]
+    if world.size == 1 < started:
+        raise UserError(
+            f"{started} processes were started, but each finds itself alone, as if it were started "
+            f"by the mpiexec of another MPI; take that of the MPI found here: {world.library}"
+        )
     whole = {"data": (world.size, 1), "sequence": (1, world.size)}
     shares, slices = whole.get(parallel) or map(int, parallel.split("x"))
     return Grid.of(world, shares, slices)

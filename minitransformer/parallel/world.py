@@ -112,13 +112,17 @@ class World:
         self._bytes.clear()
         self.seconds = 0.0
 
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI that joins the ranks."""
+        first = mpi().Get_library_version().splitlines()[0].strip("\0")
+        return " ".join(first.replace("Version:", "").split(",")[0].split())
+
     def describe(self) -> str:
         """Return in a line how many ranks there are, by which MPI, and how arrays of a GPU go."""
-        library = mpi().Get_library_version().splitlines()[0].strip("\0")
-        name = " ".join(library.replace("Version:", "").split(",")[0].split())
         way = "directly: it is CUDA-aware" if cuda_aware() else "through the host: it knows no CUDA"
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
-        return f"{ranks} by {name}; arrays of a GPU go {way}"
+        return f"{ranks} by {self.library}; arrays of a GPU go {way}"
 
     def split(self, color: int, key: int = 0) -> World:
         """Return the world of the ranks that gave this color, in the order of their keys."""

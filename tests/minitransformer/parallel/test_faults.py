@@ -145,6 +145,16 @@ def test_several_processes_without_a_word_of_sharing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_that_another_mpi_started_are_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.delenv("PMI_SIZE", raising=False)
+    words = [*COMMAND, *TRAIN, "--out", "run", "--parallel", "data"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "error: 2 processes were started, but each finds itself alone" in found.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_holds_files_is_refused_once(tmp_path: Path) -> None:
     words = "--out", str(tmp_path), "--parallel", "data"
     (tmp_path / "file").touch()
