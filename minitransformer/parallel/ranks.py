@@ -7,7 +7,9 @@ versions, options and files, and when to stop.
 A rank that fails ends the others. If all fail at one place, such as at a loss that is no number,
 rank 0 says so for all. A rank that fails alone says so itself, and aborts. One that is killed can
 say nothing: so each works in a child process (`watched`), whose parent tells of its death. Whatever
-started the ranks (mpiexec, srun) then ends the others, as it does when any process fails.
+started the ranks (mpiexec, srun) then ends the others, as it does when any process fails that has
+begun with MPI. Of one that ends before, as by an option that there is not, MPICH's mpiexec tells
+nobody, and who has begun waits: all options of all ranks are best written once.
 """
 
 from __future__ import annotations
