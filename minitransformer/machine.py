@@ -1,4 +1,4 @@
-"""What numbers depend on: the processor, its cores, and the versions of what computes."""
+"""What runs here: the processor, its cores, the versions of what computes, who started it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+_LAUNCHERS = (  # the variables by which they tell a process its rank, and how many there are
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its relatives
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def launched() -> tuple[int, int]:
+    """Return which process this is of how many that a launcher has started; 0 of 1 without one."""
+    for rank, size in _LAUNCHERS:
+        if size in os.environ:
+            return int(os.environ.get(rank, "0")), int(os.environ[size])
+    return 0, 1
 
 
 def machine(packages: Iterable[str] = ("numpy", "numba", "llvmlite")) -> dict[str, Any]:

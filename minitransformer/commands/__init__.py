@@ -18,28 +18,33 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UserError
+from ..machine import launched
 from . import answer, course, doctor, experiment, export, inspect, plan, run, runs, step, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, by default that of this process; return the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
     try:
+        options = parser.parse_args(arguments)
+        parser = options.parser
         code: int = options.command(options)
         sys.stdout.flush()
         return code
+    except _Misused as error:
+        return _complain(error.parser, error, 2)
     except UserError as error:
-        return _complain(options, error, error.exit_code)
+        return _complain(parser, error, error.exit_code)
     except MemoryError:
-        return _complain(options, "not enough memory; try a smaller model, length or batch", 1)
+        return _complain(parser, "not enough memory; try a smaller model, length or batch", 1)
     except KeyboardInterrupt:
-        return _complain(options, "interrupted", 128 + signal.SIGINT)
+        return _complain(parser, "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:
         # Whoever read our output has stopped reading; Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        return _complain(options, error, 1)
+        return _complain(parser, error, 1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,9 +70,21 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        raise _Misused(self, message)
 
 
-def _complain(options: argparse.Namespace, problem: object, code: int) -> int:
-    print(f"{options.parser.prog}: error: {problem}", file=sys.stderr)
+class _Misused(Exception):
+    """Words that a parser does not understand."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
+def _complain(parser: argparse.ArgumentParser, problem: object, code: int) -> int:
+    if launched()[1] > 1 and "mpi4py.MPI" not in sys.modules:
+        from ..parallel.ranks import refuse
+
+        problem = refuse(str(problem), code)
+    print(f"{parser.prog}: error: {problem}", file=sys.stderr)
     return code

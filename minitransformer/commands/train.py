@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import OptionError
+from ..machine import launched
 from ..settings import PARALLEL
 from ..tasks import Command, make_task, task_class, task_names, task_options
 from .doctor import installed_versions
@@ -82,16 +83,14 @@ def _add_task(tasks: Any, name: str, task: type[Command]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train what was asked for; return the exit code."""
-    from ..parallel.ranks import ALONE, launched, together, watched
+    from ..parallel.ranks import ALONE, together, watched
     from ..parallel.world import World
 
     if options.parallel:
         with watched() as tell, together(World(), tell, options.parallel) as ranks:
             _check_alike(options, ranks)
             return _train(options, ranks)
-    rank, size = launched()
-    if rank:
-        return OptionError.exit_code  # process 0 says why
+    _, size = launched()
     if size > 1:
         raise OptionError(
             f"{size} processes were started to train one run; share it among them by --parallel "
@@ -124,10 +123,13 @@ def _train(options: argparse.Namespace, ranks: Alone) -> int:
         task = make_task(options.task, settings)
         run = ranks.first(lambda: _new_run(options, settings))
     ranks.settle(settings["device"])
+    if options.parallel and ranks.rank == 0 and not options.quiet:
+        print(ranks.describe(), file=sys.stderr)
     trainers = []
     with Interruption(ranks) as interruption:
         for attention in compared(settings):
             trainers.append(trainer := make_trainer(task, settings, attention, ranks))
+            ranks.accept(trainer.model)
             # What ranks do together, a copy of one cannot play.
             plays = () if options.parallel else (trainer.advance, partial(_ask, task, trainer))
             with rehearsed(*plays):

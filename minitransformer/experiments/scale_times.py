@@ -55,8 +55,11 @@ Attention is causal, forward and backward, on slices; `train copy` is a step by 
 {table(["of", "scaling", "size on 1 rank", *(f"ms, P = {n}" for n in RANKS), "efficiency",
         "in MPI"], _lines(rows))}
 
-Softmax's causal ring is uneven: the last rank's queries see twice as many keys as the mean, and the
-others wait for it.
+Where there is a state, a rank runs its keys twice: to the state that they make, and again from the
+one that the others made; delta's first run also multiplies matrices. That is work which one rank
+does not have, and no waiting. Softmax's causal ring is uneven: of two ranks the last has 3/4 of the
+work, so that at best 67% (strong) or, as work grows with the square of the length, 33% (weak) are
+left.
 """,
         {},
     )  # fmt: skip

@@ -8,8 +8,8 @@ A rank that fails ends the others. If all fail at one place, such as at a loss t
 rank 0 says so for all. A rank that fails alone says so itself, and aborts. One that is killed can
 say nothing: so each works in a child process (`watched`), whose parent tells of its death. Whatever
 started the ranks (mpiexec, srun) then ends the others, as it does when any process fails that has
-begun with MPI. Of one that ends before, as by an option that there is not, MPICH's mpiexec tells
-nobody, and who has begun waits: all options of all ranks are best written once.
+begun with MPI. Of one that ends before, MPICH's mpiexec tells nobody, and who has begun waits: so
+one that cannot begin, as by an option that there is not, begins with MPI only to say so (`refuse`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from minitransformer_kernels.cpu import num_threads
 
 from ..device import to_numpy
 from ..errors import UserError
+from ..machine import launched
 from . import data
 from .grid import Grid
+from .layers import along_sequence
 from .world import World, mpi
 
 Result = TypeVar("Result")
@@ -43,11 +45,6 @@ _PATIENCE = 2.0  # seconds in which what ends all ranks has ended, or reached, e
 _PAUSE = 0.01  # seconds between looks, as MPI's own waiting keeps a core busy
 _DONE = "done"
 _REMEDY = "MPI adds in another order on each: choose another algorithm of its Iallreduce"
-_LAUNCHERS = (  # the variables by which they tell a process its rank, and how many there are
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its relatives
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
 
 
 class Alone:
@@ -55,6 +52,10 @@ class Alone:
 
     rank = 0
     size = 1
+
+    def describe(self) -> str:
+        """Return in a line who shares the work, and by which MPI."""
+        return "1 process"
 
     def first(self, action: Callable[[], Result]) -> Result:
         """Do something on rank 0, and return on every rank what came of it.
@@ -79,6 +80,13 @@ class Alone:
         """Take this rank's part of its machine: of the cores for kernels, or one of the GPUs.
 
         Who has set `MINITRANSFORMER_NUM_THREADS` has decided.
+        """
+
+    def accept(self, model: Any) -> None:
+        """Go on if these ranks can share the model's work.
+
+        Raises:
+            UserError: One of its layers cannot run on slices.
         """
 
     def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
@@ -116,6 +124,11 @@ class Together(Alone):
         threads = str(max(1, num_threads() // here.size))
         os.environ.setdefault("MINITRANSFORMER_NUM_THREADS", threads)
 
+    def describe(self) -> str:
+        """See `Alone.describe`."""
+        alone = "; to share the work among 4 ranks, start this by mpiexec -n 4"
+        return f"{self.world.describe()}{alone * (self.size == 1)}"
+
     def first(self, action: Callable[[], Result]) -> Result:
         """See `Alone.first`."""
         done: tuple[Any, UserError | None] = None, None
@@ -149,6 +162,12 @@ class Together(Alone):
                         f"{there} on rank {rank} ({node}); {remedy}"
                     )
 
+    def accept(self, model: Any) -> None:
+        """See `Alone.accept`."""
+        if self.grid.sequence.size > 1:
+            with along_sequence(model, self.grid.sequence):
+                pass
+
     def differentiate(self, task: Any, model: Any, batch: Any, count: int) -> tuple[float, float]:
         """See `Alone.differentiate`."""
         found = data.differentiate(self.grid, task, model, batch, count)
@@ -180,14 +199,6 @@ def arranged(world: World, parallel: str) -> Grid:
     whole = {"data": (world.size, 1), "sequence": (1, world.size)}
     shares, slices = whole.get(parallel) or map(int, parallel.split("x"))
     return Grid.of(world, shares, slices)
-
-
-def launched() -> tuple[int, int]:
-    """Return which process this is of how many that a launcher has started; 0 of 1 without one."""
-    for rank, size in _LAUNCHERS:
-        if size in os.environ:
-            return int(os.environ.get(rank, "0")), int(os.environ[size])
-    return 0, 1
 
 
 @contextmanager
@@ -276,6 +287,32 @@ def together(world: World, tell: Tell, parallel: str = "data") -> Iterator[Toget
         raise type(failure)(f"{name}: {failure}") from failure
     assert failure is not None
     raise failure
+
+
+def refuse(problem: str, code: int) -> str:
+    """Tell the other ranks, which wait for this one, that it has not even begun.
+
+    Args:
+        problem: Why.
+        code: With which exit code they end.
+
+    Returns:
+        What to say: by the first of them if none could begin.
+
+    Raises:
+        SystemExit: Another rank says it.
+    """
+    try:
+        world = World()
+    except UserError:
+        return problem  # without MPI nobody waits
+    try:
+        with together(world, lambda word: None):
+            failure = UserError(problem)
+            failure.exit_code = code
+            raise failure
+    except UserError as error:
+        return str(error)
 
 
 def _first_to_fail(comm: Any, failed: bool) -> int | None:

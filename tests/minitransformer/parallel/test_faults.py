@@ -135,14 +135,51 @@ def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) 
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
-def test_several_processes_without_a_word_of_sharing(tmp_path: Path) -> None:
-    found = ended(started(2, *COMMAND, *TRAIN, "--out", "run", folder=tmp_path))
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "minitransformer train copy: error: 2 processes were started to train one run; share "
+         "it among them by --parallel data, or start one"),
+        pytest.param(("--parallel", "data", "--lenght", "3"),
+                     "minitransformer: error: unrecognized arguments: --lenght 3",
+                     marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_options_that_no_rank_understands_are_refused_once(
+    words: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    found = ended(started(2, *COMMAND, *TRAIN, "--out", "run", *words, folder=tmp_path), SECONDS)
     assert found.returncode == 2
-    assert found.stderr == (
-        "minitransformer train copy: error: 2 processes were started to train one run; share it "
-        "among them by --parallel data, or start one\n"
-    )
+    assert found.stderr == f"{sentence}\n"
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (1, ("--parallel", "data", "--lenght", "3")),
+        pytest.param(0, ("--parallel", "no"), marks=pytest.mark.nightly),
+        pytest.param(0, (), marks=pytest.mark.nightly),
+    ],
+)
+def test_a_rank_that_cannot_even_begin_leaves_no_other_waiting(
+    odd: int, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    lines = [[*COMMAND, *TRAIN, "--out", "run", "--parallel", "data"] for _ in range(2)]
+    lines[odd] = [*COMMAND, *TRAIN, "--out", "run", *words]
+    found = ended(started(1, *lines[0], ":", "-n", "1", *lines[1], folder=tmp_path), SECONDS)
+    assert found.returncode != 0
+    (line,) = ours(found)
+    assert re.match(rf"minitransformer: rank {odd} of 2 \(.*\): .*; that ends the others", line)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_cut_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    words = "train", "graph", "--parallel", "sequence", "--device", "cpu", "--out", "run"
+    found = ended(started(2, *COMMAND, *words, folder=tmp_path), SECONDS)
+    about, line = found.stderr.splitlines()
+    assert re.match(r"2 ranks by \S+ .*; arrays of a GPU go ", about)
+    assert line.startswith("minitransformer train graph: error: a graph cannot be cut")
 
 
 def test_processes_that_another_mpi_started_are_refused(tmp_path: Path, monkeypatch) -> None:
