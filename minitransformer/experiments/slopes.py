@@ -189,6 +189,7 @@ def timed(layer: Layer, seconds: float) -> Row:
 
 def peak(layer: Layer) -> int:
     """Return how many bytes arrays took beside the inputs, where they took most."""
+    layer()  # what a first call compiles or reads is no part of it
     tracemalloc.start()
     layer()
     _, most = tracemalloc.get_traced_memory()
