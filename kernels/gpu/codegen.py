@@ -12,7 +12,8 @@ loads computed addresses. It had no way to see, and so computed for each access,
    no further. `_move_on` moves on always: past the end nobody looks at what is there.
 3. that neighbours in shared memory may be read together. An instruction that reads four numbers of
    float32 at once needs an address divisible by 16, but arrays began at any multiple of 4.
-   `_aligned` lets them begin at `ALIGNMENT`.
+   `_aligned` lets those begin at `ALIGNMENT` whose length is a multiple of it. Of three numbers
+   that begin there NVVM would read four, the last behind the array's end.
 
 With all three the loop has 36 instructions, half its loads read four numbers, and the kernel needs
 fewer registers, so that more of its blocks run at a time: `cubins` tells what each kernel needs.
@@ -26,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from math import prod
 from typing import Any
 
 ALIGNMENT = 16  # bytes: the most that one instruction reads or writes
@@ -111,9 +113,13 @@ def _move_on(numbas: Callable[..., Any], iterator_type: Any) -> Callable[..., An
 def _aligned(generic_array: Callable[..., Any]) -> Callable[..., Any]:
     """What makes an array of a block or a thread, with an alignment unless the kernel has one."""
 
-    def array(*args: Any, alignment: int | None = None, **options: Any) -> Any:
-        if "alignment" in _told:
-            alignment = alignment or ALIGNMENT
-        return generic_array(*args, alignment=alignment, **options)
+    def array(
+        context: Any, builder: Any, shape: tuple[int, ...], dtype: Any, *args: Any,
+        alignment: int | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        if alignment is None and "alignment" in _told:
+            size = prod(shape) * context.get_abi_sizeof(context.get_data_type(dtype))
+            alignment = None if size % ALIGNMENT else ALIGNMENT
+        return generic_array(context, builder, shape, dtype, *args, alignment=alignment, **options)
 
     return array

@@ -5,8 +5,8 @@ of the three things that `codegen` explains:
 
 1. `cuda.threadIdx.x` becomes `int32(cuda.threadIdx.x & 1023)`, and so on: where the index of a
    thread or a block ends, and so that it is not negative. `cuda.grid(1)` likewise.
-3. `cuda.shared.array(shape, dtype)` becomes `cuda.shared.array(shape, dtype, 16)`: neighbours may
-   be read together. `cuda.local.array` likewise.
+3. `cuda.shared.array(shape, dtype)` becomes `cuda.shared.array(shape, dtype, 16)`, where that is
+   known to be a multiple of 16 long: neighbours may be read together. `cuda.local.array` likewise.
 
 How often a loop runs (2) has no such place; `README.md` has what that costs.
 """
@@ -18,9 +18,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba_cuda_mlir import cuda, types
 from numba_cuda_mlir.extending import WholeFunctionPlanner, register_planner
 from numba_cuda_mlir.numba_cuda.core import ir
+from numba_cuda_mlir.numba_cuda.core.errors import ConstantInferenceError
+from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype
 
 from ..codegen import ALIGNMENT, BLOCKS, THREADS
 
@@ -56,7 +59,7 @@ class Hints(WholeFunctionPlanner):
         value: Any = getattr(statement, "value", None)
         loc = statement.loc
         what = self._what(value) if isinstance(statement, ir.Assign) else ""
-        if what in ARRAYS and len(value.args) == 2 and not value.kws:
+        if what in ARRAYS and len(value.args) == 2 and not value.kws and self._whole(*value.args):
             yield (number := self._assign(scope, statement, ir.Const(ALIGNMENT, loc)))
             value.args = [*value.args, number.target]
         elif what in BITS:
@@ -75,6 +78,15 @@ class Hints(WholeFunctionPlanner):
         self.changed += 1
         name = f"$told_{near.target.name}_{self.changed}"
         return ir.Assign(value, ir.Var(scope, name, near.loc), near.loc)
+
+    def _whole(self, shape: Any, dtype: Any) -> bool:
+        """Whether an array is known to be a multiple of `ALIGNMENT` long."""
+        try:
+            lengths, kind = map(self.state.func_ir.infer_constant, (shape, dtype))
+        except ConstantInferenceError:
+            return False
+        bytes_each = (as_dtype(kind) if isinstance(kind, types.Type) else np.dtype(kind)).itemsize
+        return bool(np.prod(lengths) * bytes_each % ALIGNMENT == 0)
 
     def _definition(self, name: Any) -> Any:
         try:

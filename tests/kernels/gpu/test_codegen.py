@@ -71,6 +71,19 @@ def test_loops_go_over_their_range(numbers):
     assert re.search(rf"mov\.u64\s+{stored[1]}, {expected};", text)
 
 
+def test_of_three_numbers_no_fourth_is_read():
+    """NVVM reads four where three begin at a multiple of 16; the fourth is behind the array."""
+
+    @cuda.jit
+    def total(x):
+        tile = cuda.shared.array(3, float32)
+        tile[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+        cuda.syncthreads()
+        x[cuda.threadIdx.x] = tile[0] + tile[1] + tile[2]
+
+    assert "ld.shared.v4" not in ptx(total, float32[::1])
+
+
 def test_an_array_that_asks_for_an_alignment_gets_it():
     @cuda.jit
     def reverse(x):

@@ -151,14 +151,15 @@ def test_the_successor_is_told_of_indices_and_alignments(monkeypatch: pytest.Mon
     @cuda.jit
     def reverse(x):
         tile, other = cuda.shared.array(32, numba.float32), cuda.shared.array(32, numba.float32, 64)
+        odd = cuda.shared.array((3, 11), numba.float32)  # where it ends no other number follows
         i, t = cuda.grid(1), cuda.threadIdx.x
-        tile[t], other[t] = x[i], -x[i]
+        tile[t], other[t], odd[0, t] = x[i], -x[i], 2 * x[i]
         cuda.syncthreads()
-        x[i] = tile[31 - t] + other[31 - t]
+        x[i] = tile[31 - t] + other[31 - t] + odd[0, 31 - t]
 
     monkeypatch.setenv(compilers.VARIABLE, "numba-cuda-mlir")
     text = assembler.ptx(reverse, (numba.float32[::1],), (8, 0))
-    assert re.findall(r"\.shared \.align (\d+)", text) == ["16", "64"]
+    assert re.findall(r"\.shared \.align (\d+)", text) == ["16", "64", "8"]
     assert re.search(r"and\.b\d\d\s+[^;]*, 1023;", text)
     assert re.search(r"and\.b\d\d\s+[^;]*, 2147483647;", text)
 
