@@ -259,7 +259,7 @@ class Domain:
     they are few. `tiles` are the numbers of tokens that the kernels take at once. `extras` draws
     the inputs that an operation has besides query, key and value; with them, the order of the keys
     matters. `states` draws a state, of S and Z by default. Where it `follows` its state, no query
-    may stand before the first key.
+    may stand before the first key. `queries` are the numbers of queries, where not all lengths do.
     """
 
     variants: tuple[Variant, ...]
@@ -270,6 +270,7 @@ class Domain:
     extras: Extras | None = None
     states: Extras | None = None
     follows: bool = False
+    queries: tuple[int, ...] = ()
 
     @property
     def lengths(self) -> list[int]:
@@ -284,7 +285,7 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
     variant = draw(st.sampled_from(domain.variants))
     batch, query_length, key_length = (
         draw(st.integers(1, 3)),
-        draw(st.sampled_from(domain.lengths)),
+        draw(st.sampled_from(domain.queries or domain.lengths)),
         draw(st.sampled_from(domain.lengths)),
     )
     initial_state = domain.stateful and draw(st.booleans())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..visible import Visible
 from . import backward, forward
 
 
@@ -24,7 +25,17 @@ def few_values(query: Any, key: Any, value: Any, **options: Any) -> None:
     passes(query, key, value[..., :8], **options)
 
 
-HOSTS = {"softmax": passes, "softmax_dropped": partial(passes, relative=True, dropout=0.1)}
+def few_queries(query: Any, key: Any, value: Any, *, last: int = 1, **options: Any) -> None:
+    """Forward of the last queries alone, as for a token that is generated."""
+    visible = Visible(query_offset=query.shape[2] - last)
+    forward(query[:, :, -last:], key, value, visible, **options)
+
+
+HOSTS = {
+    "softmax": passes,
+    "softmax_few": few_queries,
+    "softmax_dropped": partial(passes, relative=True, dropout=0.1),
+}
 MORE = {
     "softmax_relative": partial(passes, relative=True),
     "softmax_with_dropout": partial(passes, dropout=0.1),

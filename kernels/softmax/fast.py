@@ -22,6 +22,7 @@ What they add to `plain`; results/ladder says what it brings:
                                 address, a broadcast. The output is turned back in such a tile
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
+    blocks that share the keys  for so few queries that one block would have them all: `few`
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
@@ -43,6 +44,7 @@ from numba import int64
 from ..arrays import Array, array_module, ceil_div, round_up
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
+from . import few
 from .plain import column, kind, pattern_arguments
 
 TILE = 64  # queries of a block, where the shared memory allows
@@ -583,6 +585,9 @@ def forward(
     inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
 ) -> None:
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
+    if few.serves(inputs, options, pattern):
+        few.forward(inputs, options, results)
+        return
     query, key, *_ = inputs
     constants, length = _constants(inputs, options, pattern), query.shape[2]
     shape = forward_shape(length, *constants[:3])

@@ -94,6 +94,15 @@ def softmax(package: str = KERNELS, **more: Any) -> Operation:
     return Operation("softmax", domain, softmax_apply(module, **more), references.softmax)
 
 
+def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
+    """The same for few queries to many keys, with relative scores too."""
+    operation, few = softmax(package, **more), import_module(f"{package}.softmax.few")
+    variants = *SOFTMAX_RELATIVE_VARIANTS[:2], replace(SOFTMAX_VARIANTS[1], sizes={"k": 40})
+    queries = tuple(range(1, few.QUERIES + 1))
+    domain = Domain(variants, (few.SPAN,), extras=relative_scores, queries=queries)
+    return replace(operation, name="softmax_few", domain=domain)
+
+
 def softmax_relative(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores."""
     operation = softmax(package, **more)
@@ -530,17 +539,18 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
     """Two sequences of more than two tiles, partly padding; with states where there are any."""
     domain = operation.domain
     tile = max(domain.tiles)
+    queries = max(domain.queries, default=2 * tile + 3)
     return Case(
         dtype=variant.dtype,
         batch=2,
         heads=2,
-        query_length=2 * tile + 3,
+        query_length=queries,
         key_length=2 * tile + 1,
         head_dim=variant.head_dim,
         value_dim=variant.value_dim,
         causal=domain.causal[0] if causal is None else causal,
         query_offset=2 if domain.follows else -2,
-        query_lengths=(2 * tile + 3, tile + 1),
+        query_lengths=(queries, queries // 2),
         key_lengths=(tile - 1, 2 * tile + 1),
         initial_state=domain.stateful,
         grad_state=domain.stateful,
@@ -553,6 +563,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
+    softmax_few(),
     softmax_dropped(),
     *(operation() for operation in SOFTMAX_PLAIN),
     bidirectional(),

@@ -42,6 +42,7 @@ from .operations import (
     softmax,
     softmax_dropped,
     softmax_dropped_plain,
+    softmax_few,
     softmax_plain,
 )
 
@@ -93,6 +94,16 @@ MUTANTS = [
         scale_forgotten_in_dq=("= scale * dq_own[t]", "= dq_own[t]"),
         key_forgets_the_query_at_its_own_place=(
             "seen_from = j - offset if causal", "seen_from = j - offset + 1 if causal"),
+    ),
+    *bugs(softmax_few, "softmax/few.py",
+        query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
+        last_key_forgotten=("sees = r_own < end and", "sees = r_own < end - 1 and"),
+        span_mixed_at_its_own_scale=(
+            "n_i += shrink * mixed[n, h, span, i, m]", "n_i += mixed[n, h, span, i, m]"),
+        span_counted_at_its_own_scale=(
+            "d_i += shrink * total[n, h, span, i]", "d_i += total[n, h, span, i]"),
+        distances_of_the_span_alone=(
+            "column(j - i - offset, furthest)", "column(r_own - i - offset, furthest)"),
     ),
     *bugs(softmax_dropped, "softmax/fast.py",
         another_mask_in_the_gradient_of_the_values=(
@@ -408,6 +419,7 @@ SOFTMAX_BARRIERS = [
 ]
 BARRIERS = [
     *(replace(x, operation=local) if x.name in LISTED else x for x in SOFTMAX_BARRIERS),
+    *without_barriers("softmax/few.py", softmax_few),
     *without_barriers("linear/fast.py", naive, "naive_.*"),
     *without_barriers("linear/fast.py", bidirectional, "(?!naive_).*"),
     *without_barriers("recurrent/fast.py", recurrent),

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ... import functions as F
 from ...attention import softmax_attention
 from ...tensor import Tensor
 from ..module import Parameter
@@ -36,16 +35,3 @@ class SoftmaxAttention(AttentionVariant):
         """Attend, see `AttentionVariant.forward`; `dropout` is the fraction of weights to drop."""
         options = {"scale": self.scale, "relative_embedding": self.embedding, **keywords}
         return softmax_attention(query, key, value, **options)
-
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Attend, see `AttentionVariant.step`; one token by two products of matrices.
-
-        The kernel works on a tile of queries: with one alone, all but a row of it would be waste.
-        """
-        if query.shape[2] != 1 or self.embedding is not None:
-            return super().step(query, key, value, state)
-        state.append(key, value)
-        keys, values = (Tensor(x[:, :, : state.length]) for x in (state.keys, state.values))
-        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
-        scores = query @ keys.transpose(2, 3) * scale  # (N, H, 1, L)
-        return F.softmax(scores, dim=-1) @ values, state
