@@ -33,6 +33,8 @@ AT_ONCE = 4  # keys whose values a thread takes in at once, each in a sum of its
 def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased: bool) -> Kernel:
     rows_across = value_dim // LANES  # rows of threads that together own a value's columns
     groups = ROWS // rows_across  # each takes its part of the keys
+    pitch = SPAN + 1  # neighbours in a column lie in different banks
+    n_products, n_sums = queries * OWN, queries * AT_ONCE
 
     @cuda.jit
     def attend_span(  # type: ignore[no-untyped-def]
@@ -41,11 +43,11 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
     ):  # fmt: skip
         """Writes n, h and d of (4) for each span: (N, H, spans, Lq, M), and (N, H, spans, Lq)."""
         q = cuda.shared.array((queries, head_dim), real)
-        part = cuda.shared.array((LANES, SPAN + 1), real)  # of a score: what each thread adds to it
+        part = cuda.shared.array((LANES, pitch), real)  # of a score: what each thread adds to it
         s = cuda.shared.array((queries, SPAN), real)  # scores, then their exponentials
         share = cuda.shared.array(LANES, real)  # of a part of the keys in maximum, then sum
-        products = cuda.local.array(queries * OWN, real)
-        n_own = cuda.local.array(queries * AT_ONCE, real)
+        products = cuda.local.array(n_products, real)
+        n_own = cuda.local.array(n_sums, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         span, h, n = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
@@ -59,7 +61,7 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
             q[i, e] = real(0)
             if i < last_query and e < E:
                 q[i, e] = scale * query[n, h, i, e]
-        for t in range(queries * OWN):
+        for t in range(n_products):
             products[t] = real(0)
         cuda.syncthreads()
 
@@ -112,7 +114,7 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
             cuda.syncthreads()
 
         m, group = y % rows_across * LANES + x, y // rows_across
-        for t in range(queries * AT_ONCE):
+        for t in range(n_sums):
             n_own[t] = real(0)
         for r_first in range(0, min(end, SPAN // groups), AT_ONCE):
             for t in range(AT_ONCE):
