@@ -587,7 +587,13 @@ def forward(
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
     if few.serves(inputs, options, pattern):
         few.forward(inputs, options, results)
-        return
+    else:
+        _forward(inputs, options, pattern, results)
+
+
+def _forward(
+    inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
+) -> None:
     query, key, *_ = inputs
     constants, length = _constants(inputs, options, pattern), query.shape[2]
     shape = forward_shape(length, *constants[:3])
@@ -607,6 +613,9 @@ def backward(
 ) -> None:
     """Launch (6) to (9) for g, o, h and 1 / d in `saved`; the last four are written to."""
     g, output, *sums = saved
+    if few.serves(inputs, options, pattern):  # which adds up scores in another order than (2) here
+        output, *sums = (array_module(g).empty_like(x) for x in (output, *sums))
+        _forward(inputs, options, pattern, (output, *sums))
     query, key, *_ = inputs
     constants = _constants(inputs, options, pattern)
     of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))

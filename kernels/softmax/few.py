@@ -8,7 +8,8 @@ a GPU's other multiprocessors have nothing to do. Here a block has SPAN keys and
 
 Both ways to read are those of memory. For a score, LANES threads side by side read a key's columns;
 their sums are added up in shared memory, where thread after thread then has a score. For n, threads
-side by side own columns of the values. No row of either is read twice.
+side by side own columns of the values. No row of either is read twice. A score's sum has another
+order than in `fast`, whose backward therefore walks the keys of so few queries once more.
 """
 
 from __future__ import annotations
