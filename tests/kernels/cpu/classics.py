@@ -148,6 +148,28 @@ def blelloch_scan(x, out):
     out[start + 2 * t + 1] = tree[2 * t + 1]
 
 
+@launched(2, 128, floats(256), zeros(2))
+@launched(3, 64, floats(192), zeros(3))
+def sums_by_halves(x, out):
+    """A step is left out where the block has no threads for it: as the slides on reductions do."""
+    tile = cuda.shared.array(128, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    if cuda.blockDim.x >= 128:
+        if t < 64:
+            tile[t] += tile[t + 64]
+        cuda.syncthreads()
+    stride = 32
+    while stride > 0:
+        if t < stride:
+            tile[t] += tile[t + stride]
+        cuda.syncthreads()
+        stride //= 2
+    if t == 0:
+        out[cuda.blockIdx.x] = tile[0]
+
+
 @launched(2, 16, integers(100, 32), counts(32))
 @launched(1, 64, integers(100, 64), counts(64))
 def bitonic_sort(x, out):

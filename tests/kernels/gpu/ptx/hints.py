@@ -24,9 +24,20 @@ from minitransformer_kernels.gpu import assembler, codegen
 from minitransformer_kernels.gpu.ptx import Program
 from minitransformer_kernels.gpu.specialisations import noted
 
+from ...cpu.classics import CASES
+
 ROOT = Path(__file__).parents[4]
 ARCHITECTURE = (8, 0)
 HEAD_DIM = 16
+
+
+def sums_by_halves(*_: np.ndarray) -> None:
+    """A kernel that asks how large its block is: none of the package's does."""
+    case = CASES["sums_by_halves-2-128"]
+    case.launch(*case.arguments())
+
+
+EXAMPLES = HOSTS | {"sums_by_halves": sums_by_halves}
 
 
 def without() -> None:
@@ -50,16 +61,25 @@ def moving_on(old: str, new: str) -> Callable[[], None]:
     return plant
 
 
-WRONG = {
-    "threads_below_16": limit("tid.x", 0, 16),
-    "one_block": limit("ctaid.x", 0, 1),
-    "one_head": limit("ctaid.y", 0, 1),
-    "one_turn_too_many": moving_on('icmp_signed(">"', 'icmp_signed(">="'),
-    "the_second_twice": moving_on(
-        "builder.add(value, iterator.step", "builder.add(builder.load(iterator.iter), value.type(0)"
+WRONG = {  # and the example that shows it
+    "threads_below_16": (limit("tid.x", 0, 16), "sums_by_halves"),
+    "blocks_of_64": (limit("ntid.x", 64, 65), "sums_by_halves"),
+    "one_block": (limit("ctaid.x", 0, 1), "sums_by_halves"),
+    "one_head": (limit("ctaid.y", 0, 1), "softmax"),
+    "one_turn_too_many": (moving_on('icmp_signed(">"', 'icmp_signed(">="'), "layer_norm"),
+    "the_second_twice": (
+        moving_on(
+            "builder.add(value, iterator.step",
+            "builder.add(builder.load(iterator.iter), value.type(0)",
+        ),
+        "layer_norm",
+    ),
+    "the_count_never_ends": (
+        moving_on("sub(left, left.type(1)", "sub(left, left.type(0)"),
+        "layer_norm",
     ),
 }
-HINTS = {"without": without, **WRONG}
+HINTS = {"without": without} | {name: plant for name, (plant, _) in WRONG.items()}
 
 
 def kept(hints: str, kernel: Kernel, types: tuple[Any, ...]) -> Path:
@@ -85,7 +105,7 @@ def main(hints: str, *examples: str) -> None:
     HINTS[hints]()
     for example in examples:
         with noted() as found:
-            HOSTS[example](*[np.zeros((1, 2, 37, HEAD_DIM), np.float32)] * 3)
+            EXAMPLES[example](*[np.zeros((1, 2, 37, HEAD_DIM), np.float32)] * 3)
         for made in found:
             path = kept(hints, made.kernel, made.types)
             if cache.read(path) is None:
