@@ -113,6 +113,7 @@ add.u32 %r1, %r1, 100; st.param.u32 [out], %r1; ret; }
     yield call._replace(handler="return", text="@%p ret", others=other_way)
     yield around("pack", "", "mov.b64 %d, {%r1, 7}", "shr.b64 %d, %d, 4; cvt.u32.u64 %r2, %d;",
                  [0x70000000 + (n >> 4) for n in range(32)], {"bits": (16, 64)})  # fmt: skip
+    yield around("pack", "", "mov.b64 %d, {%unset, 7}", "mov.b64 {%r3, %r2}, %d;", [7] * 32)
     yield around("unpack", "mov.b64 %d, {%r1, 99};", "mov.b64 {%r3, %r2}, %d", "", [99] * 32,
                  {"bits": (16, 64)})  # fmt: skip
 

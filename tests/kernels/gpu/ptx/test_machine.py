@@ -275,6 +275,7 @@ def test_an_access_beyond_the_arrays() -> None:
     [
         ("ld.global.v2.u32 {%a, %b}, [%mine]; ret;", "accesses 8 bytes at .* no multiple of that"),
         ("mov.u64 %l, 5; ld.shared.u32 %a, [%l]; ret;", "accesses 4 bytes at global 0x5"),
+        (".shared .align 8 .b8 tile[12]; ld.shared.u64 %d, [tile + 8]; ret;", "8 bytes at shared"),
         ("setp.eq.u32 %p, %t, 3; @%p ret; bar.sync 0; ret;", "a barrier that others never reach"),
         ("setp.eq.u32 %p, %t, 3; @%p bra a; bar.sync 0; ret; a: bar.sync 0; ret;", "at another"),
         ("setp.eq.u32 %p, %t, 3; @%p bra a; bar.warp.sync 0xffffffff; ret; a: bar.sync 0; ret;",
