@@ -105,8 +105,20 @@ def test_as_ptx_and_as_a_loop(name: str) -> None:
     assert all(each.instructions for each in runs)
 
 
-@pytest.mark.parametrize("architecture", OTHERS, ids=lambda pair: "sm_{}{}".format(*pair))
-@pytest.mark.parametrize("name", enough())
+def elsewhere() -> Iterator[Any]:
+    """These examples on each other architecture; by default, in turn, on one."""
+    for number, name in enumerate(enough()):
+        for turn, architecture in enumerate(OTHERS):
+            always = turn == number % len(OTHERS)
+            yield pytest.param(
+                name,
+                architecture,
+                id="{}-sm_{}{}".format(name, *architecture),
+                marks=[] if always else pytest.mark.nightly,
+            )
+
+
+@pytest.mark.parametrize(("name", "architecture"), elsewhere())
 def test_on_other_architectures_and_free_of_races(name: str, architecture: tuple[int, int]) -> None:
     with both(architecture, seed=1, races=True) as runs:
         EXAMPLES[name](*inputs(33))
