@@ -29,15 +29,14 @@ REFUSED = "constants-2-3", "halvings-2-32"
 # They ask lanes that are not there. PTX leaves open what comes; on a CPU it is one's own.
 NOBODY_THERE = (
     "shuffles_of_every_kind-2-50", "several_in_a_row-1-(7,11)", "several_in_a_row-2-50",
-    "device_functions_under_conditions-2-44",
 )  # fmt: skip
 # `continue` in a loop: where its lanes meet again is the compiler's choice, and they count it.
 MEET_ELSEWHERE = ("lanes_under_conditions-2-70",)
 # They count the lanes that are there. PTX leaves open which are; in lockstep it is those that can.
 IN_LOCKSTEP = (
     "histogram_of_matches-2-40", "lanes_that_left-2-40", "masks_within_masks-3-6",
-    "trips_of_those_that_are_left-3-4", "votes-2-48", "rows_of_a_warp-2-(4,3)",
-    "rows_of_a_warp-1-(4,3)",
+    "trips_of_those_that_are_left-3-4", "votes-2-48", "warp_aggregated_increment-3-33",
+    "warp_aggregated_increment-2-48", "rows_of_a_warp-2-(4,3)", "rows_of_a_warp-1-(4,3)",
 )  # fmt: skip
 LEFT_OPEN = NOBODY_THERE + MEET_ELSEWHERE
 ALIKE = {name: case for name, case in CASES.items() if name not in REFUSED + LEFT_OPEN}

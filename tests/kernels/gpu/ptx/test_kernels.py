@@ -118,7 +118,7 @@ def elsewhere() -> Iterator[Any]:
             )
 
 
-@pytest.mark.parametrize(("name", "architecture"), elsewhere())
+@pytest.mark.parametrize(("name", "architecture"), list(elsewhere()))
 def test_on_other_architectures_and_free_of_races(name: str, architecture: tuple[int, int]) -> None:
     with both(architecture, seed=1, races=True) as runs:
         EXAMPLES[name](*inputs(33))
