@@ -31,6 +31,11 @@ def few_queries(query: Any, key: Any, value: Any, *, last: int = 1, **options: A
     forward(query[:, :, -last:], key, value, visible, **options)
 
 
+def many_heads(query: Any, key: Any, value: Any) -> None:
+    """Heads enough that a block does all of one's gradients."""
+    passes(*(np.repeat(x, 4, axis=1) for x in (query, key, value)))
+
+
 HOSTS = {
     "softmax": passes,
     "softmax_few": few_queries,
@@ -40,6 +45,7 @@ MORE = {
     "softmax_relative": partial(passes, relative=True),
     "softmax_with_dropout": partial(passes, dropout=0.1),
     "softmax_few_values": few_values,
+    "softmax_many_heads": many_heads,
     "softmax_plain": partial(passes, version="plain"),
     "softmax_plain_dropped": partial(passes, relative=True, dropout=0.1, version="plain"),
 }

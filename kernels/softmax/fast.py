@@ -4,6 +4,10 @@
     query_gradient   (7)-(9), dq; the same walk. It also leaves delta for the next
     key_gradient     (6), (7), (9), dk and dv; a block owns keys and walks the queries
 
+A pair of tiles takes two products of matrices forward, and backward seven: both gradients need the
+scores and g . v. Where there are heads enough to give each block one (`alone`), key_gradient walks
+all keys too, is the only one to write a head's dq, and five do.
+
 Each is also made with relative scores (`biased`) or dropout (`dropping`), or both. These are
 constants of the compiler: without them, the kernel is what it would be if they did not exist.
 
@@ -29,8 +33,8 @@ then the maximum that the forward saved is not the score that the backward finds
 much as the scores are, and for scores near 50,000 that is 0.4 %.
 
 A weight of 0 takes nothing of its value, whatever that is: zero times NaN is NaN, and the keys of a
-tile that a row does not see may hold it. Every sum has one owner and one order: results repeat bit
-by bit, without atomics.
+tile that a row does not see may hold it. (A key that is not finite reaches dq by its ds.) Every sum
+has one owner and one order: results repeat bit by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from typing import Any, NamedTuple
 
 from numba import int64
 
-from ..arrays import Array, array_module, ceil_div, round_up
+from ..arrays import Array, array_module, ceil_div, enough_blocks, round_up
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
 from . import few
@@ -51,6 +55,7 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
+ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 FAR = 2**60  # beyond every position
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
 
@@ -428,7 +433,7 @@ def _query_gradient_kernel(
 @cache
 def _key_gradient_kernel(
     shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
-    walk: Walk | None,
+    walk: Walk | None, alone: bool,
 ) -> Kernel:  # fmt: skip
     rows, parts, step = shape
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
@@ -440,9 +445,9 @@ def _key_gradient_kernel(
     def key_gradient(  # type: ignore[no-untyped-def]
         grad_output, highest, inverse, delta, query, key, value, relative_scores, window,
         global_queries, gathered, landmarks, below, query_lengths, key_lengths, causal, offset,
-        scale, seed, dropped, survivor, dk, dv,
+        scale, seed, dropped, survivor, output, dq, dk, dv,
     ):  # fmt: skip
-        """Writes dk and dv."""
+        """Writes dk and dv; where a block is alone with a head, delta, and adds to dq."""
         k = cuda.shared.array((head_dim, pitch), real)
         v = cuda.shared.array((value_dim, pitch), real)
         q = cuda.shared.array((step, head_dim), real)
@@ -459,124 +464,151 @@ def _key_gradient_kernel(
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        first_row = cuda.blockIdx.x * rows
-        j = first_row + x
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
-        begin, end = max(0, first_row - offset) if causal else 0, last_query
-        seen_from = j - offset if causal else 0
-        if first_row >= last_key:
-            begin = end
-        if j >= last_key:
-            seen_from = last_query
-        if listed:
-            pattern = window, global_queries, gathered, landmarks, below
-            begin = 0
-            end, low, high, before = queries_of(
-                first_row, rows, last_query, last_key, offset, causal, pattern
-            )
-            j, first, last = own_key(j, last_key, causal, pattern)
-        furthest = relative_scores.shape[3] // 2
+        mine = cuda.blockIdx.x * rows
+        if alone:
+            for i in range(y * rows + x, last_query, parts * rows):
+                delta_i = real(0)
+                for m in range(M):
+                    delta_i += grad_output[n, h, i, m] * output[n, h, i, m]  # (8)
+                delta[n, h, i] = delta_i
 
-        for r in range(y, rows, parts):
-            mine = first_row + r
+        for first_row in range(mine, key.shape[2] if alone else mine + 1, rows):
+            j = first_row + x
+            begin, end = max(0, first_row - offset) if causal else 0, last_query
+            seen_from = j - offset if causal else 0
+            if first_row >= last_key:
+                begin = end
+            if j >= last_key:
+                seen_from = last_query
             if listed:
-                mine, _, _ = own_key(mine, last_key, causal, pattern)
-            for e in range(x, head_dim, rows):
-                k[e, r] = real(0)
-                if mine < last_key and e < E:
-                    k[e, r] = key[n, h, mine, e]
-            for m in range(x, value_dim, rows):
-                v[m, r] = real(0)
-                if mine < last_key and m < M:
-                    v[m, r] = value[n, h, mine, m]
-        for t in range(own_k):
-            dk_own[t] = real(0)
-        for t in range(own_v):
-            dv_own[t] = real(0)
-
-        for start in range(begin, end, step):
-            if listed and y == 0 and x < step:
-                place[x], since[x], until[x] = query_at(
-                    start + x, end, low, high, before, last_query, offset, causal, pattern
+                pattern = window, global_queries, gathered, landmarks, below
+                begin = 0
+                end, low, high, before = queries_of(
+                    first_row, rows, last_query, last_key, offset, causal, pattern
                 )
-            if listed:
-                cuda.syncthreads()
-            for r in range(y, step, parts):
-                i = place[r] if listed else start + r
+                j, first, last = own_key(j, last_key, causal, pattern)
+            furthest = relative_scores.shape[3] // 2
+
+            for r in range(y, rows, parts):
+                at = first_row + r
+                if listed:
+                    at, _, _ = own_key(at, last_key, causal, pattern)
                 for e in range(x, head_dim, rows):
-                    q[r, e] = real(0)
-                    if i < last_query and e < E:
-                        q[r, e] = scale * query[n, h, i, e]
+                    k[e, r] = real(0)
+                    if at < last_key and e < E:
+                        k[e, r] = key[n, h, at, e]
                 for m in range(x, value_dim, rows):
-                    g[r, m] = real(0)
-                    if i < last_query and m < M:
-                        g[r, m] = grad_output[n, h, i, m]
-            cuda.syncthreads()
-
-            for t in range(0, own_queries, at_once):
-                r = y * own_queries + t
-                for c in range(at_once):
-                    sums[c] = real(0)
-                for e in range(head_dim):
-                    for c in range(at_once):
-                        sums[c] += k[e, x] * q[r + c, e]
-                for c in range(at_once):
-                    i = place[r + c] if listed else start + r + c
-                    if biased:
-                        near = min(i, query.shape[2] - 1)
-                        r_ij = column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
-                    sees = (seen_from <= i) & (i < last_query)
-                    if listed:
-                        sees = (first <= until[r + c]) & (since[r + c] <= last)
-                    p[r + c, x] = real(0)
-                    if sees:
-                        p[r + c, x] = math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]  # (2)
-                    sums[c] = real(0)
-                for m in range(value_dim):
-                    for c in range(at_once):
-                        sums[c] += v[m, x] * g[r + c, m]
-                for c in range(at_once):
-                    i = min(place[r + c] if listed else start + r + c, last_query - 1)
-                    kept = real(1)
-                    if dropping:
-                        word = random_word(seed, n, h, i, j)
-                        kept = survivor if word >= dropped else real(0)
-                    slope = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
-                    ds[r + c, x] = cuda.selp(p[r + c, x] != real(0), slope, real(0))
-                    p[r + c, x] *= kept  # (12)
-            cuda.syncthreads()
-
-            for t in range(0, own_v, width):
-                m = y * own_v + t
-                for c in range(width):
-                    sums[c] = dv_own[t + c]
-                for r in range(step):
-                    for c in range(width):
-                        more = sums[c] + p[r, x] * g[r, m + c]  # (6)
-                        sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
-                for c in range(width):
-                    dv_own[t + c] = sums[c]
-            for t in range(0, own_k, width):
-                e = y * own_k + t
-                for c in range(width):
-                    sums[c] = dk_own[t + c]
-                for r in range(step):
-                    for c in range(width):
-                        more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
-                        sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
-                for c in range(width):
-                    dk_own[t + c] = sums[c]
-            cuda.syncthreads()
-
-        if j < key.shape[2]:
+                    v[m, r] = real(0)
+                    if at < last_key and m < M:
+                        v[m, r] = value[n, h, at, m]
             for t in range(own_k):
-                if y * own_k + t < E:
-                    dk[n, h, j, y * own_k + t] = dk_own[t]
+                dk_own[t] = real(0)
             for t in range(own_v):
-                if y * own_v + t < M:
-                    dv[n, h, j, y * own_v + t] = dv_own[t]
+                dv_own[t] = real(0)
+
+            for start in range(begin, end, step):
+                if listed and y == 0 and x < step:
+                    place[x], since[x], until[x] = query_at(
+                        start + x, end, low, high, before, last_query, offset, causal, pattern
+                    )
+                if listed:
+                    cuda.syncthreads()
+                for r in range(y, step, parts):
+                    i = place[r] if listed else start + r
+                    for e in range(x, head_dim, rows):
+                        q[r, e] = real(0)
+                        if i < last_query and e < E:
+                            q[r, e] = scale * query[n, h, i, e]
+                    for m in range(x, value_dim, rows):
+                        g[r, m] = real(0)
+                        if i < last_query and m < M:
+                            g[r, m] = grad_output[n, h, i, m]
+                cuda.syncthreads()
+
+                for t in range(0, own_queries, at_once):
+                    r = y * own_queries + t
+                    for c in range(at_once):
+                        sums[c] = real(0)
+                    for e in range(head_dim):
+                        for c in range(at_once):
+                            sums[c] += k[e, x] * q[r + c, e]
+                    for c in range(at_once):
+                        i = place[r + c] if listed else start + r + c
+                        if biased:
+                            near = min(i, query.shape[2] - 1)
+                            r_ij = column(j - i - offset, furthest)
+                            sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
+                        sees = (seen_from <= i) & (i < last_query)
+                        if listed:
+                            sees = (first <= until[r + c]) & (since[r + c] <= last)
+                        p[r + c, x] = real(0)
+                        if sees:
+                            p[r + c, x] = (
+                                math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]
+                            )  # (2)
+                        sums[c] = real(0)
+                    for m in range(value_dim):
+                        for c in range(at_once):
+                            sums[c] += v[m, x] * g[r + c, m]
+                    for c in range(at_once):
+                        i = min(place[r + c] if listed else start + r + c, last_query - 1)
+                        kept = real(1)
+                        if dropping:
+                            word = random_word(seed, n, h, i, j)
+                            kept = survivor if word >= dropped else real(0)
+                        slope = p[r + c, x] * (kept * sums[c] - delta[n, h, i])  # (7), (13)
+                        ds[r + c, x] = cuda.selp(p[r + c, x] != real(0), slope, real(0))
+                        p[r + c, x] *= kept  # (12)
+                cuda.syncthreads()
+
+                for t in range(0, own_v, width):
+                    m = y * own_v + t
+                    for c in range(width):
+                        sums[c] = dv_own[t + c]
+                    for r in range(step):
+                        for c in range(width):
+                            more = sums[c] + p[r, x] * g[r, m + c]  # (6)
+                            sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
+                    for c in range(width):
+                        dv_own[t + c] = sums[c]
+                for t in range(0, own_k, width):
+                    e = y * own_k + t
+                    for c in range(width):
+                        sums[c] = dk_own[t + c]
+                    for r in range(step):
+                        for c in range(width):
+                            more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
+                            sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
+                    for c in range(width):
+                        dk_own[t + c] = sums[c]
+                if alone:
+                    for t in range(0, own_queries, at_once):
+                        r = y * own_queries + t
+                        for e_first in range(0, head_dim, rows):
+                            e = e_first + x
+                            for c in range(at_once):
+                                sums[c] = real(0)
+                            for u in range(min(rows, last_key - first_row)):
+                                k_je = real(0)
+                                if e < E:
+                                    k_je = key[n, h, first_row + u, e]
+                                k_je = cuda.selp(k_je - k_je == real(0), k_je, real(0))
+                                for c in range(at_once):
+                                    sums[c] += ds[r + c, u] * k_je  # (9)
+                            for c in range(at_once):
+                                if start + r + c < last_query and e < E:
+                                    dq[n, h, start + r + c, e] += scale * sums[c]
+                cuda.syncthreads()
+
+            if j < key.shape[2]:
+                for t in range(own_k):
+                    if y * own_k + t < E:
+                        dk[n, h, j, y * own_k + t] = dk_own[t]
+                for t in range(own_v):
+                    if y * own_v + t < M:
+                        dv[n, h, j, y * own_v + t] = dv_own[t]
 
     return key_gradient
 
@@ -622,12 +654,22 @@ def backward(
     numbers = pattern_arguments(pattern, key, of_key.rows)
     arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
-    blocks = _blocks(inputs, query.shape[2], of_query)
-    of_queries = _query_gradient_kernel(of_query, *constants)[blocks, of_query.threads]
-    of_queries(g, output, *sums, *arguments, dq, delta, drelative)
-    blocks = _blocks(inputs, numbers[2] + key.shape[2], of_key)
-    of_keys = _key_gradient_kernel(of_key, *constants)[blocks, of_key.threads]
-    of_keys(g, *sums, delta, *arguments, dk, dv)
+    alone = _alone(inputs, pattern)
+    if not alone:
+        blocks = _blocks(inputs, query.shape[2], of_query)
+        of_queries = _query_gradient_kernel(of_query, *constants)[blocks, of_query.threads]
+        of_queries(g, output, *sums, *arguments, dq, delta, drelative)
+    blocks = _blocks(inputs, of_key.rows if alone else numbers[2] + key.shape[2], of_key)
+    of_keys = _key_gradient_kernel(of_key, *constants, alone)[blocks, of_key.threads]
+    of_keys(g, *sums, delta, *arguments, output, dq, dk, dv)
+
+
+def _alone(inputs: tuple[Array, ...], pattern: Any) -> bool:
+    """Whether a block does all of a head: where heads alone are blocks enough."""
+    query, _, _, relative_scores = inputs
+    batch, heads, *_ = query.shape
+    enough = batch * heads >= enough_blocks(query, ENOUGH_HEADS)
+    return enough and pattern is None and not relative_scores.size
 
 
 def _constants(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -92,6 +93,17 @@ def softmax(package: str = KERNELS, **more: Any) -> Operation:
     module = import_module(f"{package}.softmax")
     domain = Domain(SOFTMAX_VARIANTS, (TILE // 2, TILE))
     return Operation("softmax", domain, softmax_apply(module, **more), references.softmax)
+
+
+def softmax_alone(package: str = KERNELS, **more: Any) -> Operation:
+    """The same with a block for all of a head's gradients, however few heads there are."""
+    operation, fast = softmax(package, **more), import_module(f"{package}.softmax.fast")
+
+    def apply(problem: Problem) -> Result:
+        with patch.object(fast, "ENOUGH_HEADS", 0):
+            return operation.apply(problem)
+
+    return replace(operation, name="softmax_alone", apply=apply)
 
 
 def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
@@ -563,6 +575,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
+    softmax_alone(),
     softmax_few(),
     softmax_dropped(),
     *(operation() for operation in SOFTMAX_PLAIN),
