@@ -81,7 +81,7 @@ from ..examples import HOSTS
 from . import needs
 from .gpus import ARCHITECTURES, GPU, GPUS, WARP, occupancy
 from .launch import types_of
-from .specialisations import Specialisation
+from .specialisations import Specialisation, as_on_a_gpu
 
 TABLE = Path("results/gpu/bounds.tsv")
 COMMAND = "python -m minitransformer_kernels.gpu.bounds"
@@ -178,6 +178,7 @@ def captured(host: str, shape: tuple[int, ...] = SHAPE) -> list[Captured]:
 
     zeros = {name: getattr(np, name.replace("empty", "zeros")) for name in ("empty", "empty_like")}
     with ExitStack() as stack:
+        stack.enter_context(as_on_a_gpu())
         stack.enter_context(patch.object(Launch, "__call__", note))
         stack.enter_context(patch.multiple(np, **zeros))  # what branches look at stays the same
         stack.enter_context(np.errstate(all="ignore"))

@@ -59,7 +59,7 @@ from ..arrays import Array, array_module, contiguous, kernel_dtype, version_of
 from ..checks import finite, host
 from ..layers.dropout import arguments as dropout_arguments
 from ..visible import EVERYTHING, Visible
-from . import fast, plain
+from . import fast, few, plain
 
 if TYPE_CHECKING:
     from ..local import Pattern
@@ -94,7 +94,8 @@ def forward(
         dropout: the probability, in [0, 1), that a weight is dropped.
         seed: a whole number in [0, 2^63): the same one drops the same weights.
         pattern: which of the keys a query sees, as `local` says it; None: all.
-        version: "fast", or "plain" for the kernels of `plain`.
+        version: "fast", or "plain" for the kernels of `plain`. "few", for up to three queries
+            without pattern and dropout, shares the keys out among blocks; no backward follows.
 
     Returns:
         The output `(N, H, Lq, M)`, and for `backward` h and 1 / d of equation (5) `(N, H, Lq)`.
@@ -113,7 +114,7 @@ def forward(
         >>> output.item()
         2.0
     """
-    kernels = version_of(version, fast=fast, plain=plain)
+    kernels = version_of(version, fast=fast, plain=plain, few=few)
     xp, (batch, heads, length, _) = array_module(query), query.shape
     output = xp.empty((batch, heads, length, value.shape[3]), query.dtype)
     highest, inverse = (xp.empty((batch, heads, length), query.dtype) for _ in range(2))

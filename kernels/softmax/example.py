@@ -28,12 +28,7 @@ def few_values(query: Any, key: Any, value: Any, **options: Any) -> None:
 def few_queries(query: Any, key: Any, value: Any, *, last: int = 1, **options: Any) -> None:
     """Forward of the last queries alone, as for a token that is generated."""
     visible = Visible(query_offset=query.shape[2] - last)
-    forward(query[:, :, -last:], key, value, visible, **options)
-
-
-def many_heads(query: Any, key: Any, value: Any) -> None:
-    """Heads enough that a block does all of one's gradients."""
-    passes(*(np.repeat(x, 4, axis=1) for x in (query, key, value)))
+    forward(query[:, :, -last:], key, value, visible, version="few", **options)
 
 
 HOSTS = {
@@ -45,7 +40,6 @@ MORE = {
     "softmax_relative": partial(passes, relative=True),
     "softmax_with_dropout": partial(passes, dropout=0.1),
     "softmax_few_values": few_values,
-    "softmax_many_heads": many_heads,
     "softmax_plain": partial(passes, version="plain"),
     "softmax_plain_dropped": partial(passes, relative=True, dropout=0.1, version="plain"),
 }

@@ -5,7 +5,7 @@
     key_gradient     (6), (7), (9), dk and dv; a block owns keys and walks the queries
 
 A pair of tiles takes two products of matrices forward, and backward seven: both gradients need the
-scores and g . v. Where there are heads enough to give each block one (`alone`), key_gradient walks
+scores and g . v. On a CPU with heads enough to give each block one (`alone`), key_gradient walks
 all keys too, is the only one to write a head's dq, and five do.
 
 Each is also made with relative scores (`biased`) or dropout (`dropping`), or both. These are
@@ -26,7 +26,6 @@ What they add to `plain`; results/ladder says what it brings:
                                 address, a broadcast. The output is turned back in such a tile
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
-    blocks that share the keys  for so few queries that one block would have them all: `few`
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
@@ -43,12 +42,12 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import int64
 
-from ..arrays import Array, array_module, ceil_div, enough_blocks, round_up
+from ..arrays import Array, array_module, ceil_div, round_up
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
-from . import few
 from .plain import column, kind, pattern_arguments
 
 TILE = 64  # queries of a block, where the shared memory allows
@@ -617,15 +616,6 @@ def forward(
     inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
 ) -> None:
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
-    if few.serves(inputs, options, pattern):
-        few.forward(inputs, options, results)
-    else:
-        _forward(inputs, options, pattern, results)
-
-
-def _forward(
-    inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
-) -> None:
     query, key, *_ = inputs
     constants, length = _constants(inputs, options, pattern), query.shape[2]
     shape = forward_shape(length, *constants[:3])
@@ -645,9 +635,6 @@ def backward(
 ) -> None:
     """Launch (6) to (9) for g, o, h and 1 / d in `saved`; the last four are written to."""
     g, output, *sums = saved
-    if few.serves(inputs, options, pattern):  # which adds up scores in another order than (2) here
-        output, *sums = (array_module(g).empty_like(x) for x in (output, *sums))
-        _forward(inputs, options, pattern, (output, *sums))
     query, key, *_ = inputs
     constants = _constants(inputs, options, pattern)
     of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))
@@ -665,10 +652,13 @@ def backward(
 
 
 def _alone(inputs: tuple[Array, ...], pattern: Any) -> bool:
-    """Whether a block does all of a head: where heads alone are blocks enough."""
+    """Whether a block does all of a head: on a CPU, if there are heads for its cores.
+
+    A multiprocessor of a GPU that has one block waits for memory most of the time.
+    """
     query, _, _, relative_scores = inputs
     batch, heads, *_ = query.shape
-    enough = batch * heads >= enough_blocks(query, ENOUGH_HEADS)
+    enough = array_module(query) is np and batch * heads >= ENOUGH_HEADS
     return enough and pattern is None and not relative_scores.size
 
 

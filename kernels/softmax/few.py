@@ -9,7 +9,7 @@ a GPU's other multiprocessors have nothing to do. Here a block has SPAN keys and
 Both ways to read are those of memory. For a score, LANES threads side by side read a key's columns;
 their sums are added up in shared memory, where thread after thread then has a score. For n, threads
 side by side own columns of the values. No row of either is read twice. A score's sum has another
-order than in `fast`, whose backward therefore walks the keys of so few queries once more.
+order than in `fast`, and h other bits: these kernels are for what is never differentiated.
 """
 
 from __future__ import annotations
@@ -169,17 +169,27 @@ def _merge_spans(value_dim: int, real: Any) -> Kernel:
     return merge_spans
 
 
-def serves(inputs: tuple[Array, ...], options: Any, pattern: Any) -> bool:
-    """Whether these kernels do what is asked."""
-    _, _, dropping = kind(inputs, options)
-    return inputs[0].shape[2] <= QUERIES and pattern is None and not dropping
+def serves(query: Array, pattern: Any = None, dropout: float = 0.0, **others: Any) -> bool:
+    """Whether these kernels do what `softmax.forward` is asked."""
+    return query.shape[2] <= QUERIES and pattern is None and not dropout
 
 
-def forward(inputs: tuple[Array, ...], options: Any, results: tuple[Array, ...]) -> None:
-    """Launch (1) to (5), as `fast.forward`."""
+def forward(
+    inputs: tuple[Array, ...], options: Any, pattern: Any, results: tuple[Array, ...]
+) -> None:
+    """Launch (1) to (5), as `fast.forward`.
+
+    Raises:
+        ValueError: there are more queries, a pattern, or dropout.
+    """
+    real, biased, dropping = kind(inputs, options)
+    if not serves(inputs[0], pattern, dropping):
+        raise ValueError(
+            f"version 'few' takes up to {QUERIES} queries, no pattern and no dropout; "
+            f"got {inputs[0].shape[2]} queries: take 'fast'"
+        )
     query, key, value, _ = inputs
     batch, heads, length, _ = query.shape
-    real, biased, _ = kind(inputs, options)
     spans = max(1, ceil_div(key.shape[2], SPAN))
     head_dim = max(LANES, round_up(query.shape[3]))
     value_dim = max(LANES, round_up(value.shape[3], "value dim"))

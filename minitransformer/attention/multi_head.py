@@ -269,7 +269,9 @@ class JoinedHeads(Function):
         by_rows = rows(grad_output)
         of_weight = [(by_rows.T, rows(_side_by_side(attended)))] if learned else []  # (11)
         joint, *dw = products((by_rows, weight), *of_weight)  # (5)
-        grad_attended = _split(joint.reshape(*grad_output.shape[:2], -1), attended.shape[1])
+        grad_attended = _split(
+            joint.reshape(*grad_output.shape[:2], weight.shape[1]), attended.shape[1]
+        )
         if not learned:
             return grad_attended, None, None
         return grad_attended, *dw, by_rows.sum(axis=0)

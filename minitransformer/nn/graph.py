@@ -368,7 +368,8 @@ class GraphAttention(Module):
         dropout = self.dropout if self.training else 0.0
         output = neighbour_attention("GraphAttention", scores, value, graph.edges, dropout, None)
         if self.concat:
-            joined = output.transpose(0, 1).reshape(graph.num_queries, -1)  # (Tq, H M)
+            heads, nodes, columns = output.shape
+            joined = output.transpose(0, 1).reshape(nodes, heads * columns)  # (Tq, H M)
         else:
             joined = F.mean(output, 0)  # (Tq, M)
         return joined if self.bias is None else joined + self.bias

@@ -107,12 +107,19 @@ def softmax_alone(package: str = KERNELS, **more: Any) -> Operation:
 
 
 def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
-    """The same for few queries to many keys, with relative scores too."""
+    """The same for few queries to many keys, with relative scores too; gradients are as ever."""
     operation, few = softmax(package, **more), import_module(f"{package}.softmax.few")
+    module = import_module(f"{package}.softmax")
+
+    def apply(problem: Problem) -> Result:
+        arrays, keywords = softmax_arguments(problem)
+        outputs = softmax_outputs(*module.forward(*arrays, **keywords, version="few"))
+        return replace(operation.apply(problem), outputs=outputs)
+
     variants = *SOFTMAX_RELATIVE_VARIANTS[:2], replace(SOFTMAX_VARIANTS[1], sizes={"k": 40})
     queries = tuple(range(1, few.QUERIES + 1))
     domain = Domain(variants, (few.SPAN,), extras=relative_scores, queries=queries)
-    return replace(operation, name="softmax_few", domain=domain)
+    return replace(operation, name="softmax_few", domain=domain, apply=apply)
 
 
 def softmax_relative(package: str = KERNELS, **more: Any) -> Operation:
@@ -143,17 +150,27 @@ def softmax_apply(module: Any, **more: Any) -> Any:
     """Forward and backward of softmax attention as one pass over a problem."""
 
     def apply(problem: Problem) -> Result:
-        arrays, keywords = qkv(problem), {**problem.options, "visible": problem.visible, **more}
-        keywords["relative_scores"] = problem.inputs.get("relative_scores")
-        output, highest, inverse = results = module.forward(*arrays, **keywords)
+        arrays, keywords = softmax_arguments(problem, **more)
+        results = module.forward(*arrays, **keywords)
         gradients = module.backward(problem.cotangents["output"], *arrays, *results, **keywords)
         names = ("query", "key", "value", "relative_scores")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            outputs = {"output": output, "log_sum_exp": highest - np.log(inverse)}
-        outputs["log_sum_exp"][inverse == 0] = -np.inf  # a query that sees nothing
-        return Result(outputs, dict(zip(names, gradients, strict=False)))
+        return Result(softmax_outputs(*results), dict(zip(names, gradients, strict=False)))
 
     return apply
+
+
+def softmax_arguments(problem: Problem, **more: Any) -> tuple[tuple[Array, ...], dict[str, Any]]:
+    """What softmax attention is called with."""
+    scores = {"relative_scores": problem.inputs.get("relative_scores")}
+    return qkv(problem), {**problem.options, "visible": problem.visible, **more, **scores}
+
+
+def softmax_outputs(output: Array, highest: Array, inverse: Array) -> Arrays:
+    """What it returns, as the reference does."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_sum_exp = highest - np.log(inverse)
+    log_sum_exp[inverse == 0] = -np.inf  # a query that sees nothing
+    return {"output": output, "log_sum_exp": log_sum_exp}
 
 
 def local(package: str = KERNELS, **more: Any) -> Operation:

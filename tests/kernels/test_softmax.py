@@ -7,6 +7,7 @@ import pytest
 
 from minitransformer_kernels import reference, softmax
 from minitransformer_kernels.layers import dropout
+from minitransformer_kernels.local import Pattern
 from minitransformer_kernels.visible import CAUSAL
 
 from ..properties import array_library, to_numpy
@@ -166,3 +167,12 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         softmax.forward(x, x, x, **options)
     with pytest.raises(ValueError, match=message):
         softmax.backward(x, x, x, x, x, *np.zeros((2, 1, 1, 2)), **options)
+
+
+@pytest.mark.parametrize(
+    ("queries", "options"), [(4, {}), (1, {"dropout": 0.5}), (1, {"pattern": Pattern(window=3)})]
+)
+def test_few_refuses_what_it_does_not_do(queries: int, options: dict[str, Any]) -> None:
+    x = np.ones((1, 1, 8, 4))
+    with pytest.raises(ValueError, match="up to 3 queries, no pattern and no dropout"):
+        softmax.forward(x[:, :, :queries], x, x, version="few", **options)

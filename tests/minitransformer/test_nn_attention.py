@@ -142,6 +142,16 @@ def test_beams_of_self_attention() -> None:
     assert layer(Tensor(normal(0, 2, 5, 4))).shape == (0, 2, 5, 4)
 
 
+@pytest.mark.parametrize("variant", ["softmax", "linear", "local", "delta"])
+def test_no_tokens(variant: str) -> None:
+    layer = MultiHeadAttention(6, 2, attention=variant)
+    x = Tensor(np.ones((2, 0, 6), np.float32), requires_grad=True)
+    output = layer(x, causal=True)
+    output.sum().backward()
+    assert output.shape == x.grad.shape == (2, 0, 6)
+    assert not layer.query_projection.weight.grad.numpy().any()
+
+
 def test_out_dropout_is_on_the_output_and_in_training_only() -> None:
     layer = MultiHeadAttention(64, 2, out_dropout=0.5, **HEAD_DIMS)
     x = Tensor(normal(4, 5, 64).astype(np.float32))
