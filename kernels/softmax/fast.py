@@ -465,7 +465,6 @@ def _key_gradient_kernel(
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
         E, M = query.shape[3], value.shape[3]
         last_query, last_key = query_lengths[n], key_lengths[n]
-        mine = cuda.blockIdx.x * rows
         if alone:
             for i in range(y * rows + x, last_query, parts * rows):
                 delta_i = real(0)
@@ -473,7 +472,8 @@ def _key_gradient_kernel(
                     delta_i += grad_output[n, h, i, m] * output[n, h, i, m]  # (8)
                 delta[n, h, i] = delta_i
 
-        for first_row in range(mine, key.shape[2] if alone else mine + 1, rows):
+        first_row = cuda.blockIdx.x * rows
+        while True:
             j = first_row + x
             begin, end = max(0, first_row - offset) if causal else 0, last_query
             seen_from = j - offset if causal else 0
@@ -608,6 +608,9 @@ def _key_gradient_kernel(
                 for t in range(own_v):
                     if y * own_v + t < M:
                         dv[n, h, j, y * own_v + t] = dv_own[t]
+            first_row += rows
+            if not alone or first_row >= last_key:
+                break
 
     return key_gradient
 
@@ -641,14 +644,15 @@ def backward(
     numbers = pattern_arguments(pattern, key, of_key.rows)
     arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
-    alone = _alone(inputs, pattern)
+    alone, of_head = _alone(inputs, pattern), (output, dq)
     if not alone:
+        of_head = (array_module(g).empty((0, 0, 0, 0), g.dtype),) * 2  # which none reads
         blocks = _blocks(inputs, query.shape[2], of_query)
         of_queries = _query_gradient_kernel(of_query, *constants)[blocks, of_query.threads]
         of_queries(g, output, *sums, *arguments, dq, delta, drelative)
     blocks = _blocks(inputs, of_key.rows if alone else numbers[2] + key.shape[2], of_key)
     of_keys = _key_gradient_kernel(of_key, *constants, alone)[blocks, of_key.threads]
-    of_keys(g, *sums, delta, *arguments, output, dq, dk, dv)
+    of_keys(g, *sums, delta, *arguments, *of_head, dk, dv)
 
 
 def _alone(inputs: tuple[Array, ...], pattern: Any) -> bool:
