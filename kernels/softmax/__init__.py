@@ -103,7 +103,7 @@ def forward(
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
         ValueError: E or M is above 256, dropout or seed are out of their range, or there is no such
-            version.
+            version, or "few" does not do what is asked.
 
     Source: Vaswani et al. 2017, equation 1; Shaw et al. 2018, equation 2; S3.
 

@@ -6,9 +6,9 @@ a GPU's other multiprocessors have nothing to do. Here a block has SPAN keys and
     attend_span    (1), and n, d and h of (4) for the keys of its span alone
     merge_spans    (3)-(5): spans are put together as tiles are
 
-Both ways to read are those of memory. For a score, LANES threads side by side read a key's columns;
-their sums are added up in shared memory, where thread after thread then has a score. For n, threads
-side by side own columns of the values. No row of either is read twice. A score's sum has another
+Keys and values are read as they lie in memory, each once. For a score, LANES threads side by side
+read a key's columns; their sums are added up in shared memory, where thread after thread then has a
+score. For n, threads side by side own columns of the values. A score's sum has another
 order than in `fast`, and h other bits: these kernels are for what is never differentiated.
 """
 
@@ -185,8 +185,9 @@ def forward(
     real, biased, dropping = kind(inputs, options)
     if not serves(inputs[0], pattern, dropping):
         raise ValueError(
-            f"version 'few' takes up to {QUERIES} queries, no pattern and no dropout; "
-            f"got {inputs[0].shape[2]} queries: take 'fast'"
+            f"softmax: version 'few' takes up to {QUERIES} queries, no pattern and no dropout; got "
+            f"{inputs[0].shape[2]} queries, {'no' if pattern is None else 'a'} pattern and "
+            f"{'some' if dropping else 'no'} dropout: take version 'fast'"
         )
     query, key, value, _ = inputs
     batch, heads, length, _ = query.shape

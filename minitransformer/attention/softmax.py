@@ -34,6 +34,7 @@ class SoftmaxAttention(Function):
     ) -> Array:
         """Return the output (N, H, Lq, M)."""
         options["relative_scores"] = relative_scores
+        # Generation asks for one query after the other, and for no gradient.
         if not any(ctx.needs_input_grad) and softmax.few.serves(query, **options):
             return softmax.forward(query, key, value, version="few", **options)[0]
         output, *sums = softmax.forward(query, key, value, **options)

@@ -169,7 +169,7 @@ def fourier_features(
     resolution = np.broadcast_to(resolution, positions.shape[-1:])  # (D,)
     frequency = FREQUENCIES[bands](1, resolution / 2, num_bands, axis=-1)  # (D, K)
     angles = np.pi * positions[..., None] * frequency  # (..., D, K)
-    angles = angles.reshape(*positions.shape[:-1], angles.shape[-2] * num_bands)
+    angles = angles.reshape(*positions.shape[:-1], positions.shape[-1] * num_bands)
     waves = [np.sin(angles), np.cos(angles)]
     return np.concatenate([positions, *waves] if include_positions else waves, axis=-1)
 

@@ -108,6 +108,16 @@ def test_edges_in_any_order() -> None:
     assert (graph.num_queries, graph.num_keys, graph.num_edges) == (4, 5, 4)
 
 
+@pytest.mark.parametrize("concat", [True, False])
+def test_no_nodes(concat: bool) -> None:
+    layer = GraphAttention(6, 4, 2, concat=concat)
+    x = Tensor(np.ones((0, 6), np.float32), requires_grad=True)
+    output = layer(x, Graph.from_edges([], []))
+    output.sum().backward()
+    assert output.shape == (0, 8 if concat else 4)  # two heads of 4 columns, or their mean
+    assert x.grad.shape == (0, 6)
+
+
 def test_nodes_are_counted_where_nobody_says_how_many() -> None:
     assert repr(Graph.from_edges([0, 1], [3, 0])) == "Graph(num_queries=4, num_keys=4, num_edges=2)"
     assert repr(Graph.from_edges([], [])) == "Graph(num_queries=0, num_keys=0, num_edges=0)"

@@ -54,6 +54,7 @@ def test_one_resolution_serves_every_dimension(num_bands: int, bands: str) -> No
     np.testing.assert_array_equal(one, nn.fourier_features(points, num_bands, [9, 9, 9], bands))
     alone = nn.fourier_features(points[2, 3], num_bands, 9, bands)
     np.testing.assert_array_equal(one[2, 3], alone)
+    assert nn.fourier_features(points[:, :0], num_bands, 9, bands).shape == one[:, :0].shape
 
 
 def test_log_bands_crowd_where_waves_are_slow() -> None:
