@@ -43,7 +43,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64
+from numba import int32, int64
 
 from ..arrays import Array, array_module, ceil_div, round_up
 from ..cuda import DeviceFunction, Kernel, cuda
@@ -54,6 +54,7 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
+SUMS = 1024  # bytes of the sums that a CPU makes at once: half of its widest registers
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 FAR = 2**60  # beyond every position
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
@@ -85,11 +86,28 @@ class Shape(NamedTuple):
     rows: int  # threadIdx.x: rows that it owns
     parts: int  # threadIdx.y
     step: int  # rows of the other sequence that it takes in at a time
+    on_lanes: bool = False  # of a CPU, whose memory has no banks, and which runs one part at a time
 
     @property
     def threads(self) -> tuple[int, int]:
         """The block's shape."""
         return self.rows, self.parts
+
+    @property
+    def pitch(self) -> int:
+        """From row to row of a transposed tile: in banks, neighbours of a column lie apart."""
+        return self.rows if self.on_lanes else self.rows + 1
+
+    def at_once(self, real: Any, others: int, columns: int) -> tuple[int, int]:
+        """Scores with `others`, and sums over `columns`, that a thread makes at once."""
+        if self.on_lanes:
+            width = max(1, 8 * SUMS // (self.rows * real.bitwidth))
+            return min(width, others), min(width, columns)
+        return min(WIDTH, others), max(WIDTH, columns // TURNS)
+
+    def for_lanes(self) -> Shape:
+        """The same tiles, all parts in one row of threads."""
+        return self._replace(parts=1, on_lanes=True)
 
 
 def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
@@ -110,7 +128,7 @@ def backward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Sha
 
 def _for(length: int, shape: Shape) -> Shape:
     """The shape, but for a short sequence with few rows."""
-    rows, parts, step = shape
+    rows, parts, step, _ = shape
     return Shape(min(rows, SHORT), parts, min(step, SHORT)) if length <= SHORT else shape
 
 
@@ -119,10 +137,10 @@ def _forward_kernel(
     shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
-    rows, parts, step = shape
-    own_keys, own_columns = step // parts, value_dim // parts
-    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
-    pitch = rows + 1  # of a transposed tile: neighbours in a column lie in different banks
+    rows, parts, step, _ = shape
+    own_keys, own_columns, pitch = step // parts, value_dim // parts, shape.pitch
+    at_once, width = shape.at_once(real, own_keys, own_columns)
+    most = max(at_once, width)
     widest = max(head_dim, value_dim)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
@@ -147,7 +165,7 @@ def _forward_kernel(
             since = cuda.shared.array(step, int64)  # the first position that sees them
             until = cuda.shared.array(step, int64)  # and the last
         n_own = cuda.local.array(own_columns, real)  # n of (4), this thread's columns
-        sums = cuda.local.array(width, real)
+        sums = cuda.local.array(most, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -178,6 +196,7 @@ def _forward_kernel(
         for t in range(own_columns):
             n_own[t] = real(0)
         h_i, d_i = real(-1e30), real(0)
+        odd = real(0)  # NaN, once this thread has met a value that is not finite
 
         for start in range(0, end, step):
             if listed and y == 0 and x < step:
@@ -195,7 +214,8 @@ def _forward_kernel(
                     v[r, m] = real(0)
                     if j < last_key and m < M:
                         v[r, m] = value[n, h, j, m]
-            cuda.syncthreads()
+                    odd += real(0) * v[r, m]
+            careful = cuda.syncthreads_or(odd != real(0))
 
             own_highest = h_i
             for t in range(0, own_keys, at_once):
@@ -241,10 +261,15 @@ def _forward_kernel(
                 m = y * own_columns + t
                 for c in range(width):
                     sums[c] = shrink * n_own[t + c]
-                for r in range(step):
-                    for c in range(width):
-                        more = sums[c] + s[r, x] * v[r, m + c]  # (4)
-                        sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
+                if not careful:
+                    for r in range(step):
+                        for c in range(width):
+                            sums[c] += s[r, x] * v[r, m + c]  # (4)
+                else:
+                    for r in range(step):
+                        for c in range(width):
+                            more = sums[c] + s[r, x] * v[r, m + c]  # (4)
+                            sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
                 for c in range(width):
                     n_own[t + c] = sums[c]
             cuda.syncthreads()
@@ -275,10 +300,10 @@ def _query_gradient_kernel(
     shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
-    rows, parts, step = shape
-    own_keys, own_columns = step // parts, head_dim // parts
-    at_once, width = min(WIDTH, own_keys), max(WIDTH, own_columns // TURNS)
-    pitch = rows + 1
+    rows, parts, step, _ = shape
+    own_keys, own_columns, pitch = step // parts, head_dim // parts, shape.pitch
+    at_once, width = shape.at_once(real, own_keys, own_columns)
+    most = max(at_once, width)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
     @cuda.jit
@@ -298,7 +323,7 @@ def _query_gradient_kernel(
             since = cuda.shared.array(step, int64)
             until = cuda.shared.array(step, int64)
         dq_own = cuda.local.array(own_columns, real)
-        sums = cuda.local.array(width, real)
+        sums = cuda.local.array(most, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -434,10 +459,10 @@ def _key_gradient_kernel(
     shape: Shape, head_dim: int, value_dim: int, real: Any, biased: bool, dropping: bool,
     walk: Walk | None, alone: bool,
 ) -> Kernel:  # fmt: skip
-    rows, parts, step = shape
-    own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
-    at_once, width = min(WIDTH, own_queries), max(WIDTH, min(own_k, own_v, 32) // TURNS)
-    pitch = rows + 1
+    rows, parts, step, _ = shape
+    own_queries, own_k, own_v, pitch = step // parts, head_dim // parts, value_dim // parts, shape.pitch
+    at_once, width = shape.at_once(real, own_queries, min(own_k, own_v, 32))
+    most = max(at_once, width)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
 
     @cuda.jit
@@ -453,13 +478,15 @@ def _key_gradient_kernel(
         g = cuda.shared.array((step, value_dim), real)
         p = cuda.shared.array((step, rows), real)
         ds = cuda.shared.array((step, rows), real)
+        if alone:
+            finite_k = cuda.shared.array((rows, head_dim), real)
         if listed:
             place = cuda.shared.array(step, int64)  # i of the queries in q and g
             since = cuda.shared.array(step, int64)  # the first position that they ask from
             until = cuda.shared.array(step, int64)
         dk_own = cuda.local.array(own_k, real)
         dv_own = cuda.local.array(own_v, real)
-        sums = cuda.local.array(width, real)
+        sums = cuda.local.array(most, real)
 
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         h, n = cuda.blockIdx.y, cuda.blockIdx.z
@@ -498,6 +525,8 @@ def _key_gradient_kernel(
                     k[e, r] = real(0)
                     if at < last_key and e < E:
                         k[e, r] = key[n, h, at, e]
+                    if alone:
+                        finite_k[r, e] = cuda.selp(k[e, r] - k[e, r] == real(0), k[e, r], real(0))
                 for m in range(x, value_dim, rows):
                     v[m, r] = real(0)
                     if at < last_key and m < M:
@@ -526,6 +555,7 @@ def _key_gradient_kernel(
                             g[r, m] = grad_output[n, h, i, m]
                 cuda.syncthreads()
 
+                hidden = int32(min(max(seen_from - start, 0), step))
                 for t in range(0, own_queries, at_once):
                     r = y * own_queries + t
                     for c in range(at_once):
@@ -539,14 +569,12 @@ def _key_gradient_kernel(
                             near = min(i, query.shape[2] - 1)
                             r_ij = column(j - i - offset, furthest)
                             sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
-                        sees = (seen_from <= i) & (i < last_query)
+                        sees = (hidden <= int32(r + c)) & (i < last_query)
                         if listed:
                             sees = (first <= until[r + c]) & (since[r + c] <= last)
-                        p[r + c, x] = real(0)
-                        if sees:
-                            p[r + c, x] = (
-                                math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]
-                            )  # (2)
+                        i = min(i, last_query - 1)
+                        weight = math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]  # (2)
+                        p[r + c, x] = weight if sees else real(0)
                         sums[c] = real(0)
                     for m in range(value_dim):
                         for c in range(at_once):
@@ -585,17 +613,12 @@ def _key_gradient_kernel(
                 if alone:
                     for t in range(0, own_queries, at_once):
                         r = y * own_queries + t
-                        for e_first in range(0, head_dim, rows):
-                            e = e_first + x
+                        for e in range(x, head_dim, rows):
                             for c in range(at_once):
                                 sums[c] = real(0)
-                            for u in range(min(rows, last_key - first_row)):
-                                k_je = real(0)
-                                if e < E:
-                                    k_je = key[n, h, first_row + u, e]
-                                k_je = cuda.selp(k_je - k_je == real(0), k_je, real(0))
+                            for u in range(rows):
                                 for c in range(at_once):
-                                    sums[c] += ds[r + c, u] * k_je  # (9)
+                                    sums[c] += ds[r + c, u] * finite_k[u, e]  # (9)
                             for c in range(at_once):
                                 if start + r + c < last_query and e < E:
                                     dq[n, h, start + r + c, e] += scale * sums[c]
@@ -622,6 +645,8 @@ def forward(
     query, key, *_ = inputs
     constants, length = _constants(inputs, options, pattern), query.shape[2]
     shape = forward_shape(length, *constants[:3])
+    if _on_lanes(query):
+        shape = shape.for_lanes()
     kernel = _forward_kernel(shape, *constants)[_blocks(inputs, length, shape), shape.threads]
     kernel(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
 
@@ -641,10 +666,12 @@ def backward(
     query, key, *_ = inputs
     constants = _constants(inputs, options, pattern)
     of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))
+    if _on_lanes(query):
+        of_query, of_key = of_query.for_lanes(), of_key.for_lanes()
     numbers = pattern_arguments(pattern, key, of_key.rows)
     arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
-    alone, of_head = _alone(inputs, pattern), (output, dq)
+    alone, of_head = of_key.on_lanes and pattern is None and not drelative.size, (output, dq)
     if not alone:
         of_head = (array_module(g).empty((0, 0, 0, 0), g.dtype),) * 2  # which none reads
         blocks = _blocks(inputs, query.shape[2], of_query)
@@ -655,15 +682,13 @@ def backward(
     of_keys(g, *sums, delta, *arguments, *of_head, dk, dv)
 
 
-def _alone(inputs: tuple[Array, ...], pattern: Any) -> bool:
-    """Whether a block does all of a head: on a CPU, if there are heads for its cores.
+def _on_lanes(query: Array) -> bool:
+    """Whether to make blocks for a CPU: if there are heads for its cores.
 
-    A multiprocessor of a GPU that has one block waits for memory most of the time.
+    Few heads get the blocks of a GPU here too, as whoever looks into such a launch expects.
     """
-    query, _, _, relative_scores = inputs
     batch, heads, *_ = query.shape
-    enough = array_module(query) is np and batch * heads >= ENOUGH_HEADS
-    return enough and pattern is None and not relative_scores.size
+    return array_module(query) is np and batch * heads >= ENOUGH_HEADS
 
 
 def _constants(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:
