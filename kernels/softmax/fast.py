@@ -5,8 +5,8 @@
     key_gradient     (6), (7), (9), dk and dv; a block owns keys and walks the queries
 
 A pair of tiles takes two products of matrices forward, and backward seven: both gradients need the
-scores and g . v. On a CPU with heads enough to give each block one (`alone`), key_gradient walks
-all keys too, is the only one to write a head's dq, and five do.
+scores and g . v. On a CPU with heads enough for its cores, key_gradient is given a whole head
+(`alone`), walks all its keys too, is the only one to write its dq, and five do.
 
 Each is also made with relative scores (`biased`) or dropout (`dropping`), or both. These are
 constants of the compiler: without them, the kernel is what it would be if they did not exist.
@@ -26,13 +26,17 @@ What they add to `plain`; results/ladder says what it brings:
                                 address, a broadcast. The output is turned back in such a tile
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
+    on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
+                                after the other: there, all parts are one, tiles have no pitch, and
+                                as many sums are made at once as the vectors' registers hold
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
 much as the scores are, and for scores near 50,000 that is 0.4 %.
 
 A weight of 0 takes nothing of its value, whatever that is: zero times NaN is NaN, and the keys of a
-tile that a row does not see may hold it. (A key that is not finite reaches dq by its ds.) Every sum
+tile that a row does not see may hold it. Forward asks each weight only once a value that is not
+finite was met (`careful`). A key that is not finite reaches dq by its ds, which is NaN. Every sum
 has one owner and one order: results repeat bit by bit, without atomics.
 """
 
@@ -460,7 +464,12 @@ def _key_gradient_kernel(
     walk: Walk | None, alone: bool,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_queries, own_k, own_v, pitch = step // parts, head_dim // parts, value_dim // parts, shape.pitch
+    own_queries, own_k, own_v, pitch = (
+        step // parts,
+        head_dim // parts,
+        value_dim // parts,
+        shape.pitch,
+    )
     at_once, width = shape.at_once(real, own_queries, min(own_k, own_v, 32))
     most = max(at_once, width)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK

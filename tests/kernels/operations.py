@@ -95,15 +95,36 @@ def softmax(package: str = KERNELS, **more: Any) -> Operation:
     return Operation("softmax", domain, softmax_apply(module, **more), references.softmax)
 
 
-def softmax_alone(package: str = KERNELS, **more: Any) -> Operation:
-    """The same with a block for all of a head's gradients, however few heads there are."""
-    operation, fast = softmax(package, **more), import_module(f"{package}.softmax.fast")
+def on_lanes(operation: Operation, package: str = KERNELS) -> Operation:
+    """The same by the blocks that softmax makes for a CPU, however few heads there are."""
+    fast = import_module(f"{package}.softmax.fast")
 
     def apply(problem: Problem) -> Result:
         with patch.object(fast, "ENOUGH_HEADS", 0):
             return operation.apply(problem)
 
-    return replace(operation, name="softmax_alone", apply=apply)
+    return replace(operation, name=f"{operation.name}_on_lanes", apply=apply)
+
+
+def softmax_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
+    """The same, a block for all of a head's gradients."""
+    return on_lanes(softmax(package, **more), package)
+
+
+def softmax_dropped_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
+    """The same with dropout and relative scores."""
+    return on_lanes(of_two(softmax_dropped(package, **more)), package)
+
+
+def local_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
+    """The same with lists of keys."""
+    return on_lanes(of_two(local(package, **more)), package)
+
+
+def of_two(operation: Operation) -> Operation:
+    """The same in two variants, as kernels take long to compile."""
+    domain = replace(operation.domain, variants=operation.domain.variants[:2])
+    return replace(operation, domain=domain)
 
 
 def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
@@ -592,7 +613,9 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
-    softmax_alone(),
+    softmax_on_lanes(),
+    softmax_dropped_on_lanes(),
+    local_on_lanes(),
     softmax_few(),
     softmax_dropped(),
     *(operation() for operation in SOFTMAX_PLAIN),

@@ -40,10 +40,10 @@ from .operations import (
     relative_causal_plain,
     relative_plain,
     softmax,
-    softmax_alone,
     softmax_dropped,
     softmax_dropped_plain,
     softmax_few,
+    softmax_on_lanes,
     softmax_plain,
 )
 
@@ -96,12 +96,16 @@ MUTANTS = [
         key_forgets_the_query_at_its_own_place=(
             "seen_from = j - offset if causal", "seen_from = j - offset + 1 if causal"),
     ),
-    *bugs(softmax_alone, "softmax/fast.py",
-        keys_of_a_tile_forgotten_in_dq=(
-            "range(min(rows, last_key - first_row))", "range(min(rows, last_key - first_row) - 1)"),
+    *bugs(softmax_on_lanes, "softmax/fast.py",
+        last_key_of_a_tile_forgotten_in_dq=("for u in range(rows):", "for u in range(rows - 1):"),
         dq_of_the_last_tile_alone=("e] += scale * sums[c]", "e] = scale * sums[c]"),
         tile_of_dq_not_scaled=("e] += scale * sums[c]", "e] += sums[c]"),
-        keys_unseen_times_zero=("cuda.selp(k_je - k_je == real(0), k_je, real(0))", "k_je"),
+        keys_unseen_times_zero=(
+            "cuda.selp(k[e, r] - k[e, r] == real(0), k[e, r], real(0))", "k[e, r]"),
+        values_all_taken_for_finite=(
+            "syncthreads_or(odd != real(0))", "syncthreads_or(odd > real(0))"),
+        odd_value_forgotten_by_the_next=(
+            "odd += real(0) * v[r, m]", "odd = real(0) * v[r, m]"),
     ),
     *bugs(softmax_few, "softmax/few.py",
         query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
@@ -423,7 +427,7 @@ LISTED = "softmax_forward_1", "softmax_query_gradient_2", "softmax_key_gradient_
 
 SOFTMAX_BARRIERS = [
     *without_barriers("softmax/fast.py", softmax, "forward"),
-    *without_barriers("softmax/fast.py", softmax_alone, "key_gradient"),
+    *without_barriers("softmax/fast.py", softmax_on_lanes, "key_gradient"),
     *without_barriers("softmax/fast.py", softmax_dropped, "query_gradient"),
 ]
 BARRIERS = [
