@@ -142,7 +142,8 @@ def _forward_kernel(
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_keys, own_columns, pitch = step // parts, value_dim // parts, shape.pitch
+    own_keys, own_columns = step // parts, value_dim // parts
+    on_lanes, pitch = shape.on_lanes, shape.pitch
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
     widest = max(head_dim, value_dim)
@@ -200,7 +201,7 @@ def _forward_kernel(
         for t in range(own_columns):
             n_own[t] = real(0)
         h_i, d_i = real(-1e30), real(0)
-        odd = real(0)  # NaN, once this thread has met a value that is not finite
+        odd, careful = real(0), int32(1)  # NaN, once this thread has met what is not finite
 
         for start in range(0, end, step):
             if listed and y == 0 and x < step:
@@ -218,8 +219,12 @@ def _forward_kernel(
                     v[r, m] = real(0)
                     if j < last_key and m < M:
                         v[r, m] = value[n, h, j, m]
-                    odd += real(0) * v[r, m]
-            careful = cuda.syncthreads_or(odd != real(0))
+                    if on_lanes:
+                        odd += real(0) * v[r, m]
+            if on_lanes:
+                careful = cuda.syncthreads_or(int32(odd != real(0)))
+            else:
+                cuda.syncthreads()
 
             own_highest = h_i
             for t in range(0, own_keys, at_once):
@@ -464,12 +469,8 @@ def _key_gradient_kernel(
     walk: Walk | None, alone: bool,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_queries, own_k, own_v, pitch = (
-        step // parts,
-        head_dim // parts,
-        value_dim // parts,
-        shape.pitch,
-    )
+    own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
+    pitch = shape.pitch
     at_once, width = shape.at_once(real, own_queries, min(own_k, own_v, 32))
     most = max(at_once, width)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
@@ -582,8 +583,10 @@ def _key_gradient_kernel(
                         if listed:
                             sees = (first <= until[r + c]) & (since[r + c] <= last)
                         i = min(i, last_query - 1)
-                        weight = math.exp(sums[c] - highest[n, h, i]) * inverse[n, h, i]  # (2)
-                        p[r + c, x] = weight if sees else real(0)
+                        h_i, inverse_i = highest[n, h, i], inverse[n, h, i]
+                        p[r + c, x] = (
+                            math.exp(sums[c] - h_i) * inverse_i if sees else real(0)
+                        )  # (2)
                         sums[c] = real(0)
                     for m in range(value_dim):
                         for c in range(at_once):
