@@ -38,7 +38,7 @@ def values(value: Array, setting: Setting) -> tuple[Keys, Keys]:
     counts = xp.broadcast_to(counts, (*older.shape[:3], 1))
     ones = xp.ones((*value.shape[:3], 1), value.dtype)
     return (
-        Keys(xp.concatenate((older, counts), axis=3), spans(older), setting.low - 1),
+        Keys(xp.concatenate((older, counts), axis=3), spans(older), min(setting.low, 0) - 1),
         Keys(xp.concatenate((value, ones), axis=3), setting.keys, 0),
     )
 

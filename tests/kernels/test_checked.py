@@ -12,7 +12,14 @@ from minitransformer_kernels.features import normalised
 from minitransformer_kernels.layers import optimizer
 
 from ..cases import Case
-from ..properties import Operation, allowed_errors, assert_within, steps_like_the_whole, times
+from ..properties import (
+    Operation,
+    allowed_errors,
+    assert_within,
+    steps_like_the_whole,
+    takes_empty_arrays,
+    times,
+)
 from .cpu.test_corpus import assert_same
 from .gpu.test_needs import kernels, place
 from .operations import NARROW, OPERATIONS, ragged
@@ -48,6 +55,7 @@ def test_attention(operation: Operation, case: Case) -> None:
         wanted = operation.run(problem)
     with checked():
         found = operation.run(problem)
+        takes_empty_arrays(operation, case)
         if operation.step:
             steps_like_the_whole(operation, case)
     allowed = times(2, allowed_errors(operation, problem))
