@@ -191,10 +191,12 @@ def blank(lengths: Array | None, *rows: Array) -> None:
     if lengths is None:
         return
     xp = array_module(lengths)
+    first = int(lengths.min(initial=FARTHEST)) if xp is np else 0  # a GPU would be waited for
     for array in rows:
-        padding = xp.arange(array.shape[2]) >= lengths[:, None]
-        shape = len(lengths), 1, array.shape[2], *[1] * (array.ndim - 3)
-        xp.copyto(array, 0, where=padding.reshape(shape))
+        tail = array[:, :, first:]
+        padding = xp.arange(first, first + tail.shape[2]) >= lengths[:, None]
+        shape = len(lengths), 1, tail.shape[2], *[1] * (array.ndim - 3)
+        xp.copyto(tail, 0, where=padding.reshape(shape))
 
 
 def _integers(data: Any) -> Array:

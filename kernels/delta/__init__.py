@@ -180,13 +180,19 @@ def backward(
     )  # (8), (9)  # fmt: skip
     du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
     before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
+    if initial_state is None:  # the first token, which sees none before it, reads zeros
+        sequences = len(visible.spans(key, key)[1])
+        nothing = DeltaState(_state_or_zeros(None, sequences, key, value))
+        options["initial_state"] = _without_normaliser(nothing)
     of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
         dr, _zeros(key), None, key, key, u, before, of_value=False, **options
     )
     dk -= of_query  # (12)
     dk -= of_key
     xp = array_module(du)
-    dbeta = xp.einsum("nhlm,nhlm->nhl", xp.where(du == 0, du, residual), du)  # (11)
+    dbeta = xp.einsum("nhlm,nhlm->nhl", residual, du)  # (11)
+    if not xp.isfinite(dbeta).all():  # a gradient of 0 takes nothing, even of NaN
+        dbeta = xp.einsum("nhlm,nhlm->nhl", xp.where(du == 0, du, residual), du)
     return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals)  # (13)
 
 
