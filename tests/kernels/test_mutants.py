@@ -400,7 +400,7 @@ MUTANTS = [
         key_forgets_later_residuals=("dk -= of_key", "dk -= 0 * of_key"),
         residual_sees_its_own_write=("query_offset=-1)", "query_offset=0)"),
         rate_with_the_gradient_of_a_write=(
-            "xp.where(du == 0, du, residual), du)", "u, du)"),
+            "residual, du)  # (11)", "u, du)  # (11)"),
         residuals_missing_in_the_state_gradient=("by_output.S - by_residuals", "by_output.S"),
     ),
 ]  # fmt: skip
