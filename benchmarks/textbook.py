@@ -22,6 +22,7 @@ WARP = 32
 WARPS = THREADS // WARP
 EVERYONE = 0xFFFFFFFF
 BINS = 256
+FRAMED = TILE + 2  # a tile with a frame of one on each side
 BLOCKS = 64  # of a launch whose threads loop over the grid
 
 matmul = matmul_kernel(float32)
@@ -88,7 +89,7 @@ def histogram(x, counts):  # type: ignore[no-untyped-def]
 @cuda.jit(fastmath=True)
 def blur(x, out):  # type: ignore[no-untyped-def]
     """Make each inner point of out the mean of that point of x and its four neighbours."""
-    tile = cuda.shared.array((TILE + 2, TILE + 2), float32)
+    tile = cuda.shared.array((FRAMED, FRAMED), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     column, row = cuda.grid(2)
     for i in range(ty, TILE + 2, TILE):

@@ -38,6 +38,7 @@ from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.layers import optimizer
 
 THREADS = 32
+ONE_MORE = THREADS + 1  # a tile's size is a number or a name, no sum
 
 # %% [markdown]
 # ## 1. Who am I?
@@ -295,7 +296,7 @@ show(
 @cuda.jit
 def difference(x, out):
     """Takes x (L,); out (L,) is written to. Blocks have THREADS threads."""
-    tile = cuda.shared.array(THREADS + 1, float32)
+    tile = cuda.shared.array(ONE_MORE, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     # BEGIN SOLUTION
     if i < x.size:
