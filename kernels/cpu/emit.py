@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Mapping, Set
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -29,12 +31,22 @@ from .regions import (
     Regions,
     Scalar,
     Strip,
+    all_lanes,
     is_cheap,
     needs,
 )
 from .source import Names, dtype_text
 from .text import Text, begun, function_name, signature
-from .uniformity import THREADS, Uniformity, base_name, exposed, reads, sum_of, writes
+from .uniformity import (
+    THREADS,
+    Uniformity,
+    base_name,
+    exposed,
+    reads,
+    sum_of,
+    writes,
+    written_in,
+)
 
 LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
 
@@ -62,6 +74,7 @@ class Body:
         self.regions, self.types = regions, slots
         self.form, self.uniformity = regions.form, regions.uniformity
         *self.outer_axes, self.row_axis = list(lane_axes(self.form.block))
+        self.row_length = self.form.block[AXES.index(self.row_axis)]
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
@@ -195,29 +208,25 @@ class Body:
         return f"{self.slot_names[slot]}[{thread}]"
 
     def lanes(self, region: Lanes) -> None:
+        """Loops over the threads: first those few who make what nobody else needs, then all."""
+        alone, few = self.for_few(region.body, region.mask)
+        rest = region.body[len(alone) :]
+        for part, size in (alone, few), (rest, f"BLOCK_{self.row_axis.upper()}"):
+            if body := self.without_dead_definitions(part):
+                self.read_ahead(body)
+                self.loop(region, body, size)
+
+    def loop(self, region: Lanes, body: list[ast.stmt], size: str) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
-        body, mask = self.without_dead_definitions(region), region.mask
-        if not body:
-            return
         depth = self.text.depth
-        row, size = f"thread_{self.row_axis}", f"BLOCK_{self.row_axis.upper()}"
-        self.read_ahead(body)
-        *definitions, guarded = body
-        if mask:
-            prefix = self.prefix(name(mask))
-            mask = None if prefix else mask
-        elif isinstance(guarded, ast.If) and not guarded.orelse and self.only_define(definitions):
-            prefix = self.prefix(guarded.test)
-            body = [*definitions, *guarded.body] if prefix else body
-        else:
-            prefix = None
+        body, mask, prefix = self.guarded(body, region.mask)
         if prefix:
             for condition in prefix.conditions:
                 self.text.line(f"if {self.source(condition)}:")
                 self.text.depth += 1
             size = f"min({', '.join([size, *map(self.source, prefix.ends)])})"
         header = len(self.text.lines)
-        self.text.line(f"for {row} in range({size}):  {LANES}")
+        self.text.line(f"for thread_{self.row_axis} in range({size}):  {LANES}")
         self.text.depth += 1
         self.enter(body, mask)
         written = writes(body)
@@ -231,6 +240,58 @@ class Body:
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
         self.ran(region, header)
+
+    def guarded(
+        self, body: list[ast.stmt], mask: str | None
+    ) -> tuple[list[ast.stmt], str | None, Prefix | None]:
+        """What is left of a region's statements and mask where its loop can end early instead."""
+        *definitions, last = body
+        prefix = None
+        if mask:
+            prefix = self.prefix(name(mask))
+        elif isinstance(last, ast.If) and not last.orelse and self.only_define(definitions):
+            prefix = self.prefix(last.test)
+            body = [*definitions, *last.body] if prefix else body
+        return body, None if prefix else mask, prefix
+
+    def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
+        """The first statements of a region, if only the first threads need them, and how many.
+
+        So it is where the last warp adds up what all warps have left (`if warp == 0`).
+        """
+
+        def few(statement: ast.stmt) -> bool:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)]):
+                    written = written_in(ast.walk(statement), self.form.source)
+                    needed = 0 if target in self.regions.recomputed else self.needed.get(target)
+                    return needed is not None and needed < self.row_length and not written
+            return False
+
+        alone = [] if mask else list(itertools.takewhile(few, body))
+        kept = writes(alone) & self.needed.keys()
+        return alone if kept else [], str(max((self.needed[slot] for slot in kept), default=0))
+
+    @cached_property
+    def needed(self) -> dict[str, int]:
+        """How many threads of a row, the first ones, need a slot at most."""
+        needed = dict.fromkeys(self.regions.slots - self.regions.shown, 0)
+        for region in all_lanes(self.regions.nodes):
+            count = self.row_length
+            if region.body and (prefix := self.guarded(region.body, region.mask)[2]):
+                count = min([count, *map(self.most, prefix.ends)])
+            read = needs(region).union(*map(reads, region.body))
+            needed |= {slot: max(needed[slot], count) for slot in read & needed.keys()}
+        return needed
+
+    def most(self, end: ast.expr) -> int:
+        """The largest that an end of a loop over the threads can be, as far as the text says."""
+        match end:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=known) if isinstance(self.form.source.values.get(known), int):
+                return int(self.form.source.values[known])
+        return self.row_length
 
     def enter(self, body: list[ast.stmt], mask: str | None) -> None:
         """Make again what a region needs, and ask whether a thread takes part in it."""
@@ -256,7 +317,7 @@ class Body:
 
         So do textbook guards (`i < n`, where i grows with the thread): the loop then has no mask.
         """
-        if self.form.block[AXES.index(self.row_axis)] < LONG_ROW:
+        if self.row_length < LONG_ROW:
             return None
         found = Prefix([], [])
         for part in self.conjuncts(test):
@@ -360,11 +421,11 @@ class Body:
                 for ask in asks:
                     self.text.line(ask)
 
-    def without_dead_definitions(self, region: Lanes) -> list[ast.stmt]:
+    def without_dead_definitions(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """The statements of a region without definitions that only other regions use."""
         kept: list[ast.stmt] = []
         used: set[str] = set()
-        for statement in reversed(region.body):
+        for statement in reversed(body):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=target)]) if (
                     target in self.regions.recomputed and target not in used

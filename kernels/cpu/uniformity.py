@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -530,16 +530,17 @@ def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
 
 def written_arrays(form: Canonical) -> frozenset[str]:
     """The arrays that a kernel writes to: by name, through a view, by an atomic or in a call."""
-    return frozenset(_written(_nodes(form), form.source))
+    return frozenset(written_in(_nodes(form), form.source))
 
 
 def written_parameters(function: Source) -> list[int]:
     """The positions of the arguments that a device function writes to."""
-    written = _written(list(ast.walk(function.tree)), function)
+    written = written_in(list(ast.walk(function.tree)), function)
     return [i for i, name in enumerate(function.parameters) if name in written]
 
 
-def _written(nodes: list[ast.AST], source: Source) -> set[str]:
+def written_in(nodes: Iterable[ast.AST], source: Source) -> set[str]:
+    """The arrays that parts of a kernel write to."""
     written: set[str] = set()
     views: dict[str, set[str]] = {}  # name -> what it may be a view of
     for node in nodes:

@@ -214,6 +214,10 @@ class Watched(emit.Body):
     def read_ahead(self, body: list[ast.stmt]) -> None:
         """Watched code does not ask for memory ahead."""
 
+    def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
+        """All that a thread does is watched, needed or not."""
+        return [], "0"
+
     def read(self, spot: Spot, own: bool) -> str:
         """The call that stands for the index of an element that is read.
 

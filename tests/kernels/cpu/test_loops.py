@@ -142,3 +142,30 @@ def test_a_device_function_loops_as_its_text_would_in_the_kernel() -> None:
     ]
     assert loops[0] == loops[1]
     assert "shape[" not in loops[0].replace("x.shape[0]", "")
+
+
+@cuda.jit
+def few_need(x, counts, out):
+    t = cuda.threadIdx.x
+    doubled = x[t] * 2
+    before = cuda.atomic.add(counts, t % 2, 1)
+    tripled = x[t] * 3
+    cuda.syncthreads()
+    if t < 32:
+        out[t] = doubled
+    cuda.syncthreads()
+    if t == 0:
+        out[40] = doubled + before
+    cuda.syncthreads()
+    out[t + 64] = tripled
+
+
+def test_what_only_the_first_threads_need_only_they_make() -> None:
+    x, counts, out = np.arange(128.0), np.zeros(2, int), np.zeros(192)
+    few_need[1, 128](x, counts, out)
+    np.testing.assert_array_equal(out, [*2 * x[:32], *8 * [0], 0, *23 * [0], *3 * x])
+    np.testing.assert_array_equal(counts, 64)  # what has an effect is for all
+    loops = few_need.cpu_source().split("for thread_x in ")
+    (doubling,) = (loop for loop in loops if "* 2" in loop)
+    assert doubling.startswith("range(32):")
+    assert "atomic" not in doubling
