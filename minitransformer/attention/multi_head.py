@@ -55,7 +55,7 @@ from minitransformer_kernels.visible import Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
-from ..functions.arithmetic import by_pieces, product, products, rows
+from ..functions.arithmetic import product, products, rows
 from ..tensor import Tensor
 from .checks import Lengths, check_inputs
 
@@ -168,7 +168,7 @@ def forward(
     q, k, v = (
         heads
         for x, part in _given(inputs)
-        for heads in _project(x, num_heads, *_joint(weights.of_inputs[part], weights.biases[part]))
+        for heads in _project(x, weights.of_inputs[part], weights.biases[part], num_heads)[0]
     )
     options: dict[str, Any] = {
         "visible": Visible(causal, query_offset, query_lengths, key_lengths).settled(name, q, k),
@@ -233,19 +233,19 @@ class ProjectedHeads(Function):
         """Return heads (N, H, L, E) for x (N, L, D), all W (H E, D) and then all b (H E)."""
         count = len(parameters) // 2
         weights, biases = parameters[:count], parameters[count:]
-        weight, bias, widths = _joint(weights, biases)
-        # The stacked weights are kept: to stack them again took 1 % of a training step.
-        ctx.save(x, weight, widths)
-        return tuple(_project(x, num_heads, weight, bias, widths))
+        heads, stacked = _project(x, weights, biases, num_heads)
+        # A copy, but kept: to make it again took one percent of a training step.
+        ctx.save(x, stacked, [len(weight) for weight in weights])
+        return tuple(heads)
 
     @staticmethod
     def backward(ctx: Context, *grad_heads: Array | None) -> tuple[Array | None, ...]:
         """Return dX, each dW and each db."""
-        x, weight, widths = ctx.saved
+        x, stacked, widths = ctx.saved
         joint = rows(_side_by_side(*ctx.filled(*grad_heads)))
         of_x, *of_parameters = ctx.needs_input_grad
         each = [joint[:, span] for span in _spans(widths)] if any(of_parameters) else []
-        crossed = [(joint, weight)] * of_x  # (10)
+        crossed = [(joint, stacked)] * of_x  # (10)
         found = products(*crossed, *((gradient.T, rows(x)) for gradient in each))  # (12)
         dx = found.pop(0).reshape(x.shape) if of_x else None
         if not each:
@@ -296,35 +296,29 @@ def _given(inputs: Inputs) -> Iterator[tuple[Array, slice]]:
         yield x, slice(start, stop)
 
 
-def _joint(
-    weights: Sequence[Array], biases: Sequence[Array | None]
-) -> tuple[Array, Array | None, list[int]]:
-    """Return several projections of one input as one, weight and bias, and the width of each."""
-    widths = [len(weight) for weight in weights]
-    if all(bias is None for bias in biases):
-        return _stacked(weights), None, widths
-    zeros = array_module(weights[0]).zeros
-    given = [
-        zeros(width, weights[0].dtype) if bias is None else bias
-        for width, bias in zip(widths, biases, strict=True)
-    ]
-    return _stacked(weights), _stacked(given), widths
-
-
 def _project(
-    x: Array, num_heads: int, weight: Array, bias: Array | None, widths: Sequence[int]
-) -> list[Array]:
-    """Return the projections of an input, equation (1), as contiguous heads (N, H, L, E)."""
-    joint = product(x, weight.T, bias)
-    split = [_split(joint[..., span], num_heads) for span in _spans(widths)]
-    heads = [array_module(joint).empty(part.shape, part.dtype) for part in split]
-    by_pieces(_copy, *heads, *split)
-    return heads
+    x: Array, weights: Sequence[Array], biases: Sequence[Array | None], num_heads: int
+) -> tuple[list[Array], Array]:
+    """Return an input's projections (1) as contiguous heads (N, H, L, E), and the joint weight."""
+    stacked = _stacked(weights)
+    joint = product(x, stacked.T)
+    xp, projected = array_module(joint), []
+    for span, bias in zip(_spans(map(len, weights)), biases, strict=True):
+        heads = _split(joint[..., span], num_heads)
+        if bias is None:
+            projected.append(xp.ascontiguousarray(heads))
+        else:
+            bias = bias.reshape(num_heads, 1, -1)
+            projected.append(xp.add(heads, bias, out=xp.empty(heads.shape, heads.dtype)))
+    return projected, stacked
 
 
 def _join(attended: Array, weight: Array, bias: Array | None) -> Array:
     """Return the heads' outputs side by side, projected."""
-    return product(_side_by_side(attended), weight.T, bias)  # (4)
+    output = product(_side_by_side(attended), weight.T)  # (4)
+    if bias is not None:
+        output += bias
+    return output
 
 
 def _of_weights(gradient: Array, x: Array) -> tuple[Array, Array]:
@@ -357,16 +351,9 @@ def _side_by_side(*arrays: Array) -> Array:
     batch, heads, length, _ = arrays[0].shape
     widths = [heads * array.shape[3] for array in arrays]
     joint: Array = array_module(arrays[0]).empty((batch, length, sum(widths)), arrays[0].dtype)
-    split = [_split(joint[..., span], heads) for span in _spans(widths)]
-    by_pieces(_copy, *split, *arrays)
+    for array, span in zip(arrays, _spans(widths), strict=True):
+        _split(joint[..., span], heads)[...] = array
     return joint
-
-
-def _copy(*arrays: Array) -> None:
-    """Copy arrays, the second half of those given, into as many others."""
-    half = len(arrays) // 2
-    for target, source in zip(arrays[:half], arrays[half:], strict=True):
-        target[...] = source
 
 
 def _separated(

@@ -12,7 +12,6 @@ import math
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .arithmetic import by_pieces
 from .checks import floating
 
 
@@ -99,19 +98,14 @@ class _Softplus(Function):
 class _Relu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        xp = array_module(x)
-        y = xp.empty_like(x)
-        by_pieces(lambda x, y: xp.maximum(x, x.dtype.type(0), out=y), x, y)
+        y = array_module(x).maximum(x, x.dtype.type(0))
         ctx.save(y)
         return y
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
         (y,) = ctx.saved
-        xp = array_module(y)
-        dx = xp.empty_like(y)
-        by_pieces(lambda gradient, y, dx: xp.multiply(gradient, y > 0, out=dx), gradient, y, dx)
-        return dx
+        return gradient * (y > 0)
 
 
 class _Elu(Function):

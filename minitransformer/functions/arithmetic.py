@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from ..device import Array, array_module, as_array, device_of, resolve_device, t
 from ..function import Context, Function
 from ..tensor import Operand, Tensor
 from .checks import shape_of
-
-WORTH_SHARING = 2**17  # numbers; to go through them takes longer than to wake a thread
 
 
 def sum_to(gradient: Array, shape: tuple[int, ...]) -> Array:
@@ -188,7 +185,10 @@ class _Linear(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, weight: Array, bias: Array | None) -> Array:
         ctx.save(x, weight)
-        return product(x, weight.T, bias)
+        result = product(x, weight.T)
+        if bias is not None:
+            result += bias
+        return result
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, Array | None]:
@@ -219,41 +219,24 @@ def rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1]) if array.ndim != 2 else array
 
 
-def product(x: Array, y: Array, bias: Array | None = None) -> Array:
-    """Return ``x @ y + bias``; with a matrix ``y`` all of ``x``'s rows go through one product.
+def product(x: Array, y: Array) -> Array:
+    """Return ``x @ y``; with a matrix ``y`` all of ``x``'s rows go through one matrix product.
 
     NumPy would call one small product for each leading index. Large products on the CPU are shared
     out among threads.
     """
     if x.ndim > 2 and y.ndim == 2:
-        return product(rows(x), y, bias).reshape(*x.shape[:-1], y.shape[1])
-    return products((x, y), bias=bias)[0]
+        return product(rows(x), y).reshape(*x.shape[:-1], y.shape[1])
+    return products((x, y))[0]
 
 
-def products(*pairs: tuple[Array, Array], bias: Array | None = None) -> list[Array]:
-    """Return ``x @ y + bias`` of each pair; large ones are shared out among threads together."""
-    if pairs and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y in pairs):
-        from .products import shared_products  # brings Numba along, which small tensors do not need
+def products(*pairs: tuple[Array, Array]) -> list[Array]:
+    """Return ``x @ y`` of each pair; large ones are shared out among threads together."""
+    if not (pairs and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y in pairs)):
+        return [x @ y for x, y in pairs]
+    from .products import shared_products  # brings Numba along, which small tensors do not need
 
-        return shared_products(*pairs, bias=bias)
-    found = [x @ y for x, y in pairs]
-    if bias is not None:
-        for result in found:
-            result += bias
-    return found
-
-
-def by_pieces(function: Callable[..., object], *arrays: Array) -> None:
-    """Call a function that fills some arrays from others; they share their first dimension.
-
-    Large ones on the CPU are cut along that dimension, and the pieces shared out among threads.
-    """
-    if type(arrays[0]) is not np.ndarray or arrays[0].size < WORTH_SHARING:
-        function(*arrays)
-        return
-    from .products import shared_pass
-
-    shared_pass(function, *arrays)
+    return shared_products(*pairs)
 
 
 def _is_large(x: Array, y: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Large products and passes over memory, on the CPU, shared out among the kernels' threads.
+"""Large matrix products on the CPU, shared out among the threads that run the kernels.
 
 BLAS has threads of its own, but they wait for each other by spinning: where another program takes a
 core now and then, one spins while the other stands still, and a product takes ten times as long.
@@ -8,7 +8,7 @@ block. The blocks depend on shapes and the number of threads alone: results repe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,11 +26,10 @@ Factors = tuple[Array, Array]
 _blas = ThreadpoolController().select(user_api="blas")
 
 
-def shared_products(*pairs: Factors, bias: Array | None = None) -> list[Array]:
+def shared_products(*pairs: Factors) -> list[Array]:
     """Return ``x @ y`` of each pair, computed by all threads together: contiguous ``(..., L, M)``.
 
-    ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element. A ``bias`` ``(M,)``
-    is added to each block by the thread that has just made it.
+    ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element.
     """
     parts = max(1, pool.num_threads() // len(pairs))
     results, blocks = [], []
@@ -38,27 +37,15 @@ def shared_products(*pairs: Factors, bias: Array | None = None) -> list[Array]:
         batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
         results.append(result)
-        added = [] if bias is None else [np.broadcast_to(bias, result.shape)]
-        blocks += list((_batch_blocks if batch else _row_blocks)(parts, x, y, result, *added))
+        blocks += list((_batch_blocks if batch else _row_blocks)(x, y, result, parts))
 
     def multiply(first: int, last: int) -> None:
-        for x, y, out, *added in blocks[first:last]:
+        for x, y, out in blocks[first:last]:
             np.matmul(x, y, out=out)
-            for rows in added:
-                out += rows
 
     with _one_blas_thread():
         pool.run(multiply, len(blocks))
     return results
-
-
-def shared_pass(function: Callable[..., object], *arrays: Array) -> None:
-    """Call a function on pieces of arrays, cut along the first dimension, which all share."""
-
-    def call(first: int, last: int) -> None:
-        function(*(x[first:last] for x in arrays))
-
-    pool.run(call, len(arrays[0]))
 
 
 @contextmanager
@@ -74,24 +61,18 @@ def _one_blas_thread() -> Iterator[None]:
             library.set_num_threads(threads)
 
 
-def _row_blocks(
-    parts: int, x: Array, y: Array, out: Array, *added: Array
-) -> Iterator[tuple[Array, ...]]:
+def _row_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
     """Cut a product along the longer side of its result."""
     if len(x) < y.shape[1]:
         x, y, out = y.T, x.T, out.T
-        added = tuple(z.T for z in added)
     size = max(FEWEST_ROWS, WORTH_A_THREAD // y.size, -(-len(x) // parts))
     for first in range(0, len(x), size):
-        own = slice(first, first + size)
-        yield x[own], y, *(z[own] for z in (out, *added))
+        yield x[first : first + size], y, out[first : first + size]
 
 
-def _batch_blocks(
-    parts: int, x: Array, y: Array, out: Array, *added: Array
-) -> Iterator[tuple[Array, ...]]:
+def _batch_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
     """Cut a batch of products along its first dimension."""
     x, y = (np.broadcast_to(z, (*out.shape[:-2], *z.shape[-2:])) for z in (x, y))
     size = max(1, WORTH_A_THREAD * len(out) // (out.size * x.shape[-1]))
     for first in range(0, len(out), size):
-        yield tuple(z[first : first + size] for z in (x, y, out, *added))
+        yield tuple(z[first : first + size] for z in (x, y, out))

@@ -360,7 +360,7 @@ MISTAKES = {
     "heads_interleaved": (
         "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
         "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)"),
-    "out_bias_missing": ("weight.T, bias)  # (4)", "weight.T)  # (4)"),
+    "out_bias_missing": ("output += bias", "pass"),
     "bias_of_one_row": ("rows(x)), by_rows.sum(axis=0)", "rows(x)), by_rows[0]"),
     "out_weights_of_another_sequence": ("_side_by_side(saved.output))",
                                         "_side_by_side(saved.output[::-1]))"),

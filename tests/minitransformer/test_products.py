@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor
-from minitransformer.functions import arithmetic, products
-from minitransformer.functions.arithmetic import by_pieces, product
+from minitransformer.functions import products
+from minitransformer.functions.arithmetic import product
 from minitransformer_kernels.cpu.runtime import pool
 
 THREADS, ROWS, WORTH = "MINITRANSFORMER_NUM_THREADS", 3, 40
@@ -48,26 +48,6 @@ def test_equals_numpy_in_any_layout(sizes, batches, dtypes, transposed, seed):
     bound = inner * np.finfo(result.dtype).eps * (np.abs(x) @ np.abs(y).astype(np.float64))
     assert (np.abs(result - truth) <= bound).all()
     assert products.shared_products((x, y))[0].tobytes() == result.tobytes()
-    bias = generator.standard_normal(columns).astype(result.dtype)
-    (biased,) = products.shared_products((x, y), bias=bias)
-    assert biased.tobytes() == (result + bias).tobytes()
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 25, 200])
-def test_a_pass_reaches_each_row_once(rows, monkeypatch):
-    monkeypatch.setattr(arithmetic, "WORTH_SHARING", 1)
-    generator = np.random.default_rng(rows)
-    x, out = generator.standard_normal((2, rows, 3))
-    expected = out + x
-    sizes = []
-
-    def add(out, x):
-        sizes.append(len(x))
-        out += x
-
-    by_pieces(add, out, x)
-    np.testing.assert_array_equal(out, expected)
-    assert len(sizes) > 1 or rows < 2
 
 
 @pytest.mark.parametrize(
