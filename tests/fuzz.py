@@ -160,7 +160,8 @@ def drawn(rng: np.random.Generator, operation: Operation, every: bool) -> Case:
             options["feature_map"] = str(rng.choice([x for x in FEATURE_MAPS if x != "identity"]))
     batch = int(rng.integers(0, 4))
     lengths = [0, 1, 2, 5, *domain.lengths]
-    query_length, key_length = (int(rng.choice(lengths)) for _ in range(2))
+    few = domain.queries or lengths
+    query_length, key_length = int(rng.choice(few)), int(rng.choice(lengths))
     near = [0, key_length - query_length, int(rng.integers(-9, 9))]
     offset = int(rng.choice([*near, *near, 2**31, -(2**31), FAR, -FAR]))
     stateful = domain.stateful and bool(rng.integers(2))
@@ -192,7 +193,8 @@ def of_operation(number: int, rng: np.random.Generator, every: bool) -> Found:
     told = f"{operation} {case.dtype} {case.options} {case}"
     if rng.integers(2):
         return judged(number, told, lambda: right(operation, case.problem()), False)
-    case = replace(case, batch=max(1, case.batch), query_length=5, key_length=6)
+    case = replace(case, batch=max(1, case.batch), key_length=6)
+    case = replace(case, query_length=max(operation.domain.queries, default=5))
     case = replace(case, query_lengths=None, key_lengths=None, layout="contiguous")
     problem = case.problem()
     name, inputs, keywords = "", dict(problem.inputs), dict(problem.keywords)

@@ -475,14 +475,10 @@ UNGUARDED = [
         values_of_landmarks_read_beyond_their_width=(
             """if j < last_key and m < M:
                         v[r, m] = value[n, h, j, m]
-            cuda.syncthreads()
-
-            own_highest""",
+                    if on_lanes:""",
             """if j < last_key:
                         v[r, m] = value[n, h, j, m]
-            cuda.syncthreads()
-
-            own_highest"""),
+                    if on_lanes:"""),
     ),
 ]  # fmt: skip
 
