@@ -35,9 +35,10 @@ then the maximum that the forward saved is not the score that the backward finds
 much as the scores are, and for scores near 50,000 that is 0.4 %.
 
 A weight of 0 takes nothing of its value, whatever that is: zero times NaN is NaN, and the keys of a
-tile that a row does not see may hold it. Forward asks each weight only once a value that is not
-finite was met (`careful`). A key that is not finite reaches dq by its ds, which is NaN. Every sum
-has one owner and one order: results repeat bit by bit, without atomics.
+tile that a row does not see may hold it. On lanes, forward asks each weight only once a value that
+is not finite was met (`careful`); on a GPU the question costs no register, and two loops would. A
+key that is not finite reaches dq by its ds, which is NaN. Every sum has one owner and one order:
+results repeat bit by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Shape(NamedTuple):
     def at_once(self, real: Any, others: int, columns: int) -> tuple[int, int]:
         """Scores with `others`, and sums over `columns`, that a thread makes at once."""
         if self.on_lanes:
-            width = max(1, 8 * SUMS // (self.rows * real.bitwidth))
+            width = 8 * SUMS // (self.rows * real.bitwidth)
             return min(width, others), min(width, columns)
         return min(WIDTH, others), max(WIDTH, columns // TURNS)
 
