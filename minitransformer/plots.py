@@ -48,6 +48,7 @@ _LOOK: Any = {  # Any: the type that matplotlib gives its settings lists every o
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": "#e6e6e6",
+    "legend.frameon": False,
 }
 
 
@@ -94,15 +95,21 @@ def draw_image(axis: Axes, image: np.ndarray) -> None:
     hide_ticks(axis)
 
 
-def band(axis: Axes, x: Any, runs: Any, **line: Any) -> None:
-    """Draw the mean of several runs (R, len(x)), and how far apart they lie.
+def band(axis: Axes, x: Any, runs: Any, middle: Any = np.mean, **line: Any) -> None:
+    """Draw the mean of several runs (R, len(x)), or another middle, and how far apart they lie.
 
-    `line` is the mean's, and should have its `color`.
+    `line` is the middle's, and should have its `color`.
     """
     runs = np.asarray(runs, np.float64)
-    axis.plot(x, runs.mean(axis=0), **line)
+    axis.plot(x, middle(runs, axis=0), **line)
     ends = runs.min(axis=0), runs.max(axis=0)
     axis.fill_between(x, *ends, color=line["color"], alpha=0.15, linewidth=0)
+
+
+def legend(axis: Axes, columns: int, **more: Any) -> None:
+    """Say above the whole figure what the curves of one of its axes are."""
+    curves = axis.get_legend_handles_labels()
+    axis.figure.legend(*curves, loc="outside upper left", ncols=columns, **more)
 
 
 def hide_ticks(axis: Axes) -> None:

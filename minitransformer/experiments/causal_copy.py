@@ -18,16 +18,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from tqdm import tqdm
 
 from .. import functions as F
 from .. import nn
 from ..device import keep_freed_memory, resolve_device
-from ..plots import LINES, picture
+from ..plots import LINES, band, picture
 from ..settings import Recipe
 from ..tensor import Tensor
 from ..training import Trainer
@@ -256,21 +255,15 @@ def plot(path: Path, found: dict[str, Learned], times: dict[str, float]) -> None
     with picture(path, (7.6, 3.2)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for line, (name, curves) in zip(LINES, found.items(), strict=False):
-            _draw(left, curves.steps, curves.losses, line, name)
-            _draw(right, curves.steps * times[name], curves.losses, line)
+            band(left, curves.steps, curves.losses, **line, label=name)
+            band(right, curves.steps * times[name], curves.losses, **line)
         for axis, label in ((left, "step"), (right, "seconds")):
             axis.axhline(GUESS, color="#999999", linestyle=":", linewidth=1)
             axis.set_yscale("log")
             axis.set_xlabel(label)
             axis.grid(True)
         left.set_ylabel("cross entropy (nats per symbol)")
-        figure.legend(loc="outside upper left", ncols=2, frameon=False)
-
-
-def _draw(axis: Axes, x: np.ndarray, losses: np.ndarray, line: Any, label: str = "") -> None:
-    axis.plot(x, losses.mean(axis=0), **line, label=label or None)
-    axis.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=line["color"],
-                      alpha=0.18, linewidth=0)  # fmt: skip
+        figure.legend(loc="outside upper left", ncols=2)
 
 
 EXPERIMENT = Experiment(

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 
 from .. import optim
 from ..device import keep_freed_memory, resolve_device
-from ..plots import LINES, picture
+from ..plots import LINES, band, legend, picture
 from ..settings import Recipe
 from ..tasks.copy import SYMBOLS, CopyBatch, CopyTask, copy_sequences, fresh_sequences
 from ..training import Trainer, TrainingError
@@ -268,8 +268,8 @@ def plot(path: Path, groups: Groups) -> None:
             upper.set_title(f"{length} symbols", loc="left", fontsize=10)
             for attention, line in zip(ATTENTIONS, LINES[1::-1], strict=True):
                 group = groups[length, attention]
-                band(upper, group, "losses", label=attention, **line)
-                band(lower, group, "accuracies", **line)
+                draw(upper, group, "losses", label=attention, **line)
+                draw(lower, group, "accuracies", **line)
             upper.set_yscale("log")
             upper.axhline(LEARNED, color="#999999", linestyle=":", linewidth=1)
             lower.set_xlabel("step")
@@ -277,18 +277,15 @@ def plot(path: Path, groups: Groups) -> None:
                 axis.grid(True)
         rows[0, 0].set_ylabel("cross entropy (nats a symbol)")
         rows[1, 0].set_ylabel("symbols right in training")
-        handles, labels = rows[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False)
+        legend(rows[0, 0], 2)
 
 
-def band(axis: Axes, group: list[Row], key: str, **line: Any) -> None:
+def draw(axis: Axes, group: list[Row], key: str, **line: Any) -> None:
     """Draw the median of the seeds' curves, and from where to where they reach."""
     count = min(len(row[key]) for row in group)
     curves = np.array([row[key][:count] for row in group])
     steps = group[0]["every"] * np.arange(1, count + 1)
-    axis.plot(steps, np.median(curves, axis=0), linewidth=1.5, **line)
-    low, high = curves.min(axis=0), curves.max(axis=0)
-    axis.fill_between(steps, low, high, color=line["color"], alpha=0.2, linewidth=0)
+    band(axis, steps, curves, np.median, linewidth=1.5, **line)
 
 
 EXPERIMENT = Experiment(

@@ -28,7 +28,7 @@ from .. import functions as F
 from .. import nn
 from ..attention import LinearState
 from ..nn.variants.linear import LinearAttention
-from ..plots import LINES, picture
+from ..plots import LINES, legend, picture
 from ..tasks.copy import CopyBatch
 from ..tensor import Tensor
 from .copy_curves import (
@@ -40,7 +40,7 @@ from .copy_curves import (
     SIZES,
     STEPS,
     S1Copy,
-    band,
+    draw,
     learn,
     learned_at,
     mean,
@@ -248,16 +248,15 @@ def plot(path: Path, groups: Groups) -> None:
         axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axis, name in zip(axes.flat, faulty, strict=False):
             axis.set_title(name, loc="left", fontsize=10)
-            band(axis, groups[NONE], "losses", label="without a fault", **LINES[0])
-            band(axis, groups[name], "losses", label="with it", **LINES[1])
+            draw(axis, groups[NONE], "losses", label="without a fault", **LINES[0])
+            draw(axis, groups[name], "losses", label="with it", **LINES[1])
             axis.set_yscale("log")
             axis.grid(True)
         for axis in axes[-1]:
             axis.set_xlabel("step")
         for axis in axes[:, 0]:
             axis.set_ylabel("nats a symbol")
-        handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False)
+        legend(axes.flat[0], 2)
 
 
 EXPERIMENT = Experiment(

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..device import keep_freed_memory, resolve_device
-from ..plots import BLUE, GREEN, INK, picture
+from ..plots import BLUE, GREEN, INK, band, picture
 from ..settings import Recipe
 from ..tasks.copy import CopyTask, copy_sequences, fresh_sequences
 from ..training import Trainer
@@ -139,14 +139,12 @@ def plot_losses(path: Path, rows: list[Row]) -> None:
                 curves = np.array(found(rows, attention, positions, "curve"))
                 steps = np.linspace(0, rows[0]["steps"], curves.shape[1] + 1)[1:]
                 name = positions if axis is axes[0] else None
-                axis.plot(steps, curves.mean(axis=0), color=colour, linewidth=1.4, label=name)
-                ends = curves.min(axis=0), curves.max(axis=0)
-                axis.fill_between(steps, *ends, color=colour, alpha=0.15, linewidth=0)
+                band(axis, steps, curves, color=colour, linewidth=1.4, label=name)
             axis.set_yscale("log")
             axis.set_xlabel("step")
             axis.grid(True)
         axes[0].set_ylabel("nats a symbol")
-        figure.legend(loc="outside upper left", ncols=3, frameon=False, title="positions added")
+        figure.legend(loc="outside upper left", ncols=3, title="positions added")
 
 
 EXPERIMENT = Experiment(

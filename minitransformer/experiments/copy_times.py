@@ -26,11 +26,11 @@ from numpy.polynomial import Polynomial
 
 from .. import nn, optim
 from ..device import keep_freed_memory, resolve_device
-from ..plots import LINES, picture
+from ..plots import LINES, band, legend, picture
 from ..tensor import Tensor
 from .copy_curves import BATCH, LENGTHS, RATE, SIZES, settings, verdict
 from .copy_faults import ALL, FAULTS, LOOP, SLOW, FaultyCopy, FaultyLinear, planted
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 STEPS = 3000
 PRINTED = {  # seconds of 3,000 steps on a Quadro P4000
@@ -389,7 +389,7 @@ def _scaling(alone: Measured) -> str:
     """Return the verdict on the second claim."""
     steep = [n for n in alone.lengths if n >= min(STEEP, alone.lengths[-2])]
     powers = {name: exponent({n: alone.steps[name][n] for n in steep}) for name in PRINTED}
-    found = "*Supported*" if powers[LINEAR] < LINEARLY else "*Not supported*"
+    found = supported(powers[LINEAR] < LINEARLY)
     return f"""
 S1's claim: linear attention scales linearly. {found}: from {steep[0]:,} to {steep[-1]:,} symbols
 the time of attention grows with the power {powers[LINEAR]:.2f} of the length, softmax's with
@@ -425,8 +425,7 @@ def plot_crossing(path: Path, model: Measured, alone: Measured) -> None:
             axis.set_yscale("log")
             axis.set_xlabel("length")
             axis.grid(True)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        legend(axes[0], 3)
 
 
 def _draw_printed(axis: Axes) -> None:
@@ -462,16 +461,13 @@ def plot_steps(path: Path, model: Measured) -> None:
             axis.set_xlabel("gradient steps")
             axis.grid(True)
         axes[0].set_ylabel("seconds")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        legend(axes[0], 3)
 
 
 def _band(axis: Axes, x: Any, curves: Sequence[Any], variant: str, marker: str = "") -> None:
     """Draw the median of curves, and from where to where they reach."""
-    line = _LINES[variant]
-    axis.plot(x, np.median(curves, axis=0), **line, label=variant, marker=marker, markersize=3)
-    low, high = np.min(curves, axis=0), np.max(curves, axis=0)
-    axis.fill_between(x, low, high, color=line["color"], alpha=0.2, linewidth=0)
+    look = {**_LINES[variant], "label": variant, "marker": marker, "markersize": 3}
+    band(axis, x, curves, np.median, **look)
 
 
 EXPERIMENT = Experiment(

@@ -27,12 +27,12 @@ from tqdm import tqdm
 
 from .. import functions as F
 from .. import generation, nn, no_grad
-from ..plots import INK, LINES, draw_image, picture
+from ..plots import INK, LINES, band, draw_image, picture
 from ..settings import Recipe
 from ..tasks.digits import CLASSES, PIXELS, SIDE, Digits, Split, load_split, logistic_regression
 from ..tensor import Tensor
 from ..training.loop import Trainer
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 LEVELS = 17
 NOT_TOLD = LEVELS + CLASSES  # the first token of an image whose digit is not told
@@ -49,7 +49,7 @@ BATCH, RATE, DROPOUT = 32, 0.256, 0.1  # the learning rate is RATE over the mode
 POINTS = 20  # of a learning curve
 GUIDANCES = (0.0, 1.0)
 DRAWN, SHOWN = 50, 8  # of each digit: judged, and kept for the sheet
-HALVES, WAYS = 10, 5  # images held out whose upper half is completed, and how often
+WAYS = 5  # to complete the upper half of an image held out
 # Printed: bits a pixel with softmax and with linear attention.
 PRINTED = {"MNIST": (0.621, 0.644), "CIFAR-10": (3.47, 3.40)}
 _SPELLED = "0123456789abcdefg"
@@ -378,11 +378,11 @@ def _claim(found: Found) -> str:
     printed = ", ".join(
         f"{theirs} against {softer} on {name}" for name, (softer, theirs) in PRINTED.items()
     )
-    verdict = "Supported" if linear / softmax <= worst else "Not supported"
     return (
         f"The source's claim: with linear attention the bits are about those of softmax "
-        f"({printed}, at most {worst - 1:.1%} more). *{verdict}*: {linear:.3f} against "
-        f"{softmax:.3f}, {abs(linear / softmax - 1):.1%} {'more' if linear > softmax else 'fewer'}."
+        f"({printed}, at most {worst - 1:.1%} more). {supported(linear / softmax <= worst)}: "
+        f"{linear:.3f} against {softmax:.3f}, {abs(linear / softmax - 1):.1%} "
+        f"{'more' if linear > softmax else 'fewer'}."
     )
 
 
@@ -439,16 +439,14 @@ def plot_learning(path: Path, found: Found) -> None:
         for name, line in zip(ATTENTIONS, LINES, strict=False):
             curves = np.array(numbers(found[name], "curve"))  # (seeds, points, 3)
             steps, learned, held_out = np.moveaxis(curves, 2, 0)
-            axis.plot(steps[0], held_out.mean(axis=0), **line, label=f"{name}, held out")
-            axis.fill_between(steps[0], held_out.min(axis=0), held_out.max(axis=0),
-                              color=line["color"], alpha=0.2, linewidth=0)  # fmt: skip
+            band(axis, steps[0], held_out, **line, label=f"{name}, held out")
             axis.plot(steps[0], learned.mean(axis=0), color=line["color"], alpha=0.5,
                       linewidth=0.8, label=f"{name}, learned from")  # fmt: skip
         axis.axhline(found[HISTOGRAM][0]["bits"], color=INK, linestyle=":", linewidth=1,
                      label="a histogram of each pixel")  # fmt: skip
         axis.set(xlabel="step", ylabel="bits a pixel")
         axis.grid(True)
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside right upper")
 
 
 EXPERIMENT = Experiment(

@@ -43,7 +43,7 @@ from minitransformer_kernels.fourier import DENOMINATORS
 from ..attention import fourier_linear_attention
 from ..function import no_grad
 from ..optim import Adam, cosine
-from ..plots import LINES, picture
+from ..plots import LINES, legend, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, supported, table
 
@@ -324,8 +324,7 @@ def plot_fits(path: Path, rows: Sequence[Row]) -> None:
             under.grid(True)
         upper[0].set_ylabel("weight")
         lower[0].set_ylabel("error (root mean square)")
-        handles, labels = upper[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
+        legend(upper[0], 4)
 
 
 def plot_filters(path: Path, rows: Sequence[Row]) -> None:
@@ -349,8 +348,7 @@ def plot_filters(path: Path, rows: Sequence[Row]) -> None:
             axis.set_xlabel("place")
             axis.grid(True)
         axes[0].set_ylabel("output")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
+        legend(axes[0], 4)
 
 
 EXPERIMENT = Experiment(

@@ -18,7 +18,6 @@ depend on them.
 from __future__ import annotations
 
 import time
-import tracemalloc
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import generation, nn, no_grad, random
+from ..course.measuring import peak_bytes
 from ..nn.variant import KeyValueCache
 from ..plots import LINES, picture
 from ..tensor import Tensor
 from .drawn_digits import LEVELS
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 PLACES = 7
 REPEATS, SECONDS = (2, 20), 1.0  # of a pixel: at least, at most, and no further one after so long
@@ -220,12 +220,7 @@ def seconds(model: Any, before: Any, batch: int) -> float:
 
 def size(model: Any, before: Any, batch: int) -> int:
     """Return how many bytes of arrays the next pixel needs: what was kept, and what is computed."""
-    tracemalloc.start()
-    try:
-        model.step(np.zeros((batch, 1), int), copied(before, batch))
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return peak_bytes(lambda: model.step(np.zeros((batch, 1), int), copied(before, batch)))
 
 
 class Image(NamedTuple):
@@ -396,10 +391,10 @@ def _growth(images: Images, pixels: int) -> Iterator[list[str]]:
 def _constant(images: Images, pixels: int) -> str:
     own = images[pixels, "recurrent"][0]
     grown = max(max(x) / min(x) for x in (own.seconds, own.bytes))
-    verdict = "Supported" if grown < 1.5 else "Not supported"
     return (
         "The source's claim: the time and the memory of a pixel do not depend on how many came "
-        f"before. *{verdict}*: over the whole image neither is more than {_times(grown)} its least."
+        f"before. {supported(grown < 1.5)}: over the whole image neither is more than "
+        f"{_times(grown)} its least."
     )
 
 
@@ -423,7 +418,7 @@ def plot_places(path: Path, images: Mapping[str, Image]) -> None:
             axis.set_yscale("log")
             axis.set_xlabel("place of the pixel")
             axis.grid(True)
-        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+        figure.legend(loc="outside upper left", ncols=3)
 
 
 EXPERIMENT = Experiment(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from ..plots import LINES, picture
+from ..plots import LINES, legend, picture
 from ..tasks.graph import GraphTask
 from .experiment import Case, Experiment, Report, Row, paired, supported, table
 from .shared.reading import COLUMNS, cells, learned, plot_learning
@@ -73,8 +73,7 @@ def plot_curves(path: Path, by_score: dict[str, list[Row]]) -> None:
         left, right = figure.subplots(1, 2)
         for line, (score, rows) in zip(LINES, by_score.items(), strict=True):
             plot_learning(left, right, rows, **line, label=score)
-        handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        legend(left, 3)
 
 
 EXPERIMENT = Experiment(

@@ -32,7 +32,7 @@ from .. import functions as F
 from .. import generation, nn
 from ..device import keep_freed_memory, resolve_device
 from ..function import no_grad
-from ..plots import BLUE, GREEN, INK, ORANGE, VERMILION, picture
+from ..plots import BLUE, GREEN, INK, ORANGE, VERMILION, band, picture
 from ..settings import Recipe
 from ..tensor import Tensor
 from ..training import Trainer
@@ -455,10 +455,8 @@ def plot_bits(path: Path, models: dict[Model, Learned], baselines: list[Row]) ->
             line = line_of(found.rows[0])
             curves = np.array([row["curve"] for row in found.rows])  # (seeds, looks, 3)
             read, bits, seconds = curves.mean(axis=0).T
-            left.plot(read / 1e6, bits, **line, label=label(found.rows[0]))
+            band(left, read / 1e6, curves[:, :, 1], **line, label=label(found.rows[0]))
             right.plot(seconds, bits, **line)
-            ends = curves[:, :, 1].min(axis=0), curves[:, :, 1].max(axis=0)
-            left.fill_between(read / 1e6, *ends, color=line["color"], alpha=0.15, linewidth=0)
         for axis, unit in ((left, "million characters read"), (right, "seconds of processor")):
             low, high = axis.get_ylim()
             for row in baselines:
@@ -470,7 +468,7 @@ def plot_bits(path: Path, models: dict[Model, Learned], baselines: list[Row]) ->
             axis.set_xlabel(unit)
             axis.grid(True)
         left.set_ylabel("bits a held-out character")
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside right upper")
 
 
 EXPERIMENT = Experiment(

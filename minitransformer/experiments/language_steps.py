@@ -127,7 +127,7 @@ def plot_steps(path: Path, rows: list[Row]) -> None:
             axis.set(xlabel="characters in a window", ylabel=f"ms for {what}")
             axis.set_ylim(bottom=0)
             axis.grid(True)
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside right upper")
 
 
 EXPERIMENT = Experiment(

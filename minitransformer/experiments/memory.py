@@ -10,7 +10,6 @@ and stands beside what the planner says.
 from __future__ import annotations
 
 import os
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,8 +29,9 @@ from ..attention import (
     relative_linear_attention,
     softmax_attention,
 )
+from ..course.measuring import peak_bytes
 from ..function import no_grad
-from ..plots import BLUE, GREEN, INK, LINES, ORANGE, VERMILION, picture
+from ..plots import BLUE, GREEN, INK, LINES, ORANGE, VERMILION, legend, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, supported, table
 
@@ -136,18 +136,7 @@ def program_bytes(term: str, form: str, causal: bool, length: int, size: int, co
 
     q = draw(HEADS, length, size if term == "kernelized" else E)
     other = draw(*q.shape) if term == "kernelized" else draw(2 * size + 1, E)
-    return peak(partial(PROGRAMS[term][form], q, other, draw(HEADS, length, columns), causal))
-
-
-def peak(run: Callable[[], object]) -> int:
-    """Return the most bytes in arrays that a call holds at a time, its result among them."""
-    run()  # compiles
-    tracemalloc.start()
-    try:
-        run()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return peak_bytes(partial(PROGRAMS[term][form], q, other, draw(HEADS, length, columns), causal))
 
 
 def last_naive(smaller: Callable[[int], bool]) -> int:
@@ -219,7 +208,7 @@ def kernel_bytes(sizes: Sizes, algorithm: str, backward: bool) -> int:
         return output
 
     with patch.dict(os.environ, MINITRANSFORMER_NUM_THREADS="1"):
-        return peak(run)
+        return peak_bytes(run)
 
 
 def cases(scale: str) -> list[Case]:
@@ -409,8 +398,7 @@ def plot_choices(path: Path, rows: Sequence[Row]) -> None:
             _draw_choices(axis, found)
             axis.set_title(f"{term}, {_way(causal)}", loc="left", fontsize=9)
             axis.set_ylabel("width, d" if term == "kernelized" else "largest distance, k")
-        handles, labels = axis.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False)
+        legend(axis, 4)
 
 
 def _draw_choices(axis: Axes, rows: Sequence[Row]) -> None:
@@ -456,7 +444,7 @@ def plot_memory(path: Path, rows: Sequence[Row]) -> None:
             axis.set_yscale("log")
             axis.set_xlabel("length, Lq = Lk")
             axis.grid(True)
-            axis.legend(frameon=False, fontsize=7.5)
+            axis.legend(fontsize=7.5)
         figure.axes[0].set_ylabel("KiB beside the inputs")
 
 

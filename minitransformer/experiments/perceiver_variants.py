@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..plots import LINES, picture
+from ..plots import LINES, legend, picture
 from ..tasks.perceiver import PerceiverTask
 from .experiment import Case, Experiment, Report, Row, paired, table
 from .shared.reading import COLUMNS, cells, learned, plot_learning
@@ -96,8 +96,7 @@ def plot_curves(path: Path, rows: list[Row]) -> None:
                               label=label)  # fmt: skip
         for axis in axes.flat:
             axis.label_outer()
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        legend(axes[0, 0], 3)
 
 
 EXPERIMENT = Experiment(

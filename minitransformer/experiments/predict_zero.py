@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import functions as F
 from .. import nn, optim, random
-from ..plots import LINES, picture
+from ..plots import LINES, legend, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, supported, table
 
@@ -350,8 +350,7 @@ def plot_losses(path: Path, rows: list[Row]) -> None:
             axis.set_xlabel("epoch")
             axis.grid(True)
         axes[0].set_ylabel("mean squared output")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+        legend(axes[0], 3)
 
 
 def plot_race(path: Path, rows: list[Row]) -> None:
@@ -370,9 +369,7 @@ def plot_race(path: Path, rows: list[Row]) -> None:
             axis.set_xlabel("epoch")
             axis.grid(True)
         axes[0].set_ylabel("mean squared output")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False,
-                      title=f"batches of 8, rate {rate:g}", alignment="left")  # fmt: skip
+        legend(axes[0], 2, title=f"batches of 8, rate {rate:g}", alignment="left")
 
 
 def plot_times(path: Path, rows: list[Row]) -> None:
@@ -392,7 +389,7 @@ def plot_times(path: Path, rows: list[Row]) -> None:
         axis.set_xticks(list(PRINTED), [f"3x{size}x{size}" for size in PRINTED])
         axis.set_ylabel("seconds for 100 batches of 8")
         axis.grid(True)
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside right upper")
 
 
 def plot_explosion(path: Path, rows: dict[str, Row]) -> None:
@@ -409,7 +406,7 @@ def plot_explosion(path: Path, rows: dict[str, Row]) -> None:
             axis.set_yscale("log")
             axis.set_xlabel("step")
             axis.grid(True)
-        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+        figure.legend(loc="outside upper left", ncols=3)
 
 
 EXPERIMENT = Experiment(

@@ -18,7 +18,7 @@ import numpy as np
 from .. import nn, no_grad
 from ..course.recall import PAIRS, VALUES, recall
 from ..nn.variant import attention_names, attention_variant
-from ..plots import BLUE, GREEN, ORANGE, VERMILION, picture
+from ..plots import BLUE, GREEN, ORANGE, VERMILION, band, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, table
 
@@ -141,15 +141,13 @@ def plot(path: Path, rows: list[Row]) -> None:
             for row in rows:
                 if row["attention"] == name:
                     found.setdefault(row["kept"], []).append(row["recalled"])
-            means = [float(np.mean(shares)) for shares in found.values()]
-            low, high = (list(map(end, found.values())) for end in (min, max))
-            axis.plot(list(found), means, "o-", color=colour, label=name, markersize=4)
-            axis.fill_between(list(found), low, high, color=colour, alpha=0.15, linewidth=0)
+            runs = np.transpose([*found.values()])
+            band(axis, list(found), runs, color=colour, label=name, marker="o", markersize=4)
         axis.axhline(1 / VALUES, color="#999999", linestyle=":", linewidth=1)
         axis.set_xscale("log", base=2)
         axis.set(xlabel="numbers kept of 32 pairs", ylabel="share recalled", ylim=(0, 1.03))
         axis.grid(True)
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="outside right upper")
 
 
 EXPERIMENT = Experiment(

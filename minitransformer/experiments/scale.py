@@ -290,7 +290,7 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.grid(True)
-            axis.legend(frameon=False, fontsize=7.5)
+            axis.legend(fontsize=7.5)
 
 
 EXPERIMENT = Experiment(

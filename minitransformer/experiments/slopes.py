@@ -29,7 +29,6 @@ import itertools
 import math
 import os
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -42,8 +41,9 @@ from threadpoolctl import threadpool_limits
 
 from .. import functions as F
 from ..attention import linear_attention, softmax_attention
+from ..course.measuring import peak_bytes
 from ..function import Context, no_grad
-from ..plots import BLUE, GREEN, INK, ORANGE, SKY, VERMILION, picture
+from ..plots import BLUE, GREEN, INK, ORANGE, SKY, VERMILION, legend, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, supported, table
 
@@ -119,8 +119,7 @@ def run(case: Case) -> Iterator[Row]:
     one_thread = patch.dict(os.environ, MINITRANSFORMER_NUM_THREADS="1")
     with one_thread, threadpool_limits(1), no_grad():
         layer = made(case["layer"], **sizes)
-        layer()  # compiles
-        yield {"bytes": peak(layer), **timed(layer, case["seconds"])}
+        yield {"bytes": peak_bytes(layer), **timed(layer, case["seconds"])}
 
 
 # The layers ---------------------------------------------------------------------------------------
@@ -185,16 +184,6 @@ def timed(layer: Layer, seconds: float) -> Row:
         layer()
         took.append(time.process_time() - began)
     return {"fastest": min(took), "median": float(np.median(took)), "repeats": len(took)}
-
-
-def peak(layer: Layer) -> int:
-    """Return how many bytes arrays took beside the inputs, where they took most."""
-    layer()  # what a first call compiles or reads is no part of it
-    tracemalloc.start()
-    layer()
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return most
 
 
 def grown(name: str, n: int) -> tuple[Tensor, Iterator[Tensor | None]]:
@@ -400,8 +389,7 @@ def plot(path: Path, rows: list[Row]) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.grid(True)
-        handles, labels = timed[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=6, frameon=False)
+        legend(timed[0], 6)
 
 
 def _plot_paths(axis: Axes, rows: list[Row]) -> None:

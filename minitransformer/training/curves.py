@@ -116,4 +116,4 @@ def _add_legend(figure: Figure, title: str) -> None:
     labels = [label for axis in figure.axes for label in axis.get_legend_handles_labels()[1]]
     columns = _LEGEND_WIDTH // (8 + max(map(len, labels), default=0))
     place = {"loc": "outside lower left", "ncols": max(1, min(columns, len(labels)))}
-    figure.legend(title=title, title_fontsize=9, alignment="left", frameon=False, **place)
+    figure.legend(title=title, title_fontsize=9, alignment="left", **place)

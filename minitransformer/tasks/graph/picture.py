@@ -35,7 +35,7 @@ def plot_neighbours(path: Path, neighbourhoods: Sequence[Neighbourhood], title: 
                 shares = [found.weights[layer][place] for layer in layers]
                 bars = under[place].bar(layers, shares, color=_BARS[: len(layers)])
                 _finish_shares(under[place], largest, labelled=place == 0)
-        figure.legend(bars, layers, loc="outside lower left", ncols=len(layers), frameon=False)
+        figure.legend(bars, layers, loc="outside lower left", ncols=len(layers))
 
 
 def _finish_shares(axis: Axes, largest: float, labelled: bool) -> None:

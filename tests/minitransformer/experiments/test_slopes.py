@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import Tensor
+from minitransformer.course.measuring import peak_bytes
 from minitransformer.experiments import slopes
 from minitransformer.experiments.slopes import (
     LAYERS,
@@ -15,7 +16,6 @@ from minitransformer.experiments.slopes import (
     convolution,
     drawn,
     made,
-    peak,
     reach,
     recurrence,
     scores_kept,
@@ -73,7 +73,7 @@ def test_every_layer_gives_an_output_for_each_token(layer):
 
 def test_memory_is_that_of_the_scores():
     """n x n of them, at least once in memory, and never in the kernel's."""
-    kept, fused = (peak(made(name, n=256, d=16)) for name in ("scores kept", "attention"))
+    kept, fused = (peak_bytes(made(name, n=256, d=16)) for name in ("scores kept", "attention"))
     assert kept >= 4 * 256**2 > fused
     assert drawn(4, 4).numpy().dtype == np.float32
 
