@@ -26,8 +26,8 @@ from .operations import NARROW, OPERATIONS, ragged
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
-    "softmax", "softmax_plain", "local", "fourier", "fourier_plain_denominator", "relative_naive",
-    "relative",
+    "softmax", "softmax_on_lanes", "softmax_dropped", "softmax_plain", "local", "fourier",
+    "fourier_plain_denominator", "relative_naive", "relative",
 )  # fmt: skip
 
 

@@ -276,17 +276,9 @@ def test_the_reference_is_its_own_derivative(score: str) -> None:
             nudged[index] += 1e-30j
             moved = {**inputs, name: nudged}
             moved["g"] = inputs["g"].astype(complex)
-            output = forward_truth(case, edges, moved)
+            output = truth(case, edges, moved, complex)["output"]
             slope = np.sum(inputs["g"] * output.imag) / 1e-30
             assert_allclose(right[name][index], slope, rtol=1e-9, atol=1e-12)
-
-
-def forward_truth(case: Case, edges: Ends, inputs: Arrays) -> Array:
-    """The reference's output in complex numbers."""
-    name = "graph_attention" if case.score == "additive" else "graph_dot_product_attention"
-    *x, _ = inputs.values()
-    output: Array = getattr(reference, name)(*x, *edges, **dict(case.options), dtype=complex)
-    return output
 
 
 # -- Properties ------------------------------------------------------------------------------------

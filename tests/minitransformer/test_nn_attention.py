@@ -103,12 +103,6 @@ def test_gradients(variant: str, widths: Any) -> None:
     check_gradients(layer, lambda layer, *inputs: layer(*inputs, **options), *inputs)
 
 
-@pytest.mark.parametrize("variant", nn.attention_names())
-def test_gradients_of_self_attention(variant: str) -> None:
-    layer = float64(MultiHeadAttention(4, 2, attention=variant))
-    check_gradients(layer, lambda layer, x: layer(x), normal(2, 3, 4))
-
-
 @pytest.mark.parametrize("variant", ["softmax", "linear"])
 def test_beams_are_attended_one_by_one(variant: str) -> None:
     """Layout (beam, batch, time, vector); keys and lengths may be the same for all beams."""

@@ -141,22 +141,6 @@ def test_the_feed_forward_network_bends_as_asked() -> None:
 
 
 @LAYERS
-def test_gradients_of_an_encoder(options: dict[str, Any]) -> None:
-    stack = float64(nn.TransformerEncoder(2, 4, 2, **small_options(**options)))
-    x = normal(2, 3, 4)
-    check_gradients(stack, lambda stack, x: stack(x, causal=True, lengths=[3, 2]), x)
-
-
-@LAYERS
-def test_gradients_of_a_decoder(options: dict[str, Any]) -> None:
-    stack = float64(nn.TransformerDecoder(2, 4, 2, **small_options(**options)))
-    x, memory = normal(2, 3, 4), normal(2, 5, 4)
-    check_gradients(
-        stack, lambda stack, x, memory: stack(x, memory, memory_lengths=[5, 2]), x, memory
-    )
-
-
-@LAYERS
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
 def test_gradients_of_models_from_end_to_end(options: dict[str, Any], positions: Any) -> None:
     tokens = some_tokens(2, 2, 4)
