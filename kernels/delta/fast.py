@@ -95,7 +95,7 @@ def residual_kernel(head_dim: int, value_dim: int, real: Any, answering: bool) -
         begin, end = 0 if way > 0 else room - 1, room
         if answering:
             first_query, last_query, query_room = queries[n, 1], queries[n, 2], queries[n, 3]
-            end = max(last, query_room + offset, room)
+            end = max(max(last, query_room + offset), room)
 
         for e in range(rows):
             W[e] = real(0)
