@@ -24,7 +24,7 @@ from numba.core.errors import NumbaError
 from .. import host
 from ..cpu import KernelError
 from ..cuda import Launch
-from ..gpu import codegen, compilers, cubins
+from ..gpu import codegen, cubins
 from .units import count_text, plural, shape_text
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def inspect_ptx(
                     array[...] = before
 
     profile = counted()
-    if not hints or compilers.name() != "numba-cuda":  # the other gets none
+    if not hints:
         return Instructions(launch, architecture, profile)
     with codegen.hints():
         return Instructions(launch, architecture, profile, counted())

@@ -25,7 +25,7 @@ from numba_cuda_mlir.numba_cuda.core import ir
 from numba_cuda_mlir.numba_cuda.core.errors import ConstantInferenceError
 from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype
 
-from ..codegen import ALIGNMENT, BLOCKS, THREADS
+from ..codegen import ALIGNMENT, BLOCKS, THREADS, told
 
 ARRAYS = "cuda.shared.array()", "cuda.local.array()"
 # The bits that a number may have: all values up to the greatest are among them.
@@ -45,7 +45,7 @@ def register() -> None:
 
 
 class Hints(WholeFunctionPlanner):
-    """Adds to a kernel what NVVM should know of it."""
+    """Adds to a kernel what NVVM should know of it, as far as `codegen.hints` allows it."""
 
     def run(self) -> bool:
         """Change the kernel where it reads an index or makes an array; return whether it did."""
@@ -59,10 +59,10 @@ class Hints(WholeFunctionPlanner):
         value: Any = getattr(statement, "value", None)
         loc = statement.loc
         what = self._what(value) if isinstance(statement, ir.Assign) else ""
-        if what in ARRAYS and len(value.args) == 2 and not value.kws and self._whole(*value.args):
+        if what in ARRAYS and "alignment" in told() and self._whole(value):
             yield (number := self._assign(scope, statement, ir.Const(ALIGNMENT, loc)))
             value.args = [*value.args, number.target]
-        elif what in BITS:
+        elif what in BITS and "indices" in told():
             bits = ir.Const(BITS[what], loc)
             yield (raw := self._assign(scope, statement, value))
             yield (mask := self._assign(scope, statement, bits))
@@ -79,10 +79,12 @@ class Hints(WholeFunctionPlanner):
         name = f"$told_{near.target.name}_{self.changed}"
         return ir.Assign(value, ir.Var(scope, name, near.loc), near.loc)
 
-    def _whole(self, shape: Any, dtype: Any) -> bool:
-        """Whether an array is known to be a multiple of `ALIGNMENT` long."""
+    def _whole(self, call: Any) -> bool:
+        """Whether an array that no alignment is asked for is a multiple of `ALIGNMENT` long."""
+        if len(call.args) != 2 or call.kws:
+            return False
         try:
-            lengths, kind = map(self.state.func_ir.infer_constant, (shape, dtype))
+            lengths, kind = map(self.state.func_ir.infer_constant, call.args)
         except ConstantInferenceError:
             return False
         bytes_each = (as_dtype(kind) if isinstance(kind, types.Type) else np.dtype(kind)).itemsize
