@@ -686,7 +686,7 @@ class Grid:
         self._first = _registers(program, grid, block, shared_bytes)
         self.registers = np.empty_like(self._first)
         self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
-        self.returns = np.zeros((self.threads, DEEPEST), np.int64)
+        self.returns = np.zeros((self.threads, 1 + DEEPEST), np.int64)
         self.standing = np.zeros(BARRIERS, np.int64)
         self.report = np.zeros(8, np.int64)
         self.block = 0, 0, 0

@@ -22,8 +22,9 @@ WORDS = [0, 1, 2, 3, 5, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0x7FFFFFFF
          0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 0x7FFFFFFFFFFFFFFF, 1 << 63, (1 << 64) - 1,
          0x0123456789ABCDEF]  # fmt: skip
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 1e-3, 0.1, -0.7, 1e30, -1e30, 3e38, 1e-38,
-          1e-40, -1e-45, 2.0**24, 2.0**24 + 1, 2147483648.0, -2147483648.0, 4294967295.0,
-          9.3e18, -9.3e18, 1.8e19, math.inf, -math.inf, math.nan]  # fmt: skip
+          1e-40, -1e-45, 2.0**24, 2.0**24 + 1, 1.9e9, -1.9e9, 2147483648.0, -2147483648.0,
+          4294967295.0, 8e18, -8e18, 9.3e18, -9.3e18, 1.8e19,
+          math.inf, -math.inf, math.nan]  # fmt: skip
 NEAREST, ZERO, DOWN, UP = "rn", "rz", "rm", "rp"
 
 
@@ -432,13 +433,13 @@ def the_one(made: Program, text: str) -> int:
     return [i for i, line in enumerate(made.lines) if line.text.startswith(f"{text} ")][-1]
 
 
-def run(made: Program, given: list[list[int]], count: int) -> list[int]:
+def run(made: Program, given: list[list[int]], count: int, **options: Any) -> list[int]:
     """What the threads of a block keep: as many bytes of eight as were written."""
     arrays = [np.array(column, np.uint64) for column in given]
     out = np.zeros(count, np.uint64)
     ends = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in (*arrays, out)]
     parameters = [np.uint64(begin).tobytes() for begin, _ in ends]
-    launch(made, (1, 1, 1), (count, 1, 1), parameters, ends)
+    launch(made, (1, 1, 1), (count, 1, 1), parameters, ends, **options)
     return [int(x) for x in out]
 
 
@@ -561,3 +562,24 @@ def test_borrows_of_a_chain() -> None:
     for row in np.flatnonzero(made.rows["code"] == CODES["shr.unsigned"])[1:]:
         made.rows[row]["code"] = CODES["brev.int"]
         assert failures(made, ["u32"] * 2, "u32", borrowed)
+
+
+@pytest.mark.parametrize(
+    "text, error",
+    [
+        *((f"{name}.approx.f32", 2.0**-22) for name in ("rsqrt", "ex2", "lg2", "rcp", "sqrt")),
+        ("tanh.approx.f32", 2.0**-11), ("sin.approx.f32", 2.0**-21), ("cos.approx.f32", 2.0**-21),
+        ("sqrt.rn.f32", 0),
+    ],
+)  # fmt: skip
+def test_jitter_moves_what_is_approximate(text: str, error: float) -> None:
+    """By the error that is allowed, up or down; that of a sine and a cosine is absolute."""
+    numbers = np.linspace(1.1, 1.5, 64, dtype=np.float32)
+    given, made = [numbers.view(np.uint32).tolist()], program(text, ["f32"], "f32")
+    less, plain, more = (
+        np.array(run(made, given, 64, jitter=jitter), np.uint32).view(np.float32).astype(float)
+        for jitter in (-1, 0, 1)
+    )
+    size = 1 if text.startswith(("sin", "cos")) else plain
+    assert np.mean((more - plain) / size) == pytest.approx(error, rel=0.1)
+    assert np.mean((plain - less) / size) == pytest.approx(error, rel=0.1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from minitransformer_kernels.gpu.ptx import Program, PtxError, Run, launch
+from minitransformer_kernels.gpu.ptx.machine import DEEPEST
 
 HEAD = """
 mov.u32 %t, %tid.x;
@@ -129,10 +130,14 @@ def test_names_without_a_percent_sign_are_registers_where_they_are_declared() ->
     assert each(body, COUNT) == [n + 7 for n in range(32)]
 
 
-def test_tables() -> None:
-    table = f".global .align 4 .u32 squares[32] = {{{', '.join(str(n * n) for n in range(32))}}};"
-    body = "mov.u64 %s, squares; add.s64 %a, %s, %o; ld.global.u32 %r2, [%a];" + AFTER
-    assert run(kernel(body, table), COUNT)[0].tolist() == [n * n for n in range(32)]
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_tables(power: int) -> None:
+    tables = [
+        f".global .align 4 .u32 power_{p}[32] = {{{', '.join(str(n**p) for n in range(32))}}};"
+        for p in (1, 2, 3)
+    ]
+    body = f"mov.u64 %s, power_{power}; add.s64 %a, %s, %o; ld.global.u32 %r2, [%a];" + AFTER
+    assert run(kernel(body, "\n".join(tables)), COUNT)[0].tolist() == [n**power for n in range(32)]
 
 
 def test_calls() -> None:
@@ -154,9 +159,31 @@ add.u32 %r2, %r2, %r2; st.param.u32 [out], %r2; ret; }
     assert run(kernel(body, functions), COUNT)[0].tolist() == [4 * n for n in range(32)]
     with pytest.raises(PtxError, match="there is no function 'nobody' in this module"):
         kernel(body.replace("fourfold", "nobody"), functions)
-    endless = functions.replace("call.uni (back), twice", "call.uni (back), fourfold")
-    with pytest.raises(PtxError, match="calls more than"):
-        run(kernel(body, endless), COUNT)
+
+
+@pytest.mark.parametrize("calls", [DEEPEST, DEEPEST + 1])
+def test_calls_in_one_another(calls: int) -> None:
+    """A function that calls itself until there is nothing left."""
+    functions = """
+.func (.param .b32 out) down(.param .b32 in)
+{
+ld.param.u32 %r1, [in]; st.param.u32 [out], %r1; setp.eq.u32 %p, %r1, 0; @%p ret;
+sub.u32 %r1, %r1, 1;
+{ .param .b32 given; st.param.u32 [given], %r1; .param .b32 back;
+call.uni (back), down, (given); ld.param.u32 %r1, [back]; }
+st.param.u32 [out], %r1; ret; }
+"""
+    made = kernel(
+        BEFORE + "{ .param .b32 given; st.param.u32 [given], %r1; .param .b32 back;\n"
+        "call.uni (back), down, (given); ld.param.u32 %r2, [back]; }" + AFTER,
+        functions,
+    )
+    x = np.array([calls - 1], np.uint32)
+    if calls <= DEEPEST:
+        assert run(made, x, threads=1)[0] == [0]
+    else:
+        with pytest.raises(PtxError, match=f"calls more than {DEEPEST} functions in one another"):
+            run(made, x, threads=1)
 
 
 def test_pointers_that_say_what_they_point_to() -> None:
@@ -207,6 +234,12 @@ def test_half_a_warp_meets() -> None:
         "shfl.sync.bfly.b32 %r2, %r1, 1, 31, 0xffff;\ndone:" + AFTER
     )
     assert run(kernel(body), COUNT)[0].tolist() == [n ^ 1 for n in range(16)] + [99] * 16
+
+
+@pytest.mark.parametrize("first", ["bar.sync 0", "bar.warp.sync 0xffffffff", "activemask.b32 %r1"])
+def test_threads_may_meet_at_the_first_instruction(first: str) -> None:
+    made = Program(f".visible .entry one() {{ {first}; ret; }}")
+    assert launch(made, (1, 1, 1), (64, 1, 1), [], []).instructions == 2 * 64
 
 
 # Atomic operations --------------------------------------------------------------------------------
