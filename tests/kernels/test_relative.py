@@ -209,11 +209,9 @@ def test_scores_far_from_zero(score_map: str, score: float) -> None:
     value = np.random.default_rng(0).normal(size=(1, 1, 40, 70)).astype(np.float32)
     embedding = np.full((1, 3, 40), score / 40, np.float32)
     inputs = {"query": ones, "key": ones, "value": value, "relative_embedding": embedding}
-    options = {"algorithm": "linear", "score_map": score_map, "relative_query": "raw"}
-    output, gradients = passes(inputs, **options)
-    truth = reference.relative_linear_attention(
-        *inputs.values(), score_map=score_map, relative_query="raw"
-    )
+    scores = {"score_map": score_map, "relative_query": "raw"}
+    output, gradients = passes(inputs, **RECURRENT, **scores)
+    truth = reference.relative_linear_attention(*inputs.values(), CAUSAL, **scores)
     assert_allclose(output, truth, rtol=1e-5, atol=1e-6)
     assert all(np.isfinite(x).all() for x in gradients.values())
     if score_map == "exp" and score > 60:

@@ -11,7 +11,8 @@ from minitransformer.attention import DeltaState, delta_attention, delta_attenti
 from minitransformer_kernels import reference
 from minitransformer_kernels.delta.fast import TILE
 from tests import references
-from tests.cases import Array, Domain, Variant, delta_inputs, delta_state
+from tests.cases import Domain, Variant, delta_inputs, delta_state
+from tests.kernels.test_delta import normalise
 from tests.properties import Check, Operation, examine
 from tests.refusals import refusals
 
@@ -53,18 +54,11 @@ def token_inputs(length: int = 6) -> list[Tensor]:
     return [*map(Tensor, (query, key, value)), Tensor(0.9 / (1 + np.exp(normal(1, 2, length))))]
 
 
-def normalised(x: Array, feature_map: str, normalize: str) -> Array:
-    """Features over their sum or their length."""
-    y = reference.phi(x, feature_map)
-    size = y.sum(-1, keepdims=True) if normalize == "sum" else np.linalg.norm(y, axis=-1)[..., None]
-    return np.asarray(y / size)
-
-
 @pytest.mark.parametrize(("feature_map", "normalize"), [("elu", "sum"), ("identity", "l2")])
 def test_query_and_key_are_normalised_features(feature_map: str, normalize: str) -> None:
     query, key, value, beta = inputs = token_inputs()
     options: Any = {"feature_map": feature_map, "normalize": normalize}
-    q, k = (normalised(x.numpy(), **options) for x in (query, key))
+    q, k = (normalise(x.numpy(), **options) for x in (query, key))
     expected, _, _ = reference.delta_attention(q, k, value.numpy(), beta.numpy())
     output = delta_attention(*inputs, **options)
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-9)

@@ -15,6 +15,8 @@ from minitransformer.optim import Adam
 from minitransformer_kernels import reference
 from tests.refusals import refusals
 
+from .models import check_gradients
+
 H, QUERIES, KEYS, E, M = 2, 4, 5, 3, 2
 OFFSETS, COLUMNS = [0, 2, 2, 3, 6], [0, 1, 4, 2, 2, 3]  # a node without edges, an edge twice
 ATTENTIONS: dict[str, Any] = {
@@ -255,16 +257,7 @@ def test_layer_is_its_definition(score: str, concat: bool) -> None:
 def test_gradients_of_the_layer(score: str) -> None:
     """Of every parameter, and of both kinds of nodes."""
     layer, graph, x, query_x = layer_of(score, concat=score != "additive")
-    start = layer.state_dict()
-    modules = dict(layer.named_modules())
-
-    def call(x: Tensor, query_x: Tensor, *values: Tensor) -> Tensor:
-        for name, value in zip(start, values, strict=True):
-            path, _, last = name.rpartition(".")
-            setattr(modules[path], last, value)
-        return layer(x, graph, query_x)
-
-    gradcheck(call, [x, query_x, *start.values()])
+    check_gradients(layer, lambda layer, *nodes: layer(nodes[0], graph, nodes[1]), x, query_x)
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -92,13 +92,10 @@ def test_self_and_memory_attention_are_shorthands(variant: str, bias: bool) -> N
 
 
 @pytest.mark.parametrize("variant", nn.attention_names())
-@pytest.mark.parametrize("widths", [{}, WIDTHS], ids=["one-width", "all-widths"])
-def test_gradients(variant: str, widths: Any) -> None:
-    layer = float64(MultiHeadAttention(4, 2, attention=variant, **widths))
-    inputs = [
-        normal(2, length, widths.get(name, 4))
-        for length, name in ((3, "query_dim"), (5, "key_dim"), (5, "value_dim"))
-    ]
+def test_gradients(variant: str) -> None:
+    """Of three inputs, each of a width of its own; of equal ones: `test_nn_transformer`."""
+    layer = float64(MultiHeadAttention(4, 2, attention=variant, **WIDTHS))
+    inputs = normal(2, 3, 5), normal(2, 5, 6), normal(2, 5, 7)
     options = {"causal": True, "query_offset": 1, "key_lengths": [5, 3]}
     check_gradients(layer, lambda layer, *inputs: layer(*inputs, **options), *inputs)
 

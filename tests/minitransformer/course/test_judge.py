@@ -52,13 +52,6 @@ def tried(folder, body, limits=SMALL, before=""):
     return verdict(File(file), find("fading-backward"), SEED, limits)
 
 
-def alive(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_right_answer_passes(tmp_path):
     found = tried(tmp_path, "return right(g, q, k, v, gamma)")
     assert (found.passed, found.points, found.possible) == (True, 5, 5)
