@@ -286,38 +286,42 @@ GOOD = {"query": (2, 3, 5, 4), "key": (2, 3, 6, 4), "value": (2, 3, 6, 7)}
 FLOATING = {name: np.ones(shape, np.float32) for name, shape in GOOD.items()}
 
 
-@pytest.mark.parametrize("function", [softmax_attention, linear_attention])
-@pytest.mark.parametrize(
-    ("changed", "error", "message"),
-    [
-        ({"query": [[1.0]]}, TypeError, "query must be a Tensor, got list; wrap it: Tensor(query)"),
-        ({"key": Tensor(np.ones(GOOD["key"], np.int64))}, TypeError,
-         "key must be float32 or float64, got int64; convert it: key.to(dtype=numpy.float32)"),
-        ({"value": Tensor(np.ones(GOOD["value"]))}, ValueError,
-         "value is float64, but query is float32; convert it: value.to(dtype=query.dtype)"),
-        ({"query": Tensor(np.ones((2, 5, 12), np.float32))}, ValueError,
-         "query must have the shape (N, H, Lq, E), got (2, 5, 12); split the heads"),
-        ({"key": Tensor(np.ones((2, 4, 6, 4), np.float32))}, ValueError,
-         "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); H, E and M are"),
-        ({"value": Tensor(np.ones((2, 3, 5, 7), np.float32))}, ValueError,
-         "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 5, 7)"),
-        ({"value": Tensor(np.ones((2, 3, 6, 0), np.float32))}, ValueError,
-         "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 6, 0)"),
-        ({"key_lengths": [1.0, 2.0]}, TypeError,
-         "key_lengths must be integers, got float64; a mask becomes lengths by mask.sum"),
-        ({"query_lengths": [1, 2, 3]}, ValueError,
-         "query_lengths must have the shape (N=2,), one length a sequence, got (3,)"),
-        ({"key_lengths": [1, 7]}, ValueError,
-         "key_lengths must lie between 0 and 6, the length of the padded sequences, got [1, 7]"),
-        ({"query_lengths": [-1, 5]}, ValueError, "query_lengths must lie between 0 and 5"),
-        ({"query_offset": 1.5}, TypeError, "query_offset must be a whole number, got 1.5"),
-    ],
+def with_arguments(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """The function with arguments that fit, but for those that it is called with."""
+
+    def call(**changed: Any) -> Any:
+        return function(**{name: Tensor(x) for name, x in FLOATING.items()} | more | changed)
+
+    return call
+
+
+OF_ANY_ATTENTION: tuple[tuple[Any, ...], ...] = (
+    ({"query": [[1.0]]}, TypeError, "query must be a Tensor, got list; wrap it: Tensor(query)"),
+    ({"key": Tensor(np.ones(GOOD["key"], np.int64))}, TypeError,
+     "key must be float32 or float64, got int64; convert it: key.to(dtype=numpy.float32)"),
+    ({"value": Tensor(np.ones(GOOD["value"]))},
+     "value is float64, but query is float32; convert it: value.to(dtype=query.dtype)"),
+    ({"query": Tensor(np.ones((2, 5, 12), np.float32))},
+     "query must have the shape (N, H, Lq, E), got (2, 5, 12); split the heads"),
+    ({"key": Tensor(np.ones((2, 4, 6, 4), np.float32))},
+     "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); H, E and M are"),
+    ({"value": Tensor(np.ones((2, 3, 5, 7), np.float32))},
+     "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 5, 7)"),
+    ({"value": Tensor(np.ones((2, 3, 6, 0), np.float32))},
+     "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 6, 0)"),
+    ({"key_lengths": [1.0, 2.0]}, TypeError,
+     "key_lengths must be integers, got float64; a mask becomes lengths by mask.sum"),
+    ({"query_lengths": [1, 2, 3]},
+     "query_lengths must have the shape (N=2,), one length a sequence, got (3,)"),
+    ({"key_lengths": [1, 7]},
+     "key_lengths must lie between 0 and 6, the length of the padded sequences, got [1, 7]"),
+    ({"query_lengths": [-1, 5]}, "query_lengths must lie between 0 and 5"),
+    ({"query_offset": 1.5}, TypeError, "query_offset must be a whole number, got 1.5"),
 )  # fmt: skip
-def test_refusals(function: Any, changed: dict[str, Any], error: Any, message: str) -> None:
-    arguments = {**{name: Tensor(x) for name, x in FLOATING.items()}, **changed}
-    with pytest.raises(error) as caught:
-        function(**arguments)
-    assert str(caught.value).startswith(f"{function.__name__}: {message}")
+
+test_refusals = refusals(
+    *OF_ANY_ATTENTION, of=with_arguments(softmax_attention), name="softmax_attention"
+)
 
 
 def state(e: int = 4, m: int = 7) -> LinearState:
@@ -326,93 +330,77 @@ def state(e: int = 4, m: int = 7) -> LinearState:
     )
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"feature_map": "cosine"},
-         "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
-         "'dpfp', or a function from a Tensor (N, H, L, E) to one (N, H, L, D),"),
-        ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
-        ({"algorithm": "quadratic"},
-         "algorithm must be one of 'auto', 'naive', 'linear', 'recurrent', 'chunked', got 'quad"),
-        ({"eps": 0.0}, "eps must be a finite number above 0, got 0.0; None chooses one"),
-        ({"algorithm": "recurrent"},
-         "algorithm 'recurrent' goes from left to right and needs causal=True; for both"),
-        ({"return_state": True}, "initial_state and return_state belong to a sequence that goes"),
-        ({"initial_state": state()}, "initial_state and return_state belong to a sequence that"),
-        ({"algorithm": "naive", "causal": True, "return_state": True},
-         "algorithm 'naive' has no state and takes no packed sequences; for initial_state and "
-         "return_state use 'recurrent'"),
-        ({"algorithm": "naive", "causal": True, "cu_seqlens": [0, 5]},
-         "packed sequences (cu_seqlens) lie one after the other in arrays (1, H, T, E), of the"),
-        ({"cu_seqlens": [0, 5]},
-         "packed sequences (cu_seqlens) need causal=True and query_offset=0"),
-        ({"causal": True, "cu_seqlens": [0, 5], "key_lengths": [1, 2]},
-         "cu_seqlens says how long sequences are; leave out query_lengths and key_lengths"),
-        ({"causal": True, "initial_state": state(e=5)},
-         "S must have the shape (N=2, H=3, E=4, M=7), got (2, 3, 5, 7)"),
-    ],
+test_refusals_of_linear_attention = refusals(
+    *OF_ANY_ATTENTION,
+    ({"feature_map": "cosine"},
+     "feature_map must be one of 'elu', 'relu', 'softplus', 'exp', 'identity', 'favor', "
+     "'dpfp', or a function from a Tensor (N, H, L, E) to one (N, H, L, D),"),
+    ({"guard": "hope"}, "guard must be one of 'clamp', 'add', 'signed', got 'hope'"),
+    ({"algorithm": "quadratic"},
+     "algorithm must be one of 'auto', 'naive', 'linear', 'recurrent', 'chunked', got 'quad"),
+    ({"eps": 0.0}, "eps must be a finite number above 0, got 0.0; None chooses one"),
+    ({"algorithm": "recurrent"},
+     "algorithm 'recurrent' goes from left to right and needs causal=True; for both"),
+    ({"return_state": True}, "initial_state and return_state belong to a sequence that goes"),
+    ({"initial_state": state()}, "initial_state and return_state belong to a sequence that"),
+    ({"algorithm": "naive", "causal": True, "return_state": True},
+     "algorithm 'naive' has no state and takes no packed sequences; for initial_state and "
+     "return_state use 'recurrent'"),
+    ({"algorithm": "naive", "causal": True, "cu_seqlens": [0, 5]},
+     "packed sequences (cu_seqlens) lie one after the other in arrays (1, H, T, E), of the"),
+    ({"cu_seqlens": [0, 5]},
+     "packed sequences (cu_seqlens) need causal=True and query_offset=0"),
+    ({"causal": True, "cu_seqlens": [0, 5], "key_lengths": [1, 2]},
+     "cu_seqlens says how long sequences are; leave out query_lengths and key_lengths"),
+    ({"causal": True, "initial_state": state(e=5)},
+     "S must have the shape (N=2, H=3, E=4, M=7), got (2, 3, 5, 7)"),
+    of=with_arguments(linear_attention), name="linear_attention",
 )  # fmt: skip
-def test_refusals_of_linear_attention(changed: dict[str, Any], message: str) -> None:
-    arguments: Any = {**{name: Tensor(x) for name, x in FLOATING.items()}, **changed}
-    with pytest.raises(ValueError) as caught:
-        linear_attention(**arguments)
-    assert str(caught.value).startswith(f"linear_attention: {message}")
 
 
-def relative(**changed: Any) -> Any:
-    """Relative attention to two distances, with some arguments changed."""
-    arguments = {**{name: Tensor(x) for name, x in FLOATING.items()}}
-    arguments["relative_embedding"] = Tensor(np.ones((3, 5, 4), np.float32))
-    return relative_linear_attention(**{**arguments, **changed})
+relative = with_arguments(
+    relative_linear_attention, relative_embedding=Tensor(np.ones((3, 5, 4), np.float32))
+)
 
-
-def fourier(**changed: Any) -> Any:
-    """Fourier attention on a line, with some arguments changed."""
-    arguments: dict[str, Any] = {name: Tensor(x) for name, x in FLOATING.items()}
-    for name, count in (("query_positions", 5), ("key_positions", 6)):
-        arguments[name] = np.arange(count)[None, :, None]
-    for name, shape in (("frequency", (3, 4, 1)), ("phase", (3, 4)), ("amplitude", (3, 4))):
-        arguments[name] = Tensor(np.ones(shape, np.float32))
-    return fourier_linear_attention(**{**arguments, **changed})
-
-
-@pytest.mark.parametrize(
-    ("call", "changed", "message"),
-    [
-        (relative, {"relative_embedding": Tensor(np.ones((3, 4, 4), np.float32))},
-         "relative_embedding must have an odd number of rows, 2k + 1 for the distances -k to k"),
-        (relative, {"relative_embedding": Tensor(np.ones((2, 5, 4), np.float32))},
-         "relative_embedding must have the shape (H=3, 2k+1, E=4), got (2, 5, 4)"),
-        (relative, {"relative_embedding": Tensor(np.ones((3, 5, 4)))},
-         "relative_embedding is float64, but query is float32; convert it"),
-        (relative, {"score_map": "relu"}, "score_map must be one of 'softplus', 'exp', 'identity'"),
-        (relative, {"relative_query": "key"},
-         "relative_query must be one of 'feature', 'raw', got"),
-        (relative, {"feature_map": "dpfp", "relative_query": "raw"},
-         "relative_query 'raw' needs a feature_map that kernels apply, one of 'elu', 'relu'"),
-        (relative, {"causal": True, "initial_state": RelativeState(*state(), *[Tensor([0.0])] * 3)},
-         "tail must have the shape (N=2, H=3, M=7), got (1,)"),
-        (fourier, {"query_positions": np.arange(4)[None, :, None]},
-         "query_positions must have the shape (2 or 1, 5, P), P numbers for each place, got (1"),
-        (fourier, {"key_positions": Tensor(np.zeros((1, 6, 1), np.float32))},
-         "key_positions must be float64, got float32: an angle of float32 is wrong where"),
-        (fourier, {"key_positions": np.zeros((1, 6, 2))},
-         "positions of queries and keys must have as many dimensions, got (1, 5, 1) and"),
-        (fourier, {"phase": Tensor(np.ones((3, 5), np.float32))},
-         "phase must have the shape (H=3, E=4), got (3, 5)"),
-        (fourier, {"form": "sin"}, "form must be one of 'one_plus_cos', 'cos', got 'sin'"),
-        (fourier, {"denominator": "both"}, "denominator must be one of 'rotated', 'plain', 'none'"),
-        (fourier, {"causal": True, "initial_state": FourierState(*state())},
-         "S must have the shape (N=2, H=3, D=12, M=7), got (2, 3, 4, 7)"),
-    ],
+test_refusals_of_relative_attention = refusals(
+    ({"relative_embedding": Tensor(np.ones((3, 4, 4), np.float32))},
+     "relative_embedding must have an odd number of rows, 2k + 1 for the distances -k to k"),
+    ({"relative_embedding": Tensor(np.ones((2, 5, 4), np.float32))},
+     "relative_embedding must have the shape (H=3, 2k+1, E=4), got (2, 5, 4)"),
+    ({"relative_embedding": Tensor(np.ones((3, 5, 4)))},
+     "relative_embedding is float64, but query is float32; convert it"),
+    ({"score_map": "relu"}, "score_map must be one of 'softplus', 'exp', 'identity'"),
+    ({"relative_query": "key"},
+     "relative_query must be one of 'feature', 'raw', got"),
+    ({"feature_map": "dpfp", "relative_query": "raw"},
+     "relative_query 'raw' needs a feature_map that kernels apply, one of 'elu', 'relu'"),
+    ({"causal": True, "initial_state": RelativeState(*state(), *[Tensor([0.0])] * 3)},
+     "tail must have the shape (N=2, H=3, M=7), got (1,)"),
+    of=relative, name="relative_linear_attention",
 )  # fmt: skip
-def test_refusals_of_the_relatives(call: Any, changed: dict[str, Any], message: str) -> None:
-    given = {name: Tensor(x) for name, x in FLOATING.items()} if call is linear_attention else {}
-    with pytest.raises(ValueError) as caught:
-        call(**given, **changed)
-    name = {"relative": "relative_linear_attention", "fourier": "fourier_linear_attention"}
-    assert str(caught.value).startswith(f"{name.get(call.__name__, call.__name__)}: {message}")
+
+WAVE = {"frequency": (3, 4, 1), "phase": (3, 4), "amplitude": (3, 4)}
+ON_A_LINE: dict[str, Any] = {
+    "query_positions": np.arange(5)[None, :, None],
+    "key_positions": np.arange(6)[None, :, None],
+    **{name: Tensor(np.ones(shape, np.float32)) for name, shape in WAVE.items()},
+}
+
+test_refusals_of_fourier_attention = refusals(
+    ({"query_positions": np.arange(4)[None, :, None]},
+     "query_positions must have the shape (2 or 1, 5, P), P numbers for each place, got (1"),
+    ({"key_positions": Tensor(np.zeros((1, 6, 1), np.float32))},
+     "key_positions must be float64, got float32: an angle of float32 is wrong where"),
+    ({"key_positions": np.zeros((1, 6, 2))},
+     "positions of queries and keys must have as many dimensions, got (1, 5, 1) and"),
+    ({"phase": Tensor(np.ones((3, 5), np.float32))},
+     "phase must have the shape (H=3, E=4), got (3, 5)"),
+    ({"form": "sin"}, "form must be one of 'one_plus_cos', 'cos', got 'sin'"),
+    ({"denominator": "both"}, "denominator must be one of 'rotated', 'plain', 'none'"),
+    ({"causal": True, "initial_state": FourierState(*state())},
+     "S must have the shape (N=2, H=3, D=12, M=7), got (2, 3, 4, 7)"),
+    of=with_arguments(fourier_linear_attention, **ON_A_LINE), name="fourier_linear_attention",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("causal", [True, False])

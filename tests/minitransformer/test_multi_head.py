@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from minitransformer.attention import softmax_attention
 from minitransformer.attention.multi_head import Weights
 from minitransformer_kernels import reference, softmax
 from minitransformer_kernels.visible import Visible
+from tests.refusals import refusals
 
 from .models import check_gradients
 
@@ -372,42 +372,30 @@ def test_planted_mistakes_are_found(mistake: str) -> None:
         examine()
 
 
-REFUSALS: dict[str, tuple[Callable[[], Problem], type[Exception], str]] = {
-    "query_alone_of_no_width": (lambda: changed(inputs=(np.ones((2, 5, 6)), None, None)),
-                                ValueError,
-                                "query alone must be as wide as the three inputs side by side, D_q "
-                                "+ D_k + D_v = 5 + 6 + 7, got 6; or give key and value"),
-    "width": (lambda: changed(inputs=(np.ones((2, 5, 5)), np.ones((2, 7, 4)), np.ones((2, 7, 7)))),
-              ValueError, "weights.key must have the shape (H·E=9, D_k=4), got (9, 6)"),
-    "dtype": (lambda: changed(weights=problem().cast(np.float32).weights), ValueError,
-              "weights.query is float32, but query is float64"),
-    "heads": (lambda: changed(num_heads=2), ValueError,
-              "weights.query must have as many rows for each of num_heads=2 heads, at least one, "
-              "got 9"),
-    "alpha": (lambda: changed(alpha=0.0), ValueError,
-              "alpha divides the scores and must be a number other than 0, got 0.0"),
-    "lengths": (lambda: changed(key_lengths=[8, 1]), ValueError,
-                "key_lengths must lie between 0 and 7"),
-    "offset": (lambda: changed(query_offset=0.5), TypeError, "query_offset must be a whole number"),
-    "dropout": (lambda: changed(dropout=1.0), ValueError, "0 <= dropout < 1, got 1.0"),
-    "seed": (lambda: changed(dropout=0.5, seed=0.5), TypeError, "seed must be a whole number"),
-}  # fmt: skip
-
-
-def changed(inputs: Any = None, weights: Any = None, **options: Any) -> Problem:
-    """A problem, of which something is changed."""
+def changed(inputs: Any = None, weights: Any = None, **options: Any) -> Any:
+    """The first pass over a problem, of which something is changed."""
     case = problem()
-    return case._replace(
-        inputs=inputs or case.inputs,
-        weights=weights or case.weights,
-        options={**case.options, **options},
-    )
+    options = case.options | options
+    return multi_head.forward(weights or case.weights, *(inputs or case.inputs), **options)
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_refusals(name: str) -> None:
-    build, error, message = REFUSALS[name]
-    case = build()
-    with pytest.raises(error) as caught:
-        multi_head.forward(case.weights, *case.inputs, **case.options)
-    assert message in str(caught.value)
+test_refusals = refusals(
+    ({"inputs": (np.ones((2, 5, 6)), None, None)},
+     "query alone must be as wide as the three inputs side by side, D_q + D_k + D_v = 5 + 6 + 7, "
+     "got 6; or give key and value"),
+    ({"inputs": (np.ones((2, 5, 5)), np.ones((2, 7, 4)), np.ones((2, 7, 7)))},
+     "weights.key must have the shape (H·E=9, D_k=4), got (9, 6)"),
+    ({"weights": problem().cast(np.float32).weights},
+     "weights.query is float32, but query is float64"),
+    ({"num_heads": 2},
+     "weights.query must have as many rows for each of num_heads=2 heads, at least one, got 9"),
+    ({"alpha": 0.0}, "alpha divides the scores and must be a number other than 0, got 0.0"),
+    ({"key_lengths": [8, 1]}, "key_lengths must lie between 0 and 7"),
+    ({"query_offset": 0.5}, TypeError, "query_offset must be a whole number"),
+    ({"dropout": 0.5, "seed": 0.5}, TypeError, "seed must be a whole number"),
+    of=changed, name="multi_head.forward",
+)  # fmt: skip
+
+test_refusal_by_the_kernels = refusals(
+    ({"dropout": 1.0}, "dropout must be a probability with 0 <= dropout < 1, got 1.0"), of=changed
+)
