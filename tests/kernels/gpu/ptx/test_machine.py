@@ -206,6 +206,8 @@ def test_pointers_that_say_what_they_point_to() -> None:
          [(3 <= n < 9, n < 3) for n in range(32)]),
         ("mov.f32 %f, 0f7fc00000; setp.lt.f32 %p|%q, %f, %f;", [(False, True)] * 32),
         ("mov.f32 %f, 0f7fc00000; setp.num.f32 %p|%q, %f, %f;", [(False, True)] * 32),
+        ("mov.f32 %f, 0f3f800000; setp.num.f32 %p|%q, 0f00000000, %f;", [(True, False)] * 32),
+        ("mov.f32 %f, 0f3f800000; setp.nan.f32 %p|%q, 0f00000000, %f;", [(False, True)] * 32),
     ],
 )  # fmt: skip
 def test_a_comparison_and_its_opposite(text: str, expected: list[tuple[bool, bool]]) -> None:
