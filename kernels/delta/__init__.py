@@ -64,6 +64,7 @@ from ..arrays import (
     contiguous,
     kernel_dtype,
     outputs_of,
+    per_row,
     round_up,
     version_of,
 )
@@ -175,7 +176,7 @@ def backward(
     }  # fmt: skip
     by_output: Any
     dq, dk, c, by_output = algorithms.gradients(
-        grad_output, _zeros(query), _without_normaliser(grad_state), query, key, u, visible,
+        grad_output, per_row(query, 0), _without_normaliser(grad_state), query, key, u, visible,
         **options,
     )  # (8), (9)  # fmt: skip
     du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
@@ -185,7 +186,7 @@ def backward(
         nothing = DeltaState(_state_or_zeros(None, sequences, key, value))
         options["initial_state"] = _without_normaliser(nothing)
     of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
-        dr, _zeros(key), None, key, key, u, before, of_value=False, **options
+        dr, per_row(key, 0), None, key, key, u, before, of_value=False, **options
     )
     dk -= of_query  # (12)
     dk -= of_key
@@ -266,13 +267,8 @@ def _state_or_zeros(state: DeltaState | None, count: int, key: Array, value: Arr
     return array_module(key).zeros((count, *key.shape[1::2], value.shape[3]), key.dtype)
 
 
-def _zeros(rows: Array) -> Array:
-    """The gradients of denominators that there are not: a zero for each row."""
-    return array_module(rows).zeros(rows.shape[:3], rows.dtype)
-
-
 def _without_normaliser(state: DeltaState | None) -> LinearState | None:
     """The state as one of linear attention, whose sum of keys nothing is divided by."""
     if state is None:
         return None
-    return LinearState(state.W, array_module(state.W).zeros(state.W.shape[:3], state.W.dtype))
+    return LinearState(state.W, per_row(state.W, 0))

@@ -72,7 +72,7 @@ import numpy as np
 
 from .. import algorithms, recurrent
 from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
-from ..checks import host, whole
+from ..checks import host, one_of, whole
 from ..guards import divided, normaliser_gradients
 from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible, own_lengths
@@ -327,7 +327,7 @@ def forward(
 
     Source: S2.
     """
-    _check_denominator(denominator)
+    one_of("fourier", "denominator", denominator, DENOMINATORS)
     chosen = {"form": form, "feature_map": feature_map}
     q = features(query, query_positions, frequency, phase, amplitude, **chosen)
     k = features(key, key_positions, frequency, **chosen)
@@ -390,7 +390,7 @@ def backward(
         The gradients of all inputs, and of the initial state or None. Those of positions are
         float64, and summed over the batch where it shares its positions.
     """
-    _check_denominator(denominator)
+    one_of("fourier", "denominator", denominator, DENOMINATORS)
     gn, gd = normaliser_gradients(
         grad_output, output, d, key, visible, initial_state=initial_state,
         guard=_guard(denominator, guard), eps=eps,
@@ -466,7 +466,7 @@ def step(
     Returns:
         The output `(N, H, M)` and the next state.
     """
-    _check_denominator(denominator)
+    one_of("fourier", "denominator", denominator, DENOMINATORS)
     q, k = (
         features(
             x[:, :, None], place[:, None], frequency, *rest, form=form, feature_map=feature_map
@@ -486,11 +486,6 @@ def step(
     )  # (9)
     output = divided(n[:, :, None], d, guard=guard, eps=eps)[:, :, 0]  # (8)
     return output, FourierState(after.S, plain_after.S[..., 0])
-
-
-def _check_denominator(name: str) -> None:
-    if name not in DENOMINATORS:
-        raise ValueError(f"denominator must be one of {sorted(DENOMINATORS)}, got {name!r}")
 
 
 def _guard(denominator: str, guard: str) -> str:

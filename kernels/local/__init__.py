@@ -233,17 +233,13 @@ def forward(
     stride: int | None = None,
     num_global: int = 0,
     global_queries: int = 0,
-    scale: float | None = None,
-    relative_scores: Array | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
-    version: str = "fast",
+    **options: Any,
 ) -> tuple[Array, Array, Array]:
     """Local attention, at a cost that grows with Lq times the window.
 
     Args:
-        query: `(N, H, Lq, E)`, float32 or float64; key, value, visible, scale, relative_scores,
-            dropout, seed and version, too, are those of `softmax.forward`.
+        query: `(N, H, Lq, E)`, float32 or float64; key, value, visible and the options scale,
+            relative_scores, dropout, seed and version, too, are those of `softmax.forward`.
         window: w, how many keys a query sees on either side of its own place; this and the next
             three are those of `Pattern`.
 
@@ -262,10 +258,8 @@ def forward(
         >>> output.ravel().tolist()
         [2.0, 3.0, 5.0, 6.0]
     """
-    return softmax.forward(
-        query, key, value, visible, scale=scale, relative_scores=relative_scores, dropout=dropout,
-        seed=seed, pattern=Pattern(window, stride, num_global, global_queries), version=version,
-    )  # fmt: skip
+    pattern = Pattern(window, stride, num_global, global_queries)
+    return softmax.forward(query, key, value, visible, pattern=pattern, **options)
 
 
 def backward(
@@ -282,11 +276,7 @@ def backward(
     stride: int | None = None,
     num_global: int = 0,
     global_queries: int = 0,
-    scale: float | None = None,
-    relative_scores: Array | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
-    version: str = "fast",
+    **options: Any,
 ) -> tuple[Array, ...]:
     """The gradient of local attention.
 
@@ -300,8 +290,7 @@ def backward(
         TypeError: the arrays hold something else than float32 or float64.
         ValueError: as `forward`.
     """
+    saved, pattern = (output, highest, inverse), Pattern(window, stride, num_global, global_queries)
     return softmax.backward(
-        grad_output, query, key, value, output, highest, inverse, visible, scale=scale,
-        relative_scores=relative_scores, dropout=dropout, seed=seed,
-        pattern=Pattern(window, stride, num_global, global_queries), version=version,
-    )  # fmt: skip
+        grad_output, query, key, value, *saved, visible, pattern=pattern, **options
+    )

@@ -55,7 +55,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arrays import Array, array_module, contiguous, kernel_dtype, version_of
+from ..arrays import Array, array_module, contiguous, outputs_of, version_of
 from ..checks import finite, host
 from ..layers.dropout import arguments as dropout_arguments
 from ..visible import EVERYTHING, Visible
@@ -115,9 +115,8 @@ def forward(
         2.0
     """
     kernels = version_of(version, fast=fast, plain=plain, few=few)
-    xp, (batch, heads, length, _) = array_module(query), query.shape
-    output = xp.empty((batch, heads, length, value.shape[3]), query.dtype)
-    highest, inverse = (xp.empty((batch, heads, length), query.dtype) for _ in range(2))
+    output, highest = outputs_of(query, value)
+    inverse = array_module(query).empty_like(highest)
     inputs = _inputs(query, key, value, relative_scores)
     reach = _reach(relative_scores, pattern)
     options = _options(query, key, visible, reach, scale, dropout, seed)
@@ -222,7 +221,6 @@ def _inputs(
     query: Array, key: Array, value: Array, relative_scores: Array | None
 ) -> tuple[Array, ...]:
     """What every kernel takes first; without relative scores, an array that none reads."""
-    kernel_dtype(query)
     if relative_scores is None:
         relative_scores = array_module(query).empty((0, 0, 0, 1), query.dtype)
     return contiguous(query, key, value, relative_scores)

@@ -10,7 +10,7 @@ from minitransformer_kernels.visible import CAUSAL, Visible
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import check_algorithm, check_choice, check_sequences, guard_options, visible_of
+from .checks import check_algorithm, check_choice, check_sequences, guard_options
 from .features import FeatureMap, is_elementwise, row_features
 
 ALGORITHMS = ("auto", "naive", "linear", "recurrent", "chunked")
@@ -114,7 +114,7 @@ def prepared(
     fraction of one term alone the size of a query's features cancels.
     """
     check_sequences(name, query, key, value)
-    seen = visible_of(name, query, key, **visible)
+    seen = Visible(**visible).settled(name, query.data, key.data)
     by_term = _by_term(name, algorithm, terms)
     options = {"visible": seen, **guard_options(name, guard, eps)}
     options["algorithm"] = by_term if len(by_term) > 1 else by_term["kernelized"]

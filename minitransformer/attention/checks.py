@@ -5,15 +5,13 @@ from typing import Any
 
 from minitransformer_kernels.checks import finite, fit, one_of, whole
 from minitransformer_kernels.guards import GUARDS, check_eps
-from minitransformer_kernels.visible import Visible
 
 from .. import random
 from ..tensor import Tensor
 
 __all__ = [
     "Layout", "Lengths", "check_algorithm", "check_choice", "check_embedding", "check_inputs",
-    "check_sequences", "check_state", "dropout_options", "finite_scale", "guard_options",
-    "visible_of", "whole",
+    "check_sequences", "check_state", "dropout_options", "finite_scale", "guard_options", "whole",
 ]  # fmt: skip
 
 Lengths = Any
@@ -114,22 +112,6 @@ def dropout_options(
     if not 0 <= whole(function, "seed", seed) < 2**63:
         raise ValueError(f"{function}: seed must be from 0 to 2^63 - 1, got {seed}")
     return {"dropout": dropout, "seed": seed}
-
-
-def visible_of(
-    function: str,
-    query: Tensor,
-    key: Tensor,
-    *,
-    causal: bool,
-    query_offset: int,
-    query_lengths: Lengths,
-    key_lengths: Lengths,
-    cu_seqlens: Any = None,
-) -> Visible:
-    """Return who sees whom, checked: nobody else can write to its integers."""
-    visible = Visible(causal, query_offset, query_lengths, key_lengths, cu_seqlens)
-    return visible.settled(function, query.data, key.data)
 
 
 def check_algorithm(

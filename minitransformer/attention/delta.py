@@ -7,6 +7,7 @@ from minitransformer_kernels.checks import flag
 from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.features.normalised import NORMALISERS
+from minitransformer_kernels.visible import Visible
 
 from ..device import Array
 from ..function import Context, Function
@@ -19,7 +20,7 @@ from .algorithms import (
     sequences,
     token_features,
 )
-from .checks import Lengths, check_choice, check_inputs, check_state, visible_of
+from .checks import Lengths, check_choice, check_inputs, check_state
 from .features import FeatureMap
 
 ALGORITHMS = "auto", "recurrent", "chunked"
@@ -130,11 +131,9 @@ def delta_attention(
     layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
     check_inputs(name, {**layout, "beta": (beta, "N H Lk")})
     check_choice(name, "algorithm", algorithm, ALGORITHMS)
-    visible = visible_of(
-        name, query, key, causal=True, query_offset=query_offset, query_lengths=query_lengths,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
-    options = {"visible": visible, "algorithm": "linear" if algorithm == "auto" else algorithm}
+    visible = Visible(True, query_offset, query_lengths, key_lengths, cu_seqlens)
+    seen = visible.settled(name, query.data, key.data)
+    options = {"visible": seen, "algorithm": "linear" if algorithm == "auto" else algorithm}
     scalable = normalize != "none"
     query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
     query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))

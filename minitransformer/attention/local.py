@@ -1,9 +1,10 @@
 """Local attention."""
 
 from minitransformer_kernels.local import Pattern
+from minitransformer_kernels.visible import Visible
 
 from ..tensor import Tensor
-from .checks import Lengths, check_sequences, dropout_options, finite_scale, visible_of, whole
+from .checks import Lengths, check_sequences, dropout_options, finite_scale, whole
 from .softmax import SoftmaxAttention, relative_scores
 
 
@@ -69,36 +70,20 @@ def local_attention(
     name = "local_attention"
     check_sequences(name, query, key, value)
     pattern = Pattern(
-        window=_at_least(0, name, "window", window),
-        stride=None if stride is None else _at_least(1, name, "stride", stride),
-        num_global=_at_least(0, name, "num_global", num_global),
-        global_queries=_at_least(0, name, "global_queries", global_queries),
+        window=whole(name, "window", window, 0),
+        stride=None if stride is None else whole(name, "stride", stride, 1),
+        num_global=whole(name, "num_global", num_global, 0),
+        global_queries=whole(name, "global_queries", global_queries, 0),
     )
+    visible = Visible(causal, query_offset, query_lengths, key_lengths)
     output: Tensor = SoftmaxAttention.apply(
         query,
         key,
         value,
         relative_scores(name, query, relative_embedding),
         pattern=pattern,
-        visible=visible_of(
-            name,
-            query,
-            key,
-            causal=causal,
-            query_offset=query_offset,
-            query_lengths=query_lengths,
-            key_lengths=key_lengths,
-        ),
+        visible=visible.settled(name, query.data, key.data),
         scale=finite_scale(name, scale),
         **dropout_options(name, dropout, seed),
     )
     return output
-
-
-def _at_least(least: int, function: str, name: str, number: int) -> int:
-    """Return a whole number, having checked that it is large enough."""
-    if whole(function, name, number) < least:
-        raise ValueError(
-            f"{function}: {name} counts keys and must be at least {least}, got {number}"
-        )
-    return int(number)

@@ -3,18 +3,12 @@
 from typing import Any
 
 from minitransformer_kernels import softmax
+from minitransformer_kernels.visible import Visible
 
 from ..device import Array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import (
-    Lengths,
-    check_embedding,
-    check_sequences,
-    dropout_options,
-    finite_scale,
-    visible_of,
-)
+from .checks import Lengths, check_embedding, check_sequences, dropout_options, finite_scale
 
 
 class SoftmaxAttention(Function):
@@ -111,20 +105,13 @@ def softmax_attention(
     """
     name = "softmax_attention"
     check_sequences(name, query, key, value)
+    visible = Visible(causal, query_offset, query_lengths, key_lengths)
     output: Tensor = SoftmaxAttention.apply(
         query,
         key,
         value,
         relative_scores(name, query, relative_embedding),
-        visible=visible_of(
-            name,
-            query,
-            key,
-            causal=causal,
-            query_offset=query_offset,
-            query_lengths=query_lengths,
-            key_lengths=key_lengths,
-        ),
+        visible=visible.settled(name, query.data, key.data),
         scale=finite_scale(name, scale),
         **dropout_options(name, dropout, seed),
     )

@@ -78,32 +78,21 @@ class Cut(NamedTuple):
         return {"query_lengths": self.visible.get("query_lengths")}
 
 
-def cut_of(
-    name: str,
-    query: Tensor,
-    key: Tensor,
-    world: World,
-    *,
-    causal: bool,
-    query_lengths: Any = None,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
-) -> Cut:
+def cut_of(name: str, query: Tensor, key: Tensor, world: World, visible: Visible) -> Cut:
     """Return what a rank knows of its slice; ranks ask one another only where there are lengths.
 
     Raises:
         TypeError: lengths are not integers.
         ValueError: lengths do not fit the sequences, or causal queries are cut elsewhere than keys.
     """
-    if causal and query.shape[2] != key.shape[2]:
+    if visible.causal and query.shape[2] != key.shape[2]:
         raise ValueError(
             f"{name}: causal queries and keys must be cut at the same places, got "
             f"{query.shape[2]} and {key.shape[2]} rows on rank {world.rank}"
         )
-    if query_lengths is None and key_lengths is None and cu_seqlens is None:
+    if all(part is None for part in visible[2:]):
         return Cut(world, {}, ALL, None, False, True)
     queries, keys = spans(world, query.shape[2], key.shape[2])
-    visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
     whole = settled(name, visible, query.shape[0], queries, keys)
     (begin, end), packed = keys[world.rank], whole.cu_seqlens
     if packed is not None:
@@ -227,10 +216,8 @@ def linear_attention(
     [[[[3.0], [4.5], [6.0]]]]
     """
     check_options("linear_attention", options, "feature_map", "algorithm", "guard", "eps")
-    cut = cut_of(
-        "linear_attention", query, key, world, causal=causal, query_lengths=query_lengths,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
+    cut = cut_of("linear_attention", query, key, world, visible)
 
     def attend(queries: slice, keys: slice, **how: Any) -> Any:
         q, k, v = some(query, queries), some(key, keys), some(value, keys)
@@ -286,10 +273,8 @@ def fourier_linear_attention(
     name = "fourier_linear_attention"
     known = "form", "denominator", "feature_map", "algorithm", "guard", "eps"
     check_options(name, options, *known)
-    cut = cut_of(
-        name, query, key, world, causal=causal, query_lengths=query_lengths,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
+    cut = cut_of(name, query, key, world, visible)
     p, r = (x if isinstance(x, Tensor) else Tensor(x) for x in (query_positions, key_positions))
 
     def attend(queries: slice, keys: slice, **how: Any) -> Any:
@@ -338,10 +323,8 @@ def delta_attention(
     Source: Schlag et al. 2021; Sun et al. 2024 and 2025.
     """
     check_options("delta_attention", options, "feature_map", "normalize", "algorithm")
-    cut = cut_of(
-        "delta_attention", query, key, world, causal=causal, query_lengths=query_lengths,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
+    cut = cut_of("delta_attention", query, key, world, visible)
 
     def attend(queries: slice, keys: slice, value: Any = value, **how: Any) -> Any:
         q, k, v = some(query, queries), some(key, keys), values(value, key, keys)
@@ -388,17 +371,14 @@ def relative_linear_attention(
     """
     name, known = "relative_linear_attention", ("score_map", "relative_query", "feature_map")
     check_options(name, options, *known, "algorithm", "guard", "eps")
+    visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
     if not causal:
         queries, keys = spans(world, query.shape[2], key.shape[2])
-        visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
         whole = settled(name, visible, query.shape[0], queries, keys)
         return both_directions(
             query, key, value, relative_embedding, whole, world, queries, keys, **options
         )
-    cut = cut_of(
-        name, query, key, world, causal=causal, query_lengths=query_lengths,
-        key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    cut = cut_of(name, query, key, world, visible)
     _check_no_gap(name, query_lengths, key_lengths)
 
     def attend(queries: slice, keys: slice, **how: Any) -> Any:

@@ -180,7 +180,7 @@ def test_nothing_in_the_padding_reaches_the_parameters() -> None:
     ("change", "message"),
     [
         ({"form": "sin"}, r"form must be one of \['cos', 'one_plus_cos'\], got 'sin'"),
-        ({"denominator": "both"}, r"must be one of \['none', 'plain', 'rotated'\], got 'both'"),
+        ({"denominator": "both"}, r"must be one of 'rotated', 'plain', 'none', got 'both'"),
         ({"frequency": np.zeros((1, 4, 2))}, r"frequency must have the shape \(H=2, E=5, P=2\)"),
         ({"key_positions": np.zeros((2, 18, 2))}, r"must have the shape \(N=2 or 1, Lk=19, P=2\)"),
         ({"key_positions": np.zeros((1, 19, 1))}, r"or 1, Lk=19, P=2\), got \(1, 19, 1\)"),

@@ -123,10 +123,10 @@ def test_a_variant_shows_its_options() -> None:
 
 
 test_refusals = refusals(
-    ({"window": -1}, "local_attention: window counts keys and must be at least 0, got -1"),
+    ({"window": -1}, "local_attention: window must be at least 0, got -1"),
     ({"window": 2.0}, TypeError, "local_attention: window must be a whole number, got 2.0"),
-    ({"stride": 0}, "local_attention: stride counts keys and must be at least 1, got 0"),
-    ({"num_global": -1}, "local_attention: num_global counts keys and must be at least 0, got -1"),
+    ({"stride": 0}, "local_attention: stride must be at least 1, got 0"),
+    ({"num_global": -1}, "local_attention: num_global must be at least 0, got -1"),
     ({"global_queries": None}, TypeError,
      "local_attention: global_queries must be a whole number, got None"),
     ({"scale": float("inf")}, "local_attention: scale must be a finite number, got inf"),
