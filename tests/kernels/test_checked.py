@@ -27,7 +27,7 @@ from .operations import NARROW, OPERATIONS, ragged
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
     "softmax", "softmax_on_lanes", "softmax_dropped", "softmax_plain", "local", "fourier",
-    "fourier_plain_denominator", "relative_naive", "relative",
+    "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative", "relative_plain",
 )  # fmt: skip
 
 
