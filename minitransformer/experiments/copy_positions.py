@@ -21,7 +21,7 @@ from ..plots import BLUE, GREEN, INK, band, picture
 from ..settings import Recipe
 from ..tasks.copy import CopyTask, copy_sequences, fresh_sequences
 from ..training import Trainer
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 ATTENTIONS, POSITIONS = ("linear", "relative"), ("none", "sinusoidal", "learned")
 SEEDS = {"smoke": 1, "default": 2, "full": 5}
@@ -117,9 +117,8 @@ def _claim(rows: list[Row]) -> str:
         for model in (("relative", "none"), ("relative", "learned"), ("linear", "none"))
     )
     longer = float(np.mean(found(rows, "relative", "none", "longer")))
-    supported = alone >= min(LEARNED, added)
     return f"""*S0: with relative positions no absolute ones are needed.*
-{"Supported" if supported else "Not supported"}. With distances alone {alone:.1%} of the symbols are
+{supported(alone >= min(LEARNED, added))}. With distances alone {alone:.1%} of the symbols are
 right, with learned positions beside them {added:.1%}; linear attention that has neither copies
 {neither:.1%}. `minitransformer train copy --attention relative --positions none` is S0's model. It
 goes on where it was not trained: twice as long, {longer:.1%} are right."""

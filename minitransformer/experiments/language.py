@@ -36,7 +36,7 @@ from ..plots import BLUE, GREEN, INK, ORANGE, VERMILION, band, picture
 from ..settings import Recipe
 from ..tensor import Tensor
 from ..training import Trainer
-from .experiment import Case, Experiment, Report, Row, table
+from .experiment import Case, Experiment, Report, Row, supported, table
 
 Model = tuple[str, str]  # attention, and the positions that are added to characters
 
@@ -404,7 +404,7 @@ def _absolute(models: dict[Model, Learned]) -> str:
     pair = [models["relative", positions] for positions in ("none", "learned")]
     spread = max(found.spread for found in pair)
     saved = gain(models, "relative")
-    return f"""*S0: absolute positions add nothing to relative ones.* {_verdict(saved <= spread)}.
+    return f"""*S0: absolute positions add nothing to relative ones.* {supported(saved <= spread)}.
 Learned positions save linear attention without any others {gain(models, "linear"):.3f} bits a
 character. Beside Shaw's they {"save" if saved > 0 else "cost"} {abs(saved):.3f}, where two seeds
 of one model differ by up to {spread:.3f}."""
@@ -415,15 +415,11 @@ def _quality(models: dict[Model, Learned]) -> str:
         return ""
     linear, softmax = (models[name, "learned"] for name in ("linear", "softmax"))
     lost = linear.mean - softmax.mean
-    verdict = _verdict(lost <= linear.spread)
+    verdict = supported(lost <= linear.spread)
     return f"""*S1: linear attention comes to the quality of softmax.* {verdict}.
 With learned positions both, linear attention needs {abs(lost):.3f} bits a character
 {"more" if lost > 0 else "less"} than softmax, where its seeds differ by up to
 {linear.spread:.3f}."""
-
-
-def _verdict(holds: bool) -> str:
-    return "Supported" if holds else "Not supported"
 
 
 def _sample(found: Learned) -> str:

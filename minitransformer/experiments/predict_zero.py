@@ -33,8 +33,9 @@ EPOCHS = {"smoke": 2, "default": 30, "full": 1000}
 EXPLOSIVE_STEPS = {"smoke": 30, "default": 3000, "full": 100_000}
 CURES = ("none", "clipping", "normalisation")
 PEER = "PyTorch"
+PRINTED_BY = "printed: source", "printed: PyTorch", "printed: TensorFlow"
 # Printed: the best loss in units of 1e-4, and seconds for 1,000 epochs of 100 batches of 8.
-PRINTED = {  # (source, PyTorch, TensorFlow)
+PRINTED = {  # by these three
     4: ((2.634, 0.467, 0.341), (448.6, 854.4, 845.4)),
     8: ((0.554, 1.956, 0.697), (583.0, 854.5, 841.6)),
     16: ((0.0565, 5.523, 3.638), (937.5, 858.2, 850.9)),
@@ -196,7 +197,7 @@ At the source's batch of 8, over its three rates, in units of 1e-4. Printed are 
 1,000 epochs; ours and PyTorch's were measured here, after {learned[0]["epochs"]}, by gradient
 descent without momentum.
 
-{table(["input", "rate", "ours", "PyTorch", *_printed_heads()], _losses(learned))}
+{table(["input", "rate", "ours", "PyTorch", *PRINTED_BY], _losses(learned))}
 
 {_comparison(learned)}
 
@@ -208,7 +209,7 @@ descent without momentum.
 
 Seconds for an epoch of 100 batches of 8, by one thread; printed are a thousandth of 1,000 epochs.
 
-{table(["input", "ours", "PyTorch", *_printed_heads()], _times(learned))}
+{table(["input", "ours", "PyTorch", *PRINTED_BY], _times(learned))}
 
 {_race(learned)}
 
@@ -227,10 +228,6 @@ Seconds for an epoch of 100 batches of 8, by one thread; printed are a thousandt
             "explosion.png": partial(plot_explosion, rows=burst),
         },
     )
-
-
-def _printed_heads() -> list[str]:
-    return ["printed: source", "printed: PyTorch", "printed: TensorFlow"]
 
 
 def _sizes(rows: list[Row]) -> list[int]:
@@ -381,7 +378,7 @@ def plot_times(path: Path, rows: list[Row]) -> None:
             seconds = [_seconds(rows, layer, size) for size in sizes]
             if "-" not in seconds:
                 axis.plot(sizes, seconds, **line, marker="o", label=f"{layer}, measured")
-        for place, (line, name) in enumerate(zip(LINES, _printed_heads(), strict=True)):
+        for place, (line, name) in enumerate(zip(LINES, PRINTED_BY, strict=True)):
             seconds = [PRINTED[size][1][place] / 1000 for size in PRINTED]
             axis.plot(list(PRINTED), seconds, **line, alpha=0.4, label=name)
         axis.set_xscale("log", base=2)

@@ -34,7 +34,7 @@ def kept(attention: str, width: int) -> int:
     variant = attention_variant(attention, 1, width)
     pairs = Tensor(np.zeros((1, 1, PAIRS, width), np.float32))
     with no_grad():
-        return sum(map(_size, _arrays(variant.remember(pairs, pairs))))
+        return sum(math.prod(x.shape) for x in _arrays(variant.remember(pairs, pairs)))
 
 
 def _arrays(state: Any) -> Iterator[Any]:
@@ -43,10 +43,6 @@ def _arrays(state: Any) -> Iterator[Any]:
             yield from _arrays(part)
     elif hasattr(state, "shape"):
         yield state
-
-
-def _size(array: Any) -> int:
-    return int(np.prod(array.shape))
 
 
 @cache

@@ -19,8 +19,8 @@ def rows(alone: float, added: float) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("alone", "added", "verdict"),
-    [(1.0, 1.0, "Supported"), (0.995, 1.0, "Supported"), (0.9, 1.0, "Not supported"),
-     (0.9, 0.8, "Supported")],
+    [(1.0, 1.0, "*Supported*"), (0.995, 1.0, "*Supported*"), (0.9, 1.0, "*Not supported*"),
+     (0.9, 0.8, "*Supported*")],
 )  # fmt: skip
 def test_the_verdict_follows_the_shares(alone: float, added: float, verdict: str) -> None:
     text = report(rows(alone, added)).text
