@@ -10,18 +10,8 @@ from minitransformer.course import student
 from minitransformer.course.judge import Verdict
 from minitransformer.course.lesson import lessons
 
-RIGHT = """import numpy as np
-def fading_backward(g, q, k, v, gamma):
-    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-    S = R = 0
-    for i in range(len(q)):
-        S = gamma * S + np.outer(k[i], v[i])
-        dq[i] = S @ g[i]
-    for i in reversed(range(len(q))):
-        R = gamma * R + np.outer(q[i], g[i])
-        dk[i], dv[i] = R @ v[i], k[i] @ R
-    return dq, dk, dv
-"""
+from ..course.attempts import FADING_BACKWARD
+
 BLANK = "def fading_backward(g, q, k, v, gamma):\n    pass  # your turn\n"
 BLANK_KERNEL = "def fading_kernel(query, key, value, gamma, out):\n    pass  # your turn\n"
 
@@ -39,7 +29,7 @@ def course(tmp_path, monkeypatch, capsys):
 
 
 def test_a_file_is_judged_line_by_line(course, tmp_path):
-    (tmp_path / "renamed.py").write_text(RIGHT + BLANK_KERNEL)
+    (tmp_path / "renamed.py").write_text(FADING_BACKWARD + BLANK_KERNEL)
     code, out, _ = course("check", "renamed.py", "--seed", 3)
     assert code == 1
     lines = re.sub(r"\[\d+\.\d s\]", "[. s]", out).splitlines()
@@ -68,8 +58,11 @@ def test_a_program_reads_json(course, tmp_path):
 def test_a_folder_gives_a_table(course, tmp_path):
     folder = tmp_path / "all"
     for name, text in {
-        "ada/07.py": RIGHT + BLANK_KERNEL, "bob.py": BLANK, "eve.ipynb": "{", "notes.py": "x = 1",
-    }.items():  # fmt: skip
+        "ada/07.py": FADING_BACKWARD + BLANK_KERNEL,
+        "bob.py": BLANK,
+        "eve.ipynb": "{",
+        "notes.py": "x = 1",
+    }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     code, out, _ = course("check", folder, "--seed", 3)
@@ -129,7 +122,7 @@ def test_what_cannot_be_judged_is_one_line(course, tmp_path):
 def test_progress_names_the_next_exercise(course, tmp_path, monkeypatch):
     folder = tmp_path / "minitransformer-course"
     folder.mkdir()
-    (folder / "mine.py").write_text(RIGHT + BLANK_KERNEL)
+    (folder / "mine.py").write_text(FADING_BACKWARD + BLANK_KERNEL)
     (folder / "notes.py").write_text("x = 1")
     (folder / "torn.ipynb").write_text("{")
     wanted = [

@@ -12,6 +12,21 @@ from minitransformer_kernels import checked
 LESSONS = {lesson.name: lesson for lesson in lessons()}
 SEED = 7
 
+# A right answer to an exercise.
+FADING_BACKWARD = """import numpy as np
+
+def fading_backward(g, q, k, v, gamma):
+    dq, dk, dv = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    S = R = 0
+    for i in range(len(q)):
+        S = gamma * S + np.outer(k[i], v[i])
+        dq[i] = S @ g[i]
+    for i in reversed(range(len(q))):
+        R = gamma * R + np.outer(q[i], g[i])
+        dk[i], dv[i] = R @ v[i], k[i] @ R
+    return dq, dk, dv
+"""
+
 
 def first_failure(text, exercise):
     """The name of the first case that the answer in a text fails, and the message; else None."""
