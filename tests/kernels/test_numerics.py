@@ -5,6 +5,7 @@ as in all properties. Long sequences are too long for that: there it is the recu
 token, in NumPy; in float64 that is the truth.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -140,16 +141,20 @@ BY_NIGHT = "local_plain", "softmax_dropped", "local_dropped"  # more kernels of 
 def test_large_scores(name: str, causal: bool, shift: float, spread: float, device: str) -> None:
     """Up to 50,000, far apart or all alike: errors are no more than twice the naive ones.
 
-    A single row can be lucky, so these are root mean squares.
+    One draw can be lucky: where two scores nearly tie, a row's error outweighs all others. So it is
+    the median of several.
     """
     operation, options, sizes = LARGE_SCORES[name]
     case = ragged(operation, Variant("float32", 40, 64, options, sizes), causal)
-    problem = replace(case, shift=shift, spread=spread).problem()
-    truth, naive = (operation.reference(problem, x).arrays() for x in (np.float64, np.float32))
-    for of, x in operation.on(device).run(problem).arrays().items():
-        error, allowed = (root_mean_square(difference(y, truth[of])) for y in (x, naive[of]))
-        allowed = 2 * allowed + 1e-6 * root_mean_square(truth[of])
-        assert error <= allowed, f"{of} is off by {error}, allowed {allowed}"
+    shares: defaultdict[str, list[float]] = defaultdict(list)
+    for seed in range(9):
+        problem = replace(case, shift=shift, spread=spread, seed=seed).problem()
+        truth, naive = (operation.reference(problem, x).arrays() for x in (np.float64, np.float32))
+        for of, x in operation.on(device).run(problem).arrays().items():
+            error, usual = (root_mean_square(difference(y, truth[of])) for y in (x, naive[of]))
+            shares[of].append(error / (2 * usual + 1e-6 * root_mean_square(truth[of])))
+    medians = {of: np.median(drawn) for of, drawn in shares.items()}
+    assert max(medians.values()) <= 1, f"of what is allowed: {medians}"
 
 
 def root_mean_square(x: Array) -> float:
