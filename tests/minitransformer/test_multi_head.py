@@ -333,6 +333,24 @@ def test_gradients_with_dropout_by_differences() -> None:
     check_gradients(layer, attend, *case.inputs[:2])
 
 
+def test_a_query_that_sees_nothing_gives_the_bias_alone() -> None:
+    case = problem(key_lengths=np.array([0, 3]))
+    y, (d_query, d_key, d_value), _ = passes(case)
+    assert (y[0] == case.weights.out_bias).all()
+    for gradient in (d_query[0], d_key[0], d_value[0], d_key[1, 3:], d_value[1, 3:]):
+        assert not gradient.any()
+    assert d_query[1].any() and d_value[1, :3].any()
+
+
+def test_no_queries_and_no_keys() -> None:
+    for lengths in ((0, 4), (4, 0)):
+        case = problem(lengths=lengths)
+        y, data, weights = passes(case)
+        assert y.shape == case.cotangent.shape
+        assert (y == case.weights.out_bias).all()
+        assert not any(gradient.any() for gradient in (*data, *weights[:3]))
+
+
 MISTAKES = {
     "alpha_multiplies": ("return 1 / alpha", "return alpha"),
     "heads_interleaved": (

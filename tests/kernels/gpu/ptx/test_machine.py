@@ -186,6 +186,31 @@ st.param.u32 [out], %r1; ret; }
             run(made, x, threads=1)
 
 
+def test_what_is_given_is_copied_to_its_last_byte() -> None:
+    """A structure of three numbers, which ends in the middle of 8 bytes; what lies behind stays."""
+    functions = """
+.func (.param .align 8 .b8 out[12]) turned(.param .align 8 .b8 in[12])
+{
+ld.param.u32 %r1, [in]; ld.param.u32 %r2, [in+4]; ld.param.u32 %r3, [in+8];
+st.param.u32 [out], %r3; st.param.u32 [out+4], %r1; st.param.u32 [out+8], %r2; ret; }
+"""
+    body = (
+        "{ .param .align 8 .b8 given[12]; .param .align 8 .b8 back[12];"
+        "ld.global.u32 %r1, [%mine]; add.u32 %r2, %r1, 100; add.u32 %r3, %r1, 200;\n"
+        "st.param.u32 [given], %r1; st.param.u32 [given+4], %r2; st.param.u32 [given+8], %r3;\n"
+        "call.uni (back), turned, (given);\n"
+        "ld.param.u32 %a, [back]; ld.param.u32 %b, [back+4]; ld.param.u32 %c, [back+8]; }\n"
+        "mul.lo.u32 %a, %a, 1000000; mad.lo.u32 %b, %b, 1000, %c; add.u32 %r2, %a, %b;" + AFTER
+    )
+    found = run(kernel(body, functions), COUNT)[0].tolist()
+    assert found == [(n + 200) * 1000000 + n * 1000 + n + 100 for n in range(32)]
+
+
+def test_a_loop_without_an_end() -> None:
+    with pytest.raises(PtxError, match="instructions without coming to an end: `bra on`"):
+        each("on: bra on;", [1], threads=1)
+
+
 def test_pointers_that_say_what_they_point_to() -> None:
     """As sm_100's texts declare parameters."""
     named = ".param .u64 .ptr .align 1 x", ".param .u64 .ptr .global .align 16 x"
