@@ -41,7 +41,7 @@ from numba.core import types
 from . import hints
 from .flatten import cuda_path, flatten
 from .paths import indices_of, is_part, joined
-from .source import Names, Source, dtype_text
+from .source import Names, Source, dtype_text, stores
 
 AXES = "xyz"
 WARP = 32
@@ -240,9 +240,9 @@ class _Draft:
 
 def _with_own_arguments(draft: _Draft, body: list[ast.stmt]) -> tuple[list[str], list[ast.stmt]]:
     """Copy each argument that the kernel assigns to, so that every block starts from its value."""
-    parameters, copies = list(draft.parameters), list[ast.stmt]()
+    parameters, copies, assigned = list(draft.parameters), list[ast.stmt](), stores(body)
     for index, parameter in enumerate(parameters):
-        if any(isinstance(n.ctx, ast.Store) for s in body for n in _names(s, parameter)):
+        if parameter in assigned:
             parameters[index] = draft.names.fresh(f"{parameter}_argument")
             copies.append(ast.Assign([ast.Name(parameter, ast.Store())], name(parameters[index])))
     return parameters, copies
@@ -391,9 +391,7 @@ def _is_vector(value: ast.AST | None) -> bool:
 
 def _without_rows(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
     """A name for a local array, or for a row of one, is the array, with indices that are kept."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    rows = _Rows(draft, {name for name in stored if stored.count(name) == 1})
+    rows = _Rows(draft, {name for name, count in stores(body).items() if count == 1})
     return [new for statement in body for new in rows.statements(statement)]
 
 
@@ -846,7 +844,3 @@ class _Uses:
 
 def _inside(nodes: list[ast.Name], other: list[ast.Name]) -> bool:
     return nodes is not other and {id(n) for n in nodes} <= {id(n) for n in other}
-
-
-def _names(node: ast.AST, identifier: str) -> list[ast.Name]:
-    return [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == identifier]

@@ -35,7 +35,7 @@ from .regions import (
     is_cheap,
     needs,
 )
-from .source import Names, dtype_text
+from .source import Names, dtype_text, stores
 from .text import Text, begun, function_name, signature
 from .uniformity import (
     THREADS,
@@ -44,7 +44,6 @@ from .uniformity import (
     exposed,
     reads,
     sum_of,
-    writes,
     written_in,
 )
 
@@ -229,7 +228,7 @@ class Body:
         self.text.line(f"for thread_{self.row_axis} in range({size}):  {LANES}")
         self.text.depth += 1
         self.enter(body, mask)
-        written = writes(body)
+        written = set(stores(body))
         defined: set[str] = set()
         loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
         for slot in sorted(loaded):
@@ -269,7 +268,7 @@ class Body:
             return False
 
         alone = [] if mask else list(itertools.takewhile(few, body))
-        kept = writes(alone) & self.needed.keys()
+        kept = stores(alone).keys() & self.needed.keys()
         return alone if kept else [], str(max((self.needed[slot] for slot in kept), default=0))
 
     @cached_property

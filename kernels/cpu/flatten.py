@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from .paths import indices_of
-from .source import Names, Source
+from .source import Names, Source, stores
 
 # Operations of CUDA that involve other threads and have a value.
 TOGETHER = {
@@ -117,7 +117,7 @@ class _Flattener:
         given = _bind(caller, callee, call)
         tree = copy.deepcopy(callee.tree)
         body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-        stored, indices = _stored(body), _in_indices(body)
+        stored, indices = stores(body), _in_indices(body)
         renamed: dict[str, ast.expr] = {}
         before: list[ast.stmt] = []
         for parameter, argument in given.items():
@@ -131,7 +131,7 @@ class _Flattener:
                 self.remember(own, argument)
                 before.append(ast.Assign([ast.Name(own, ast.Store())], argument))
                 renamed[parameter] = ast.Name(own, ast.Load())
-        locals_ = self.rename(callee, stored - set(given))
+        locals_ = self.rename(callee, stored.keys() - given.keys())
         renamed |= {old: ast.Name(new, ast.Load()) for old, new in locals_.items()}
         renamed |= {old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()}
         substitute = _Substitute(renamed)
@@ -677,11 +677,6 @@ class _Substitute(ast.NodeTransformer):
         if isinstance(new, ast.Name):
             new.ctx = node.ctx
         return ast.copy_location(new, node)
-
-
-def _stored(body: list[ast.stmt]) -> set[str]:
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _flag_breaks(body: list[ast.stmt], flag: str) -> None:

@@ -15,7 +15,8 @@ import math
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -293,8 +294,7 @@ def _outside_names(
     """Each name that the function reads but does not bind, with its value."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
-    bound = set(source.parameters)
-    bound |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound = {*source.parameters, *stores(source.tree.body)}
     seen = set(bound)
     for node in nodes:
         if not isinstance(node, ast.Name) or node.id in seen:
@@ -430,3 +430,9 @@ def _number(value: complex) -> str:
     if isinstance(value, float):
         return repr(float(value)) if math.isfinite(value) else f"float('{value}')"
     return repr(value) if isinstance(value, (bool, complex)) else repr(int(value))
+
+
+def stores(body: Iterable[ast.stmt]) -> Counter[str]:
+    """How often statements assign each name."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

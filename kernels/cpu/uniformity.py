@@ -23,7 +23,7 @@ import numpy as np
 
 from .canonical import Canonical, Whole, is_atomic, is_meeting, is_vote
 from .paths import owners
-from .source import Source
+from .source import Source, stores
 
 BLOCKS = {"block_x", "block_y", "block_z"}
 THREADS = {"thread_x", "thread_y", "thread_z"}
@@ -383,8 +383,7 @@ class _Finder:
         is better left inside the loop over the threads, if nothing in it needs to be outside.
         """
         nodes = [node for statement in loop.body for node in ast.walk(statement)]
-        stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        if any(map(is_meeting, nodes)) or not all(map(self.is_varying, stores)):
+        if any(map(is_meeting, nodes)) or not self.varying.issuperset(stores(loop.body)):
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
@@ -517,12 +516,6 @@ def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
     return found
 
 
-def writes(body: list[ast.stmt]) -> set[str]:
-    """The names that statements assign."""
-    nodes = (n for statement in body for n in ast.walk(statement))
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
 def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
     nodes = (node for statement in body for node in ast.walk(statement))
     return [node for node in nodes if isinstance(node, ast.Name) and node.id == identifier]
@@ -564,8 +557,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _count_assignments(form: Canonical) -> Counter[str]:
-    stores = [n for n in _nodes(form) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    counts = Counter(node.id for node in stores)
+    counts = stores(form.body)
     counts.update(form.parameters)  # an argument that is assigned has two definitions
     return counts
 
