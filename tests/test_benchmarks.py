@@ -1,12 +1,24 @@
 """The benchmarks' own arithmetic: what is timed, what is refused, and what the report shows."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import compiling, harness, ladder, lowering, report, scaling, textbook
 from minitransformer_kernels.cuda import cuda
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [(["--help"], 0, "usage:"), (["fast"], 2, "no benchmark fast; there")],
+)
+def test_what_is_no_benchmark_starts_none(words, status, said):
+    command = [sys.executable, "-m", "benchmarks", *words]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ran.returncode == status and said in ran.stdout + ran.stderr
 
 
 def test_contestants_take_turns(monkeypatch):
