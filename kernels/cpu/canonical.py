@@ -35,7 +35,6 @@ from math import prod
 from typing import Any, NoReturn
 
 import numba
-import numpy as np
 from numba.core import types
 
 from . import hints
@@ -627,17 +626,10 @@ class _Rewriter(_Transformer):
         return ast.unparse(node)
 
     def constant_shape(self, node: ast.expr, what: str, space: str) -> tuple[int, ...]:
-        values = self.draft.source.values
         for size in node.elts if isinstance(node, ast.Tuple) else [node]:
-            if any(isinstance(n, ast.Name) and n.id not in values for n in ast.walk(size)):
-                self.draft.refuse(
-                    size,
-                    f"the size `{ast.unparse(size)}` of {what} is not a constant",
-                    "Its shape must be known when the kernel is compiled: use a constant from "
-                    "outside the kernel, or take the size from the closure of a factory function"
-                    + (", or give the shape 0 and the bytes in the launch" * (space == "shared")),
-                )
-        shape = eval(compile(ast.Expression(node), "<shape>", "eval"), {}, values)
+            if not isinstance(size, ast.Constant):
+                self.refuse_size(size, what, space)
+        shape = ast.literal_eval(node)
         sizes = shape if isinstance(shape, tuple) else (shape,)
         if sizes == (0,) and space == "shared":
             if self.draft.shared_bytes == 0:
@@ -646,14 +638,36 @@ class _Rewriter(_Transformer):
                     "Give the bytes of shared memory last: kernel[blocks, threads, 0, bytes](...)",
                 )  # fmt: skip
             return sizes
-        if not sizes or not all(isinstance(s, (int, np.integer)) and s > 0 for s in sizes):
+        if not sizes or not all(type(s) is int and s > 0 for s in sizes):
             self.draft.refuse(
                 node,
                 f"{what} has the shape {shape!r}",
                 "Give it constant whole numbers from 1 up, or the shape 0 for shared memory whose "
                 "size the launch gives",
             )
-        return tuple(map(int, sizes))
+        return sizes
+
+    def refuse_size(self, size: ast.expr, what: str, space: str) -> NoReturn:
+        """Refuse what Numba for GPUs does not take for a constant."""
+        values, text = self.draft.source.values, copy.deepcopy(size)
+        names = [node for node in ast.walk(text) if isinstance(node, ast.Name)]
+        known = all(each.id in values for each in names)
+        for each in names:
+            each.id = self.draft.source.original(each.id)
+        if known:
+            self.draft.refuse(
+                size,
+                f"the size `{ast.unparse(text)}` of {what} is neither a whole number nor the name "
+                "of one, and Numba takes nothing else for a GPU",
+                f"Name one outside the kernel: SIZE = int({ast.unparse(text)})",
+            )
+        self.draft.refuse(
+            size,
+            f"the size `{ast.unparse(text)}` of {what} is not a constant",
+            "Its shape must be known when the kernel is compiled: use a constant from outside the "
+            "kernel, or take the size from the closure of a factory function"
+            + (", or give the shape 0 and the bytes in the launch" * (space == "shared")),
+        )
 
     def split(self, target: ast.Tuple, node: ast.Assign) -> list[ast.stmt]:
         """One assignment for each item of a tuple; the value has been visited."""

@@ -4,7 +4,7 @@ t = cuda.threadIdx                      t.x is cuda.threadIdx.x
 config.TILE, Mode.FAST                  the number behind it: of a module, a class, an enum
 add = cuda.atomic.add                   outside the kernel: add(x, 0, 1) is cuda.atomic.add(x, 0, 1)
 cuda.libdevice.fast_expf(x)             math.exp(x)
-B = 16; cuda.shared.array((B, B), ...)  a local constant in a shape is its number
+B = 16; cuda.shared.array((B, B), ...)  a constant in a shape is its number
 if (i := cuda.grid(1)) < n:             i = cuda.grid(1), on a line before
 for i, j in zip(range(3), range(1, n)): for step in range(...), and i and j from that
 a[:] = 0                                a loop over the elements
@@ -19,7 +19,7 @@ import copy
 import enum
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numba
@@ -57,7 +57,7 @@ def plain(
 
     Returns:
         Values for the names that the tree takes from outside now besides its own, and what was
-        written where arguments have new names.
+        written where new names are.
     """
     outside = _Outside(tree, function)
     written = _unpack(tree, outside, packed)
@@ -67,7 +67,7 @@ def plain(
     if signature is not None:
         _convert(tree, outside, *signature)
     ast.fix_missing_locations(tree)
-    return outside.added, written
+    return outside.added, written | outside.dotted
 
 
 def _convert(tree: ast.FunctionDef, outside: _Outside, kinds: tuple[Any, ...], result: Any) -> None:
@@ -118,6 +118,7 @@ class _Outside:
         self.stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
         self.taken = {node.id for node in names} | self.parameters
         self.added: dict[str, Any] = {}
+        self.dotted: dict[str, str] = {}  # names of those that were written with dots
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self.values = {**vars(builtins), **function.__globals__, **dict(_contents(cells))}
 
@@ -186,7 +187,10 @@ class _Paths(ast.NodeTransformer):
             if not isinstance(value, types.ModuleType | type):
                 return self.generic_visit(node)
             value = getattr(value, attribute, None)
-        return self._named("_".join([base.id, *path]), value) or node
+        found = self._named("_".join([base.id, *path]), value)
+        if isinstance(found, ast.Name):
+            self.outside.dotted[found.id] = ".".join([base.id, *path])
+        return found or node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         value = self.outside.value(node.id)
@@ -272,63 +276,72 @@ class _Aliases(ast.NodeTransformer):
 
 
 class _Shapes(ast.NodeTransformer):
-    """Variables that are one number throughout, in the shape of a declared array."""
+    """The sizes of a declared array as numbers, where Numba for GPUs takes them for constants.
+
+    It does so with a whole number, with the name of one outside the kernel or of one that the
+    kernel binds once, with tuples of them and with a tuple's items; not with what is worked out
+    from a name, and not with a number of NumPy's or of an enum.
+    """
 
     def __init__(self, tree: ast.FunctionDef, outside: _Outside) -> None:
         self.outside = outside
-        self.numbers: dict[str, int] = {}
+        self.own: dict[str, Any] = {}
         for statement in tree.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self._remember([name], [value])
-                case ast.Assign(targets=[ast.Tuple(names)], value=ast.Tuple(values)):
-                    self._remember([getattr(n, "id", "") for n in names], values)
+            if isinstance(statement, ast.Assign):
+                for target in statement.targets:
+                    self._remember(target, statement.value)
 
-    def _remember(self, names: list[str], values: list[ast.expr]) -> None:
-        for name, value in zip(names, values, strict=False):
-            number = self._number(value)
-            if number is not None and self.outside.stored.count(name) == 1:
-                self.numbers[name] = number
+    def _remember(self, target: ast.expr, value: ast.expr) -> None:
+        match target, value:
+            case ast.Name(id=name), _ if self.outside.stored.count(name) == 1:
+                self.own[name] = self._constant(value)
+            case ast.Tuple(elts=names), ast.Tuple(elts=values):
+                for one, other in zip(names, values, strict=False):
+                    self._remember(one, other)
 
-    def _number(self, node: ast.expr) -> int | None:
-        """The whole number that an expression always is."""
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.Name(id=name):
-                found = self.numbers.get(name, self.outside.value(name))
-                return int(found) if isinstance(found, int | np.integer) else None
-            case ast.BinOp(left=left, op=op, right=right):
-                numbers = self._number(left), self._number(right)
-                work = _WORK.get(type(op))
-                if work is None or None in numbers or not (numbers[1] or type(op) in _SAFE):
-                    return None
-                return work(*numbers)
-        return None
+    def _constant(self, node: ast.expr) -> Any:
+        """The whole number, or the tuple of such, that an expression always is; or None."""
+        names = {name: self._named(name) for name in _names(node)}
+        worked_out = any(isinstance(part, _WORK) and _names(part) for part in ast.walk(node))
+        if None in names.values() or worked_out:
+            return None
+        try:
+            value = eval(compile(ast.Expression(node), "<size>", "eval"), {}, names)
+        except (TypeError, ValueError, ArithmeticError, LookupError):
+            return None
+        return value if _is_whole(value) else None
+
+    def _named(self, name: str) -> Any:
+        value = self.own.get(name, self.outside.value(name))
+        return value if _is_whole(value) and name not in self.outside.added else None
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         shape = _shape(node) if declares(node) else None
         if isinstance(shape, ast.Tuple):
-            shape.elts = [self._constant(each) for each in shape.elts]
+            shape.elts = [self._number(each) for each in shape.elts]
         elif shape is not None and node.args:
-            node.args[0] = self._constant(shape)
+            node.args[0] = self._number(shape)
         elif shape is not None:
             keyword = next(k for k in node.keywords if k.arg == "shape")
-            keyword.value = self._constant(shape)
+            keyword.value = self._number(shape)
         return node
 
-    def _constant(self, node: ast.expr) -> ast.expr:
-        uses = any(isinstance(n, ast.Name) and n.id in self.numbers for n in ast.walk(node))
-        number = self._number(node) if uses else None
-        return node if number is None else ast.copy_location(ast.Constant(number), node)
+    def _number(self, node: ast.expr) -> ast.expr:
+        value = self._constant(node)
+        return node if value is None else ast.copy_location(ast.Constant(value), node)
 
 
-_WORK: dict[type[ast.operator], Callable[..., int]] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
-}  # fmt: skip
-_SAFE = ast.Add, ast.Sub, ast.Mult  # with a zero on the right
+_WORK = ast.BinOp | ast.UnaryOp | ast.Call | ast.Attribute | ast.Starred
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number of Python's, or a tuple of such."""
+    return all(type(number) is int for number in (value if type(value) is tuple else [value]))
 
 
 def declares(call: ast.Call) -> bool:

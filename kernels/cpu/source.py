@@ -301,8 +301,8 @@ def _outside_names(
             continue
         seen.add(node.id)
         written = source.originals.get(node.id, node.id)
-        if written in added:
-            yield node.id, added[written], node
+        if new := {node.id, written} & added.keys():
+            yield node.id, added[new.pop()], node
         elif written in cells:
             yield node.id, _content(cells[written], source, node), node
         elif written in function.__globals__:

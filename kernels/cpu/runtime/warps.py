@@ -18,6 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.core.errors import TypingError
 from numba.extending import overload, register_jitable
 
 WARP = 32
@@ -32,11 +33,24 @@ __all__ = [
 
 
 def _for_kernels(single: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function that works on what all threads sent; `single` types one thread's call."""
+    """Make a function that works on what all threads sent; `single` types one thread's call.
+
+    Raises:
+        TypingError: a barrier gets what Numba CUDA does not count there, such as a truth value.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        what = function.__name__.partition("block_")[2]  # of a barrier
+
         def choose(sent, *others):
-            return function if isinstance(sent, types.Array) else single
+            if isinstance(sent, types.Array):
+                return function
+            if what and not isinstance(sent, types.Integer):
+                raise TypingError(
+                    f"cuda.syncthreads_{what} takes a whole number, as `1 if x > 0 else 0` is one, "
+                    f"got {sent}"
+                )
+            return single
 
         choose.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         overload(function, jit_options={"forceinline": True})(choose)

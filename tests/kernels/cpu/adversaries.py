@@ -62,10 +62,11 @@ def names_of_slots_and_masks(x, out, n):
 def constants_with_such_names() -> Any:
     """Closure constants of every kind, under names that are taken."""
     BLOCK_X, kernel, u, block_, stack = 5, 3, np.float64(0.5), np.float32(-np.inf), (2, 3)
+    warp_size = kernel + 2
 
     @cuda.jit
     def constants(out):
-        tile = cuda.shared.array((stack[0], kernel + 2), float64)
+        tile = cuda.shared.array((stack[0], warp_size), float64)
         tile[1, kernel + 1] = 1.0
         i = cuda.grid(1)
         out[i] = BLOCK_X * cuda.blockDim.x + kernel * u + stack[1]

@@ -114,7 +114,7 @@ def _place(given: Any) -> Place3 | None:
 
 
 # fmt: off
-LOOP = "while cuda.syncthreads_or(left > 1):\nif left > 1:\nleft //= 2\ncount += 1"
+LOOP = "while cuda.syncthreads_or(1 if left > 1 else 0):\nif left > 1:\nleft //= 2\ncount += 1"
 UNTIL_DONE = "while left > 1:\n    left //= 2\n    count += 1\n    cuda.syncthreads()"
 PAIR = "pair = tile[t] + tile[t + stride]\ncuda.syncwarp()\ntile[t] = pair"
 SHUFFLE = "shfl_sync(ALL, t, 0)"
@@ -357,7 +357,7 @@ MISTAKES = (
                    "else:\n    cuda.syncthreads()"},
             DivergentBarrier, here=["cuda.syncthreads()"]),
     Mistake(right.halvings, "with_a_vote_of_the_large",
-            {LOOP: "if left > 8:\n    count = cuda.syncthreads_count(left > 16)"},
+            {LOOP: "if left > 8:\n    count = cuda.syncthreads_count(left & 16)"},
             DivergentBarrier, here=["cuda.syncthreads_count"]),
     Mistake(right.halvings, "that_differ_in_the_second_block", {LOOP: UNTIL_DONE},
             DivergentBarrier, at=1,

@@ -537,7 +537,7 @@ def put_off(dates, by):
 def halvings(x, out):
     """How often each number can be halved; a block goes on until its last thread is done."""
     left, count = x[cuda.grid(1)], 0
-    while cuda.syncthreads_or(left > 1):
+    while cuda.syncthreads_or(1 if left > 1 else 0):
         if left > 1:
             left //= 2
             count += 1

@@ -161,7 +161,7 @@ def barrier_that_counts(x):
     """How many threads have a positive number."""
     t = cuda.threadIdx.x
     if x[t] > 0:
-        x[t] = cuda.syncthreads_count(x[t] > 0)  # here
+        x[t] = cuda.syncthreads_count(1 if x[t] > 0 else 0)  # here
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -190,7 +190,7 @@ def blocks_of_two_kinds(x, out):
     """Odd blocks meet, even blocks do not."""
     i = cuda.grid(2)
     if x[cuda.blockIdx.x, cuda.blockIdx.y] > 0:
-        out[i] = cuda.syncthreads_count(True)
+        out[i] = cuda.syncthreads_count(1)
     if x[cuda.blockIdx.x, cuda.threadIdx.y] > 1:
         cuda.syncthreads()
 

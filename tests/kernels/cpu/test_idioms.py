@@ -50,8 +50,8 @@ def names(x):
 def tiles(x):
     """A local constant is a size; an array is filled as a whole; ranges go in step."""
     B, width = 4, 2
-    double = B * width
-    tile = cuda.shared.array((double, width), float32)
+    size = double, _ = 8, width
+    tile = cuda.shared.array(size, float32)
     own = cuda.local.array((2, width), float32)
     row = cuda.local.array(shape=B, dtype=float32)
     t = cuda.threadIdx.x

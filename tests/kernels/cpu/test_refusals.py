@@ -1,6 +1,7 @@
 """What a kernel cannot hold is refused in a sentence or two, with the line and the way out."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,12 @@ def waits():
     cuda.syncthreads()
 
 
+settings = ModuleType("settings")
+settings.__dict__["SIZE"] = 4
+
 wrong, lines, REFUSED = catalogue(
-    SETTINGS={"rate": 0.5}, SIZE=4, twice=twice, clears=clears, half=half, waits=waits
+    SETTINGS={"rate": 0.5}, SIZE=4, WIDE=np.int64(4), settings=settings, twice=twice,
+    clears=clears, half=half, waits=waits,
 )
 
 lines(
@@ -223,7 +228,25 @@ lines(
     local_array_of_runtime_size=("own = cuda.local.array(x.size, float32)\nown[0] = x[0]",
         "the size `x.size` of local array 'own' is not a constant. Its shape must be known when t"),
     shared_array_of_a_fraction=("tile = cuda.shared.array(SIZE / 2, float32)\ntile[0] = x[0]",
-        "shared array 'tile' has the shape 2.0. Give it constant whole numbers from 1 up, or the"),
+        "the size `SIZE / 2` of shared array 'tile' is neither a whole number nor the name of one"),
+    shared_array_of_a_sum=("tile = cuda.shared.array((4, SIZE + 1), float32)\ntile[0, 0] = x[0]",
+        "the size `SIZE + 1` of shared array 'tile' is neither a whole number nor the name of one,"
+        " and Numba takes nothing else for a GPU. Name one outside the kernel: SIZE = int(SIZE + 1"
+        ")"),
+    local_array_of_a_product=("own = cuda.local.array(shape=2 * SIZE, dtype=float32)\nown[0] = 1",
+        "the size `2 * SIZE` of local array 'own' is neither a whole number nor the name of one, a"),
+    local_array_of_a_sum_with_a_name=(
+        "both = SIZE + 1\nown = cuda.local.array(both, float32)  # here\nown[0] = 1",
+        "the size `both` of local array 'own' is not a constant. Its shape must be known when the"),
+    shared_array_of_a_module=(
+        "tile = cuda.shared.array(settings.SIZE, float32)\ntile[0] = x[0]",
+        "the size `settings.SIZE` of shared array 'tile' is neither a whole number nor the name of"),
+    shared_array_of_numpy_size=("tile = cuda.shared.array(WIDE, float32)\ntile[0] = x[0]",
+        "the size `WIDE` of shared array 'tile' is neither a whole number nor the name of one, and"),
+    shared_array_of_less_than_nothing=("tile = cuda.shared.array(2 - 4, float32)\ntile[0] = 1",
+        "shared array 'tile' has the shape -2. Give it constant whole numbers from 1 up, or the s"),
+    shared_array_of_a_truth=("tile = cuda.shared.array(True, float32)\ntile[0] = x[0]",
+        "shared array 'tile' has the shape True. Give it constant whole numbers from 1 up, or the"),
     shared_array_without_dimensions=("tile = cuda.shared.array((), float32)\ntile[0] = x[0]",
         "shared array 'tile' has the shape (). Give it constant whole numbers from 1 up, or the s"),
     dynamic_without_memory=("tile = cuda.shared.array(0, float32)\ntile[0] = x[0]",
