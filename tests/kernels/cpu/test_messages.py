@@ -59,7 +59,7 @@ lines(
         "in `x[0] = cuda.syncthreads_or(x[0] > 0)`, cuda.syncthreads_or takes a whole number, as `1"
         " if x > 0 else 0` is one, got bool. Convert what it is given, or"),
     real_number_at_a_barrier=("x[0] = cuda.syncthreads_count(x[0])",
-        "in `x[0] = cuda.syncthreads_count(x[0])`, cuda.syncthreads_count takes a whole number, as"),
+        "in `x[0] = cuda.syncthreads_count(x[0])`, cuda.syncthreads_count takes a whole number,"),
     # Indices
     float_as_index=("x[x[0]] = 1",
         "in `x[x[0]] = 1`, an index has the type float32. An index is a whole number: divide with"),

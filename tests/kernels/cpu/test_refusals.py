@@ -53,8 +53,14 @@ settings = ModuleType("settings")
 settings.__dict__["SIZE"] = 4
 
 wrong, lines, REFUSED = catalogue(
-    SETTINGS={"rate": 0.5}, SIZE=4, WIDE=np.int64(4), settings=settings, twice=twice,
-    clears=clears, half=half, waits=waits,
+    SETTINGS={"rate": 0.5},
+    SIZE=4,
+    WIDE=np.int64(4),
+    settings=settings,
+    twice=twice,
+    clears=clears,
+    half=half,
+    waits=waits,
 )
 
 lines(
@@ -234,15 +240,15 @@ lines(
         " and Numba takes nothing else for a GPU. Name one outside the kernel: SIZE = int(SIZE + 1"
         ")"),
     local_array_of_a_product=("own = cuda.local.array(shape=2 * SIZE, dtype=float32)\nown[0] = 1",
-        "the size `2 * SIZE` of local array 'own' is neither a whole number nor the name of one, a"),
+        "the size `2 * SIZE` of local array 'own' is neither a whole number nor the name of one,"),
     local_array_of_a_sum_with_a_name=(
         "both = SIZE + 1\nown = cuda.local.array(both, float32)  # here\nown[0] = 1",
         "the size `both` of local array 'own' is not a constant. Its shape must be known when the"),
     shared_array_of_a_module=(
         "tile = cuda.shared.array(settings.SIZE, float32)\ntile[0] = x[0]",
-        "the size `settings.SIZE` of shared array 'tile' is neither a whole number nor the name of"),
+        "the size `settings.SIZE` of shared array 'tile' is neither a whole number nor the name o"),
     shared_array_of_numpy_size=("tile = cuda.shared.array(WIDE, float32)\ntile[0] = x[0]",
-        "the size `WIDE` of shared array 'tile' is neither a whole number nor the name of one, and"),
+        "the size `WIDE` of shared array 'tile' is neither a whole number nor the name of one,"),
     shared_array_of_less_than_nothing=("tile = cuda.shared.array(2 - 4, float32)\ntile[0] = 1",
         "shared array 'tile' has the shape -2. Give it constant whole numbers from 1 up, or the s"),
     shared_array_of_a_truth=("tile = cuda.shared.array(True, float32)\ntile[0] = x[0]",

@@ -7,7 +7,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from numba import float32
 
 from minitransformer_kernels import microscope
 from minitransformer_kernels.cpu import KernelError
