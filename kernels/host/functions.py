@@ -97,6 +97,8 @@ class Ufunc:
                 )
 
     def __getattr__(self, name: str) -> Any:
+        if name == "on_host":  # it is being unpickled
+            raise AttributeError(name)
         return getattr(self.on_host, name)
 
     def reduce(self, array: Any, *arguments: Any, stream: Any = 0, **keywords: Any) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import math
 import operator
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -411,6 +412,11 @@ def test_vectorize() -> None:
     out = cuda.device_array_like(result)
     assert length(x, y, out=out) is out
     np.testing.assert_allclose(out.copy_to_host(), result)
+
+
+def test_a_function_of_arrays_is_pickled() -> None:
+    again = pickle.loads(pickle.dumps(length))
+    assert again(3.0, 4.0) == 5
 
 
 def test_options_of_vectorize() -> None:

@@ -45,9 +45,10 @@ FAST = {"contract", "reassoc", "nsz", "afn"}
 
 
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
-    # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array.
+    # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array. Nor can a
+    # debugger show a kernel's own lines: NUMBA_DEBUGINFO, which changes its code, is not for them.
     compiled = numba.njit(
-        nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True, **options
+        nogil=True, error_model="numpy", debug=False, _nrt=False, no_cfunc_wrapper=True, **options
     )(function)
     compiled._cache = KernelCache(function)
     return compiled

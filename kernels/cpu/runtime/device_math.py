@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 from math import *  # noqa: F403
+from typing import Any
 
 import numpy as np
 from numba import types
+from numba.core.registry import cpu_target
 from numba.extending import overload, register_jitable
 
 LOG2_E = 1.4426950408889634
@@ -117,13 +119,19 @@ def remainder(x, y):  # type: ignore[no-untyped-def, no-redef]
     return math.remainder(x, y)
 
 
-def _floats(*kinds: types.Type) -> bool:
-    return all(isinstance(kind, types.Float) for kind in kinds)
+_CASES = [types.float32(types.float32, types.float32), types.float64(types.float64, types.float64)]
+
+
+def _computed_in(name: str, *arguments: types.Type) -> Any:
+    """The type that CUDA computes in: of its two, the one that the arguments fit best, or None."""
+    chosen = cpu_target.typing_context.resolve_overload(name, _CASES, arguments, {})
+    return None if chosen is None else chosen.return_type
 
 
 @overload(fmod)
 def _fmod_overload(x, y):  # type: ignore[no-untyped-def]
-    return (lambda x, y: np.fmod(x, y)) if _floats(x, y) else None
+    kind = _computed_in("fmod", x, y)
+    return (lambda x, y: np.fmod(kind(x), kind(y))) if kind else None
 
 
 @overload(modf)
@@ -133,22 +141,26 @@ def _modf_overload(x):  # type: ignore[no-untyped-def]
         rest = type(x)(0) if np.isinf(x) else x - whole
         return np.copysign(rest, x), whole
 
-    return parts if _floats(x) else None
+    if isinstance(x, (types.Integer, types.Boolean)):
+        return lambda x: (0.0, np.float64(x))
+    return parts if isinstance(x, types.Float) else None
 
 
 @overload(remainder)
 def _remainder_overload(x, y):  # type: ignore[no-untyped-def]
+    kind = _computed_in("remainder", x, y)
+
     def nearest(x, y):  # type: ignore[no-untyped-def]
-        size = abs(y)
-        rest = np.fmod(abs(x), size + size) if size + size < np.inf else abs(x)
+        value, size = kind(x), abs(kind(y))
+        rest = np.fmod(abs(value), size + size) if size + size < np.inf else abs(value)
         # rest / size is below 2: nearest to 0, 1 or 2, and a tie goes to the even one.
         if rest + rest > size:
             rest -= size
             if rest + rest >= size:
                 rest -= size
-        return np.copysign(type(x)(1), x) * rest
+        return np.copysign(kind(1), value) * rest
 
-    return nearest if _floats(x, y) and x == y else None
+    return nearest if kind else None
 
 
 __all__ = [name for name in dir(math) if not name.startswith("_")]  # `exp` is ours

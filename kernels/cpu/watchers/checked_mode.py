@@ -79,7 +79,8 @@ def launch(
         KernelError: as `CpuKernel.launch` does.
     """
     arguments = kernel.prepared(arguments)
-    outputs = {i: arguments[i].copy() for i in kernel.written if i < len(arguments)}
+    written = {i: arguments[i] for i in kernel.written if i < len(arguments)}
+    outputs = {i: a.copy() for i, a in written.items() if isinstance(a, np.ndarray)}
     with suppress(_SomethingWrong):
         return _run(kernel, grid, block, arguments, shared_bytes, CHECKED)
     for position, before in outputs.items():

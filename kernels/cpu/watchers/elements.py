@@ -194,13 +194,16 @@ class Arrays:
         return kind.dtype if left == 0 else kind.copy(ndim=left, layout="A")
 
     def indices(self, node: ast.Subscript) -> list[ast.expr]:
-        """The indices of a subscript, also those that a variable holds together."""
+        """The indices of a subscript, also those that a variable or an array holds."""
         found: list[ast.expr] = []
         for index in indices_of(node):
             kind = self.kind(index) if isinstance(index, ast.Name) else None
             if isinstance(kind, types.BaseTuple):
                 parts = map(ast.Constant, range(len(kind)))
                 found += [ast.Subscript(index, part, ast.Load()) for part in parts]
+            elif isinstance(kind, types.Array) and kind.ndim == 0:  # the number that it holds
+                number = ast.Subscript(index, ast.Tuple([], ast.Load()), ast.Load())
+                found.append(ast.fix_missing_locations(ast.copy_location(number, index)))
             else:
                 found.append(index)
         return found

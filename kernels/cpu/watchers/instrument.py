@@ -284,7 +284,7 @@ class Watcher(emit.Rewriter):
         """An element that is read, a row, or a slice."""
         if is_shape(node) or (found := self.arrays.element(node)) is None:
             return self.generic_visit(node)
-        if found.is_number:
+        if found.is_number and not self.arrays.is_array(node):
             return self.read(node, found)
         if is_field(node) or is_choice(node):
             return self.generic_visit(node)
@@ -296,7 +296,7 @@ class Watcher(emit.Rewriter):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """A field that is read."""
-        found = self.arrays.element(node)
+        found = None if self.arrays.is_array(node) else self.arrays.element(node)
         return self.read(node, found) if found and found.is_number else self.generic_visit(node)
 
     def read(self, node: ast.expr, element: Element) -> ast.expr:

@@ -236,6 +236,36 @@ def test_a_shape_has_no_axis_beyond_its_last(checked: bool) -> None:
             axes[1, 3](np.zeros(3))
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_arrays_without_dimensions_hold_records_and_indices(checked: bool) -> None:
+    @cuda.jit
+    def picks(out, records, i):
+        out[()] = records[i]
+        mass = out.mass
+        mass[()] += records["mass"][i] + out["kind"][()]
+        out[()]["kind"] += 1
+
+    records = np.array([(1, 0.5), (2, 43.5)], [("kind", np.int8), ("mass", np.float64)])
+    out = np.zeros((), records.dtype)
+    with mk.checked(checked):
+        picks[1, 1](out, records, np.array(1))
+    assert out[()].item() == (3, 89.0)
+    with mk.checked(), pytest.raises(OutOfBounds, match=r"'records' at \[2\]"):
+        picks[1, 1](out, records, np.array(2))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_what_is_no_array_is_said_before_the_launch(checked: bool) -> None:
+    @cuda.jit
+    def writes(x):
+        x[0] = 1
+
+    with mk.checked(checked), pytest.raises(mk.KernelError, match="a int64 is assigned to"):
+        writes[1, 1](3)
+    with mk.checked(checked), pytest.raises(mk.KernelError, match="argument 'x' is a object"):
+        writes[1, 1](object())
+
+
 def test_the_catalogue_says_how_many_mistakes_it_holds() -> None:
     assert planted.__doc__ and planted.__doc__.startswith(f"{len(PLANTED)} mistakes ")
 

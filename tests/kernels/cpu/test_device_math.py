@@ -97,6 +97,17 @@ def divides(x, y, rest, part, whole, nearest):
         nearest[i] = math.remainder(x[i], y[i])
 
 
+@pytest.mark.parametrize("types", ["ii", "if", "fi", "di", "df", "BB"])
+def test_rests_of_whole_numbers_are_real(types: str) -> None:
+    """Of those that CUDA has, float32 and float64, the type is the one that fits both best."""
+    x, y = (np.array([7, 1, 8, 5], kind) for kind in types)
+    y[:] = 3, 4, 3, 2
+    found = [np.zeros(4) for _ in range(4)]
+    divides[1, 4](x, y, *found)
+    wanted = [1, 1, 2, 1], [0] * 4, x, [1, 1, -1, 1]
+    np.testing.assert_array_equal(found, np.array(wanted, np.float64))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rests_are_exact(dtype: Any) -> None:
     rng = np.random.default_rng(0)

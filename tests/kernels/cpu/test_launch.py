@@ -491,3 +491,16 @@ def test_liveness_is_that_of_numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert out[0] == x[x > 0].sum()
     assert len(compared) > 3 and all(compared)
     assert analysis.compute_live_map is numbas_own
+
+
+def test_what_numba_tells_debuggers_changes_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DEBUGINFO_DEFAULT", 1)
+
+    @cuda.jit
+    def negated_for_a_debugger(x):
+        i = cuda.grid(1)
+        x[i] = -x[i]
+
+    x = np.arange(4, dtype=np.float32)
+    negated_for_a_debugger[2, 2](x)
+    assert x.tolist() == [0, -1, -2, -3]
