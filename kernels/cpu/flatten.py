@@ -141,8 +141,10 @@ class _Flattener:
             callee.name, callee.filename, callee.first_line, tree, callee.role,
             device_functions=self.flat.device_functions, cuda_names=self.flat.cuda_names,
         )  # fmt: skip
-        body = self.without_returns(self.body(body, inner), result)
-        return [*before, *body]
+        body, gives = self.body(body, inner), _gives_a_value(callee.tree)
+        if gives and _asks_for_none(caller.tree):
+            _say_none(body)
+        return [*before, *self.without_returns(body, result if gives else None)]
 
     def is_outside(self, node: ast.AST) -> bool:
         """Whether it is a device function, or what has a dot: `cuda.atomic.add`, `math.sin`."""
@@ -556,12 +558,11 @@ class _Returns:
     def leave(self, statement: ast.Return, in_loop: bool) -> list[ast.stmt]:
         new: list[ast.stmt] = []
         value = statement.value
-        nothing = value is None or (isinstance(value, ast.Constant) and value.value is None)
-        if not nothing and self.result is None:
+        if not _is_none(value) and self.result is None:
             raise self.flattener.flat.refuse(
                 statement, "a kernel returns a value", "Write it to an array argument"
             )
-        if not nothing and value is not None and self.result is not None:
+        if value is not None and self.result is not None:
             new.append(ast.Assign([ast.Name(self.result, ast.Store())], value))
         new.append(ast.Assign([ast.Name(self.left, ast.Store())], ast.Constant(True)))
         if in_loop:
@@ -597,8 +598,38 @@ def _contains_return(node: ast.AST) -> bool:
 
 def _gives_a_value(function: ast.FunctionDef) -> bool:
     returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
-    return any(r.value and not (isinstance(r.value, ast.Constant) and r.value.value is None)
-               for r in returns)  # fmt: skip
+    return not all(_is_none(node.value) for node in returns)
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
+def _asks_for_none(function: ast.FunctionDef) -> bool:
+    """Whether something is compared with None; elsewhere nothing can be done with it."""
+    sides = (n.comparators for n in ast.walk(function) if isinstance(n, ast.Compare))
+    return any(_is_none(side) for others in sides for side in others)
+
+
+def _say_none(body: list[ast.stmt]) -> None:
+    """Write `return None` where a function that gives a value elsewhere does so without a word."""
+    for node in (inner for statement in body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Return) and node.value is None:
+            node.value = ast.copy_location(ast.Constant(None), node)
+    if _has_an_end(body):
+        body.append(_locate(ast.Return(ast.Constant(None)), body[-1]))
+
+
+def _has_an_end(body: list[ast.stmt]) -> bool:
+    """Whether a thread may come to the end of a function's body without a `return`."""
+    match body:
+        case [*_, ast.Return() | ast.Raise()]:
+            return False
+        case [*_, ast.If(body=then, orelse=otherwise)]:
+            return _has_an_end(then) or _has_an_end(otherwise)
+        case [*_, ast.While(test=ast.Constant(value=always), body=inner)] if always:
+            return any(isinstance(n, ast.Break) for part in inner for n in ast.walk(part))
+    return True
 
 
 def _always_returns(body: list[ast.stmt]) -> bool:

@@ -254,6 +254,30 @@ def test_arrays_without_dimensions_hold_records_and_indices(checked: bool) -> No
         picks[1, 1](out, records, np.array(2))
 
 
+@pytest.mark.parametrize("meet", [False, True])
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_device_function_may_return_none(checked: bool, meet: bool) -> None:
+    @cuda.jit(device=True)
+    def positive(n):
+        if meet:
+            cuda.syncthreads()
+        if n > 0:
+            return n
+        if n < 0:
+            return
+
+    @cuda.jit
+    def kernel(x):
+        found = positive(x[0])
+        x[0] = 99 if found is None else found
+
+    with mk.checked(checked):
+        for number, wanted in ((-4, 99), (0, 99), (7, 7)):
+            x = np.array([number])
+            kernel[1, 1](x)
+            assert x.tolist() == [wanted]
+
+
 @pytest.mark.parametrize("checked", [False, True])
 def test_what_is_no_array_is_said_before_the_launch(checked: bool) -> None:
     @cuda.jit
