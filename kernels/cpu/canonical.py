@@ -38,7 +38,7 @@ import numba
 from numba.core import types
 
 from . import hints
-from .flatten import cuda_path, flatten
+from .flatten import cuda_path, flatten, located
 from .paths import indices_of, is_part, joined
 from .source import Names, Source, dtype_text, stores
 
@@ -404,10 +404,8 @@ class _Transformer(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         new = super().visit(node)
         for item in new if isinstance(new, list) else [new]:
-            if isinstance(item, (ast.stmt, ast.expr)) and isinstance(node, (ast.stmt, ast.expr)):
-                for inner in ast.walk(item):
-                    if not hasattr(inner, "lineno"):
-                        ast.copy_location(inner, node)
+            if item is not node and isinstance(item, ast.AST) and hasattr(node, "lineno"):
+                located(item, node)
         return new
 
 
@@ -542,7 +540,7 @@ class _Rewriter(_Transformer):
 
     def with_body(self, node: ast.If | ast.For | ast.While) -> ast.AST:
         self.generic_visit(node)
-        node.body = node.body or [ast.Pass()]
+        node.body = node.body or [located(ast.Pass(), node)]
         return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:

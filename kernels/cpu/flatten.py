@@ -107,7 +107,7 @@ class _Flattener:
         scope = _Scope(self, function)
         new = scope.statement(statement)
         for made in [*scope.before, *new]:
-            _locate(made, statement)
+            located(made, statement)
         return [*scope.before, *new]
 
     # Device functions
@@ -205,7 +205,7 @@ class _Flattener:
         if not returns.asked:
             return _without_assignments(body, returns.left)
         start = ast.Assign([ast.Name(returns.left, ast.Store())], ast.Constant(False))
-        return [_locate(start, body[0]), *body]
+        return [located(start, body[0]), *body]
 
 
 class _Scope:
@@ -223,7 +223,7 @@ class _Scope:
             case ast.AnnAssign(value=None):
                 return []
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                return self.statement(_locate(ast.Assign([target], value), statement))
+                return self.statement(located(ast.Assign([target], value), statement))
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call) if self.callee(
                 call
             ):
@@ -280,7 +280,7 @@ class _Scope:
                 endless = ast.While(ast.Constant(True), [again, *body], loop.orelse)
                 if loop.orelse:  # that `break` is the loop's natural end
                     return self.natural_end(endless, loop)
-                return self.statement(_locate(endless, loop))
+                return self.statement(located(endless, loop))
             case ast.For(iter=iterator):
                 if (items := self.items(iterator)) is not None:
                     return self.over(loop, *items)
@@ -331,7 +331,7 @@ class _Scope:
             [take, *loop.body],
             loop.orelse,
         )
-        return self.statement(_locate(counted, loop))
+        return self.statement(located(counted, loop))
 
     def inner(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self.flattener.body(body, self.function)
@@ -354,7 +354,7 @@ class _Scope:
         loop.body = [first, *body]
         start = ast.Assign([ast.Name(ended, ast.Store())], ast.Constant(True))
         test = ast.If(ast.Name(ended, ast.Load()), self.inner(otherwise), [])
-        return [start, *self.inner([_locate(loop, statement)]), test]
+        return [start, *self.inner([located(loop, statement)]), test]
 
     # Expressions
 
@@ -533,21 +533,21 @@ class _Returns:
                     else:
                         then = [*then, *rest]
                     then, otherwise = (self.convert(b, in_loop=False) for b in (then, otherwise))
-                    return [*new, _locate(_if(test, then, otherwise), statement)]
+                    return [*new, located(_if(test, then, otherwise), statement)]
                 then, otherwise = (self.convert(b, in_loop=in_loop) for b in (then, otherwise))
-                new.append(_locate(_if(test, then, otherwise), statement))
+                new.append(located(_if(test, then, otherwise), statement))
                 if in_loop:  # a `break` has left already
                     continue
             elif isinstance(statement, ast.For | ast.While):
                 statement.body = self.convert(statement.body, in_loop=True)
                 new.append(statement)
                 if in_loop:
-                    new.append(_locate(ast.If(self.flag(), [ast.Break()], []), statement))
+                    new.append(located(ast.If(self.flag(), [ast.Break()], []), statement))
                     continue
             if rest:
                 stay = ast.UnaryOp(ast.Not(), self.flag())
                 inner = self.convert(rest, in_loop=False)
-                new.append(_locate(ast.If(stay, inner or [ast.Pass()], []), rest[0]))
+                new.append(located(ast.If(stay, inner or [ast.Pass()], []), rest[0]))
             return new
         return new
 
@@ -567,7 +567,7 @@ class _Returns:
         new.append(ast.Assign([ast.Name(self.left, ast.Store())], ast.Constant(True)))
         if in_loop:
             new.append(ast.Break())
-        return [_locate(part, statement) for part in new]
+        return [located(part, statement) for part in new]
 
 
 def _if(test: ast.expr, then: list[ast.stmt], otherwise: list[ast.stmt]) -> ast.If:
@@ -585,7 +585,7 @@ def _without_assignments(body: list[ast.stmt], variable: str) -> list[ast.stmt]:
                 continue
             case ast.If(test=test, body=then, orelse=otherwise):
                 then, otherwise = (_without_assignments(b, variable) for b in (then, otherwise))
-                statement = _locate(_if(test, then, otherwise), statement)
+                statement = located(_if(test, then, otherwise), statement)
             case ast.For(body=inner) | ast.While(body=inner):
                 statement.body = _without_assignments(inner, variable)
         new.append(statement)
@@ -617,7 +617,7 @@ def _say_none(body: list[ast.stmt]) -> None:
         if isinstance(node, ast.Return) and node.value is None:
             node.value = ast.copy_location(ast.Constant(None), node)
     if _has_an_end(body):
-        body.append(_locate(ast.Return(ast.Constant(None)), body[-1]))
+        body.append(located(ast.Return(ast.Constant(None)), body[-1]))
 
 
 def _has_an_end(body: list[ast.stmt]) -> bool:
@@ -716,7 +716,7 @@ def _flag_breaks(body: list[ast.stmt], flag: str) -> None:
         statement = body[index]
         if isinstance(statement, ast.Break):
             clear = ast.Assign([ast.Name(flag, ast.Store())], ast.Constant(False))
-            body.insert(index, _locate(clear, statement))
+            body.insert(index, located(clear, statement))
         elif isinstance(statement, ast.If):
             _flag_breaks(statement.body, flag)
             _flag_breaks(statement.orelse, flag)
@@ -734,7 +734,7 @@ def _text(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "call"
 
 
-def _locate(node: Any, like: ast.AST) -> Any:
+def located(node: Any, like: ast.AST) -> Any:
     """Give a new node, and the new nodes in it, the place of another."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.stmt | ast.expr) and not hasattr(inner, "lineno"):

@@ -244,6 +244,7 @@ class _Finder:
 
     def __init__(self, form: Canonical, aliased: frozenset[str], exact: bool) -> None:
         self.form, self.exact = form, exact
+        self.named = named(form.body)
         self.varying: set[str] = THREADS | form.sent
         self.block_loops: set[ast.AST] = set()
         self.trip_loops: set[ast.AST] = set()
@@ -305,7 +306,7 @@ class _Finder:
         """Whether a variable lives in these statements only, and its value reads no memory."""
         if body is None or self.exact or reads_memory(value) or target in exposed(body, set()):
             return False
-        return len(_uses(body, target)) == len(_uses(self.form.body, target))
+        return named(body)[target] == self.named[target]
 
     def _visit_while(
         self,
@@ -347,8 +348,7 @@ class _Finder:
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop, under_varying)
         early = early or (under_varying and reads_memory(loop.iter))
-        inside = _uses(loop.body, loop.target.id)
-        only_inside = len(inside) + 1 == len(_uses(self.form.body, loop.target.id))
+        only_inside = named(loop.body)[loop.target.id] + 1 == self.named[loop.target.id]
         is_its_own = only_inside and not self.known.changes(loop.target.id)
         walks_rows = not self.is_varying(start) and self._walks_rows(loop)
         together = shared and not early and not walks_rows
@@ -516,9 +516,10 @@ def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
     return found
 
 
-def _uses(body: list[ast.stmt], identifier: str) -> list[ast.Name]:
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return [node for node in nodes if isinstance(node, ast.Name) and node.id == identifier]
+def named(body: Iterable[ast.AST]) -> Counter[str]:
+    """How often statements or expressions name each name."""
+    nodes = (node for part in body for node in ast.walk(part))
+    return Counter(node.id for node in nodes if isinstance(node, ast.Name))
 
 
 def written_arrays(form: Canonical) -> frozenset[str]:
@@ -569,7 +570,7 @@ def _single_definitions(form: Canonical, assignments: Counter[str]) -> dict[str,
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and assignments[node.targets[0].id] == 1
-        and not _uses([ast.Expr(node.value)], node.targets[0].id)
+        and not named([node.value])[node.targets[0].id]
     }
 
 
