@@ -260,6 +260,7 @@ class Domain:
     the inputs that an operation has besides query, key and value; with them, the order of the keys
     matters. `states` draws a state, of S and Z by default. Where it `follows` its state, no query
     may stand before the first key. `queries` are the numbers of queries, where not all lengths do.
+    `grads` are the sizes of cotangents.
     """
 
     variants: tuple[Variant, ...]
@@ -271,6 +272,7 @@ class Domain:
     states: Extras | None = None
     follows: bool = False
     queries: tuple[int, ...] = ()
+    grads: tuple[float, ...] = (1.0, 1e-6, 1e9)
 
     @property
     def lengths(self) -> list[int]:
@@ -312,7 +314,7 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         shift=draw(st.sampled_from([0.0, 1.0, -6.0])),
-        grad=draw(st.sampled_from([1.0, 1e-6, 1e9])),
+        grad=draw(st.sampled_from(domain.grads)),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
         extras=domain.extras,
         states=domain.states,

@@ -128,8 +128,12 @@ def of_two(operation: Operation) -> Operation:
 
 
 def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
-    """The same for few queries to many keys, with relative scores too; gradients are as ever."""
-    operation, few = softmax(package, **more), import_module(f"{package}.softmax.few")
+    """The same for few queries to many keys, with relative scores too; it has no gradients.
+
+    Those are the plain kernels', which are the quickest to compile.
+    """
+    operation = softmax(package, **{**more, "version": "plain"})
+    few = import_module(f"{package}.softmax.few")
     module = import_module(f"{package}.softmax")
 
     def apply(problem: Problem) -> Result:
