@@ -19,10 +19,10 @@ given g_i = dLoss/do_i:
     gn_i = g_i / D_i                                                          (5)
     gd_i = -(g_i . o_i) / D_i guard'(d_i)                                     (6)
 
-and zeros in a row that is padding or has nothing to see. Where d_i is below
-eps, (5) is g_i / eps: by the default eps, a g_i above 1e8 overflows there. The `normaliser` kernel
-computes both in one pass: a row of threads takes a row of the arrays; one thread adds its products up. The
-`divide` kernel is the forward of such an attention.
+and zeros in a row that is padding or has nothing to see. Where d_i is below eps, (5) is g_i / eps:
+by the default eps, a g_i above 1e8 overflows there. The `normaliser` kernel computes both in one
+pass: a row of threads takes a row of the arrays; one thread adds its products up. The `divide`
+kernel is the forward of such an attention.
 """
 
 from __future__ import annotations
