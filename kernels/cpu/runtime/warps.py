@@ -32,24 +32,35 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _for_kernels(single: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+# What Numba CUDA takes: for a shuffle numbers of a register or two, for a vote what is true or not,
+# for a match what has bits, and for a barrier that counts what C counts.
+SHUFFLED = types.int32, types.int64, types.float32, types.float64
+COUNTED = tuple(types.integer_domain)
+VOTED = *COUNTED, types.boolean
+MATCHED = *VOTED, types.float32, types.float64
+IN_WORDS = {
+    SHUFFLED: "an int32, int64, float32 or float64, as `int32(x)` is one",
+    COUNTED: "a whole number, as `1 if x > 0 else 0` is one",
+    VOTED: "a truth value or a whole number, as `x != 0` is one",
+    MATCHED: "a whole number, a truth value, a float32 or a float64",
+}
+
+
+def _for_kernels(
+    single: Callable[..., Any], name: str, takes: tuple[types.Type, ...]
+) -> Callable[[Callable[..., Any]], Any]:
     """Make a function that works on what all threads sent; `single` types one thread's call.
 
     Raises:
-        TypingError: a barrier gets what Numba CUDA does not count there, such as a truth value.
+        TypingError: a thread sends what `cuda.` and `name` does not take on a GPU.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        what = function.__name__.partition("block_")[2]  # of a barrier
-
         def choose(sent, *others):
             if isinstance(sent, types.Array):
                 return function
-            if what and not isinstance(sent, types.Integer):
-                raise TypingError(
-                    f"cuda.syncthreads_{what} takes a whole number, as `1 if x > 0 else 0` is one, "
-                    f"got {sent}"
-                )
+            if types.unliteral(sent) not in takes:
+                raise TypingError(f"cuda.{name} takes {IN_WORDS[takes]}, got {sent}")
             return single
 
         choose.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -87,27 +98,27 @@ def _own(sent, members, other, thread, here=None):
     return sent
 
 
-@_for_kernels(_own)
+@_for_kernels(_own, "shfl_sync", SHUFFLED)
 def warp_from(sent, members, other, thread, here=None):
     """`shfl_sync`: the value of a lane."""
     return _take(sent, here, thread, thread - thread % WARP + other % WARP, True)
 
 
-@_for_kernels(_own)
+@_for_kernels(_own, "shfl_up_sync", SHUFFLED)
 def warp_up(sent, members, other, thread, here=None):
     """`shfl_up_sync`: the value of the lane `other` places below."""
     delta = other % WARP
     return _take(sent, here, thread, thread - delta, delta <= thread % WARP)
 
 
-@_for_kernels(_own)
+@_for_kernels(_own, "shfl_down_sync", SHUFFLED)
 def warp_down(sent, members, other, thread, here=None):
     """`shfl_down_sync`: the value of the lane `other` places above."""
     delta = other % WARP
     return _take(sent, here, thread, thread + delta, thread % WARP + delta < WARP)
 
 
-@_for_kernels(_own)
+@_for_kernels(_own, "shfl_xor_sync", SHUFFLED)
 def warp_xor(sent, members, other, thread, here=None):
     """`shfl_xor_sync`: the value of the lane whose number differs in the bits of `other`."""
     bits = other % WARP
@@ -135,27 +146,27 @@ def _ballot(sent, members, thread, here):
     return part, true
 
 
-@_for_kernels(lambda sent, members, thread, here=None: True)
+@_for_kernels(lambda sent, members, thread, here=None: True, "all_sync", VOTED)
 def warp_all(sent, members, thread, here=None):
     """`all_sync`: whether all sent something true."""
     part, true = _ballot(sent, members, thread, here)
     return part == true
 
 
-@_for_kernels(lambda sent, members, thread, here=None: True)
+@_for_kernels(lambda sent, members, thread, here=None: True, "any_sync", VOTED)
 def warp_any(sent, members, thread, here=None):
     """`any_sync`: whether any sent something true."""
     return _ballot(sent, members, thread, here)[1] != 0
 
 
-@_for_kernels(lambda sent, members, thread, here=None: True)
+@_for_kernels(lambda sent, members, thread, here=None: True, "eq_sync", VOTED)
 def warp_eq(sent, members, thread, here=None):
     """`eq_sync`: whether all sent the same truth."""
     part, true = _ballot(sent, members, thread, here)
     return true == 0 or part == true
 
 
-@_for_kernels(lambda sent, members, thread, here=None: np.int32(0))
+@_for_kernels(lambda sent, members, thread, here=None: np.int32(0), "ballot_sync", VOTED)
 def warp_ballot(sent, members, thread, here=None):
     """`ballot_sync`: a bit for each lane that sent something true."""
     return np.int32(_ballot(sent, members, thread, here)[1])
@@ -188,13 +199,15 @@ def _alike(sent, members, thread, here):
     return part, same
 
 
-@_for_kernels(lambda sent, members, thread, here=None: np.int32(0))
+@_for_kernels(lambda sent, members, thread, here=None: np.int32(0), "match_any_sync", MATCHED)
 def warp_match_any(sent, members, thread, here=None):
     """`match_any_sync`: a bit for each lane that sent the same value."""
     return np.int32(_alike(sent, members, thread, here)[1])
 
 
-@_for_kernels(lambda sent, members, thread, here=None: (np.int32(0), True))
+@_for_kernels(
+    lambda sent, members, thread, here=None: (np.int32(0), True), "match_all_sync", MATCHED
+)
 def warp_match_all(sent, members, thread, here=None):
     """`match_all_sync`: the members and True if all sent the same value, else 0 and False."""
     part, same = _alike(sent, members, thread, here)
@@ -220,7 +233,7 @@ def warp_lanes_below(lane):
 # Barriers -----------------------------------------------------------------------------------------
 
 
-@_for_kernels(lambda sent, here=None: np.int32(0))
+@_for_kernels(lambda sent, here=None: np.int32(0), "syncthreads_count", COUNTED)
 def block_count(sent, here=None):
     """`syncthreads_count`: how many threads sent something true."""
     count = 0
@@ -230,7 +243,7 @@ def block_count(sent, here=None):
     return np.int32(count)
 
 
-@_for_kernels(lambda sent, here=None: np.int32(0))
+@_for_kernels(lambda sent, here=None: np.int32(0), "syncthreads_and", COUNTED)
 def block_and(sent, here=None):
     """`syncthreads_and`: 1 if all threads sent something true."""
     for thread in range(sent.size):
@@ -239,7 +252,7 @@ def block_and(sent, here=None):
     return np.int32(1)
 
 
-@_for_kernels(lambda sent, here=None: np.int32(0))
+@_for_kernels(lambda sent, here=None: np.int32(0), "syncthreads_or", COUNTED)
 def block_or(sent, here=None):
     """`syncthreads_or`: 1 if any thread sent something true."""
     for thread in range(sent.size):

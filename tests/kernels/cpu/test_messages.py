@@ -60,6 +60,15 @@ lines(
         " if x > 0 else 0` is one, got bool. Convert what it is given, or"),
     real_number_at_a_barrier=("x[0] = cuda.syncthreads_count(x[0])",
         "in `x[0] = cuda.syncthreads_count(x[0])`, cuda.syncthreads_count takes a whole number,"),
+    # Between the threads of a warp
+    truth_in_a_shuffle=("x[0] = cuda.shfl_sync(-1, x[0] > 0, 1)",
+        "in `x[0] = cuda.shfl_sync(-1, x[0] > 0, 1)`, cuda.shfl_sync takes an int32, int64, float32"
+        " or float64, as `int32(x)` is one, got bool."),
+    real_number_in_a_vote=("x[0] = cuda.all_sync(-1, x[0])",
+        "in `x[0] = cuda.all_sync(-1, x[0])`, cuda.all_sync takes a truth value or a whole"),
+    complex_number_in_a_match=("x[0] = cuda.match_any_sync(-1, x[0] * 1j)",
+        "in `x[0] = cuda.match_any_sync(-1, x[0] * 1j)`, cuda.match_any_sync takes a whole number, "
+        "a truth value, a float32 or a float64, got complex"),
     # Indices
     float_as_index=("x[x[0]] = 1",
         "in `x[x[0]] = 1`, an index has the type float32. An index is a whole number: divide with"),
