@@ -12,7 +12,7 @@ import copy
 import itertools
 from collections.abc import Mapping, Set
 from functools import cached_property
-from math import prod
+from math import lcm, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +48,7 @@ from .uniformity import (
 )
 
 LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
+FAR_APART = 16  # threads: nearer ones run together, as lanes under a mask
 
 
 def lane_axes(block: Shape3) -> str:
@@ -55,11 +56,20 @@ def lane_axes(block: Shape3) -> str:
     return "".join(axis for axis in "zyx" if block[AXES.index(axis)] > 1) or "x"
 
 
-class Prefix(NamedTuple):
-    """A condition that the first threads of a row pass, and no others."""
+class Few(NamedTuple):
+    """A condition that the first threads of a row pass, or one of so many: no others."""
 
     conditions: list[ast.expr]  # that all of the row must pass besides
-    ends: list[ast.expr]  # the smallest is the number of threads
+    ends: list[ast.expr]  # no thread from the smallest on passes
+    steps: list[int]  # each divides the places of the threads that pass
+
+    @property
+    def step(self) -> int:
+        """From one thread that passes to the next."""
+        return lcm(*self.steps)
+
+
+ALL = Few([], [], [])  # no condition
 
 
 class Body:
@@ -218,14 +228,15 @@ class Body:
     def loop(self, region: Lanes, body: list[ast.stmt], size: str) -> None:
         """One loop over the threads: recompute, load the slots, run, store the slots."""
         depth = self.text.depth
-        body, mask, prefix = self.guarded(body, region.mask)
-        if prefix:
-            for condition in prefix.conditions:
-                self.text.line(f"if {self.source(condition)}:")
-                self.text.depth += 1
-            size = f"min({', '.join([size, *map(self.source, prefix.ends)])})"
+        body, mask, few = self.guarded(body, region.mask)
+        for condition in few.conditions:
+            self.text.line(f"if {self.source(condition)}:")
+            self.text.depth += 1
+        if few.ends:
+            size = f"min({', '.join([size, *map(self.source, few.ends)])})"
+        threads = f"0, {size}, {few.step}" if few.step > 1 else size
         header = len(self.text.lines)
-        self.text.line(f"for thread_{self.row_axis} in range({size}):  {LANES}")
+        self.text.line(f"for thread_{self.row_axis} in range({threads}):  {LANES}")
         self.text.depth += 1
         self.enter(body, mask)
         written = set(stores(body))
@@ -242,16 +253,16 @@ class Body:
 
     def guarded(
         self, body: list[ast.stmt], mask: str | None
-    ) -> tuple[list[ast.stmt], str | None, Prefix | None]:
-        """What is left of a region's statements and mask where its loop can end early instead."""
+    ) -> tuple[list[ast.stmt], str | None, Few]:
+        """What is left of a region's statements and mask where its loop skips threads instead."""
         *definitions, last = body
-        prefix = None
+        few = None
         if mask:
-            prefix = self.prefix(name(mask))
+            few = self.few(name(mask))
         elif isinstance(last, ast.If) and not last.orelse and self.only_define(definitions):
-            prefix = self.prefix(last.test)
-            body = [*definitions, *last.body] if prefix else body
-        return body, None if prefix else mask, prefix
+            few = self.few(last.test)
+            body = [*definitions, *last.body] if few else body
+        return body, None if few else mask, few or ALL
 
     def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
         """The first statements of a region, if only the first threads need them, and how many.
@@ -277,20 +288,26 @@ class Body:
         needed = dict.fromkeys(self.regions.slots - self.regions.shown, 0)
         for region in all_lanes(self.regions.nodes):
             count = self.row_length
-            if region.body and (prefix := self.guarded(region.body, region.mask)[2]):
-                count = min([count, *map(self.most, prefix.ends)])
+            if region.body:
+                few = self.guarded(region.body, region.mask)[2]
+                count = min([count, *map(self.most, few.ends)])
             read = needs(region).union(*map(reads, region.body))
             needed |= {slot: max(needed[slot], count) for slot in read & needed.keys()}
         return needed
 
     def most(self, end: ast.expr) -> int:
         """The largest that an end of a loop over the threads can be, as far as the text says."""
-        match end:
-            case ast.Constant(value=int(number)):
-                return number
+        number = self.known(end)
+        return self.row_length if number is None else number
+
+    def known(self, number: ast.expr) -> int | None:
+        """A whole number, if the text says which one."""
+        match number:
+            case ast.Constant(value=int(value)):
+                return value
             case ast.Name(id=known) if isinstance(self.form.source.values.get(known), int):
                 return int(self.form.source.values[known])
-        return self.row_length
+        return None
 
     def enter(self, body: list[ast.stmt], mask: str | None) -> None:
         """Make again what a region needs, and ask whether a thread takes part in it."""
@@ -311,25 +328,28 @@ class Body:
         names = [target.id for s in made if isinstance(target := s.targets[0], ast.Name)]
         return len(names) == len(statements) and self.regions.slots.isdisjoint(names)
 
-    def prefix(self, test: ast.expr) -> Prefix | None:
-        """The condition of a region as an end of its loop, if the first threads of a row pass it.
+    def few(self, test: ast.expr) -> Few | None:
+        """The condition of a region as the ends and steps of its loop, if it can be told by them.
 
-        So do textbook guards (`i < n`, where i grows with the thread): the loop then has no mask.
+        So can textbook guards (`i < n`, where i grows with the thread), and what the first lane of
+        each warp does (`threadIdx.x % 32 == 0`): the loop then has no mask.
         """
         if self.row_length < LONG_ROW:
             return None
-        found = Prefix([], [])
+        found = Few([], [], [])
         for part in self.conjuncts(test):
             if isinstance(part, ast.Constant) or not (is_cheap(part) and self.is_integral(part)):
                 return None
             if self.is_fixed(part):
                 found.conditions.append(part)
                 continue
-            end = self.end_of(part)
-            if end is None:
+            if step := self.step_of(part):
+                found.steps.append(step)
+            elif end := self.end_of(part):
+                found.ends.append(end)
+            else:
                 return None
-            found.ends.append(end)
-        return found if found.ends else None
+        return found if found.ends or found.steps else None
 
     def conjuncts(self, test: ast.expr) -> list[ast.expr]:
         """What has to be true for a condition to be true, in terms of what never changes."""
@@ -365,6 +385,19 @@ class Body:
             return None
         end = ast.BinOp(end, ast.Sub(), sum_of(rest)) if rest else end
         return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
+
+    def step_of(self, test: ast.expr) -> int | None:
+        """How many threads of a row lie from one that passes a comparison to the next."""
+        match test:
+            case ast.Compare(
+                ast.BinOp(ast.Name(id=thread), ast.Mod() | ast.BitAnd() as op, number),
+                [ast.Eq()],
+                [ast.Constant(value=0)],
+            ) if thread == f"thread_{self.row_axis}":
+                step = (self.known(number) or 0) + isinstance(op, ast.BitAnd)
+                is_size = isinstance(op, ast.Mod) or step & (step - 1) == 0
+                return step if is_size and step >= FAR_APART else None
+        return None
 
     def first_of(self, number: ast.expr) -> ast.expr | None:
         """How many threads of a row have the number 0: one, or as many as a warp has."""

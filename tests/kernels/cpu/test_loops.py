@@ -169,3 +169,35 @@ def test_what_only_the_first_threads_need_only_they_make() -> None:
     (doubling,) = (loop for loop in loops if "* 2" in loop)
     assert doubling.startswith("range(32):")
     assert "atomic" not in doubling
+
+
+@cuda.jit
+def some_need(x, out, size):
+    t = cuda.threadIdx.x
+    lane, warp = t & 31, t // 32
+    if lane == 0:  # 0, 32, ...
+        out[0, warp] = x[t]
+    cuda.syncthreads()
+    if t < size and t % 48 == 0 and t % 32 == 0:  # 0, 96, ...
+        out[1, t] = x[t]
+    cuda.syncthreads()
+    if (t + 1) % 32 == 0:  # 31, 63, ...
+        out[2, t] = x[t]
+    cuda.syncthreads()
+    if t % 2 == 0:
+        out[3, t] = x[t]
+    cuda.syncthreads()
+    if t & 33 == 0:  # not 0, 34, ...
+        out[4, t] = x[t]
+
+
+def test_what_one_thread_of_so_many_does_costs_no_turn_of_the_others() -> None:
+    x, out = np.arange(1.0, 201.0), np.zeros((5, 200))
+    some_need[1, 200](x, out, 150)
+    t = np.arange(200)
+    np.testing.assert_array_equal(out[0], [*x[::32], *np.zeros(193)])
+    chosen = (t < 150) & (t % 96 == 0), (t + 1) % 32 == 0, t % 2 == 0, t & 33 == 0
+    np.testing.assert_array_equal(out[1:], np.where(chosen, x, 0))
+    _, *loops = some_need.cpu_source().split("for thread_x in range(")
+    threads = [loop.partition("):")[0] for loop in loops]
+    assert threads == ["0, BLOCK_X, 32", "0, min(BLOCK_X, size), 96", *["BLOCK_X"] * 3]
