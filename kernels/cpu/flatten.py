@@ -282,56 +282,71 @@ class _Scope:
                     return self.natural_end(endless, loop)
                 return self.statement(located(endless, loop))
             case ast.For(iter=iterator):
-                if (items := self.items(iterator)) is not None:
-                    return self.over(loop, *items)
+                if _is_walked(iterator):
+                    return self.over(loop)
                 loop.iter = self.expression(iterator)
         if loop.orelse:
             return self.without_else(loop)
         loop.body = self.inner(loop.body)
         return [loop]
 
-    def items(self, iterator: ast.expr) -> tuple[list[ast.expr], ast.expr | None] | None:
-        """What a loop walks along in step, and for `enumerate` the number that it starts with.
-
-        None for a `range`, and for what no kernel can walk along.
-        """
-        match iterator:
-            case ast.Call(func=ast.Name(id="enumerate"), args=[walked, *start]):
-                number = start[0] if start else ast.Constant(0)
-                return None if isinstance(walked, ast.Call) else ([walked], number)
-            case ast.Call(func=ast.Name(id="zip"), args=[_, *_] as walked):
-                return None if any(isinstance(w, ast.Call) for w in walked) else (walked, None)
-            case ast.Name() | ast.Tuple() | ast.Attribute() | ast.Subscript(value=ast.Name()):
-                return [iterator], None
-        return None
-
-    def over(self, loop: ast.For, walked: list[ast.expr], start: ast.expr | None) -> list[ast.stmt]:
+    def over(self, loop: ast.For) -> list[ast.stmt]:
         """`for item in items:` as a loop over the numbers of the items."""
         number = self.flattener.fresh("number")
-        arrays = [w if isinstance(w, ast.Name | ast.Tuple) else self.keep(w) for w in walked]
-        lengths: list[ast.expr] = [
-            ast.Constant(len(a.elts)) if isinstance(a, ast.Tuple)
-            else ast.Call(ast.Name("len", ast.Load()), [a], [])
-            for a in arrays
-        ]  # fmt: skip
-        count = lengths[0]
-        if len(lengths) > 1:
-            count = ast.Call(ast.Name("min", ast.Load()), lengths, [])
-        items: list[ast.expr] = [
-            ast.Subscript(copy.deepcopy(a), ast.Name(number, ast.Load()), ast.Load())
-            for a in arrays
-        ]
-        if start is not None:
-            items.insert(0, ast.BinOp(start, ast.Add(), ast.Name(number, ast.Load())))
-        value = items[0] if len(items) == 1 else ast.Tuple(items, ast.Load())
-        take = ast.Assign([loop.target], value)
+        counts, item = self.walked(loop.iter, number, loop)
+        count = counts[0]
+        if len(counts) > 1:
+            count = ast.Call(ast.Name("min", ast.Load()), counts, [])
         counted = ast.For(
             ast.Name(number, ast.Store()),
             ast.Call(ast.Name("range", ast.Load()), [count], []),
-            [take, *loop.body],
+            [ast.Assign([loop.target], item), *loop.body],
             loop.orelse,
         )
         return self.statement(located(counted, loop))
+
+    def walked(
+        self, iterator: ast.expr, number: str, loop: ast.For
+    ) -> tuple[list[ast.expr], ast.expr]:
+        """How many items there are, of each thing walked along in step; and the item of a number.
+
+        What is walked along is what it was before the loop.
+        """
+        turn = ast.Name(number, ast.Load())
+        match iterator:
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *first]):
+                counts, item = self.walked(inner, number, loop)
+                start = self.once(first[0], loop) if first else ast.Constant(0)
+                return counts, ast.Tuple([ast.BinOp(start, ast.Add(), turn), item], ast.Load())
+            case ast.Call(func=ast.Name(id="zip"), args=inner):
+                parts = [self.walked(each, number, loop) for each in inner]
+                counts = [count for several, _ in parts for count in several]
+                return counts, ast.Tuple([item for _, item in parts], ast.Load())
+            case ast.Call(func=ast.Name(id="range"), args=given):
+                low, stop, *_ = given if len(given) > 1 else [ast.Constant(0), *given]
+                start, step = self.once(low, loop), _step(iterator)
+                far = ast.BinOp(self.once(stop, loop), ast.Sub(), copy.deepcopy(start))
+                if step == 1:
+                    return [far], ast.BinOp(start, ast.Add(), turn)
+                over = ast.BinOp(far, ast.Add(), ast.Constant(step - (1 if step > 0 else -1)))
+                walk = ast.BinOp(turn, ast.Mult(), ast.Constant(step))
+                far = ast.BinOp(over, ast.FloorDiv(), ast.Constant(step))
+                return [far], ast.BinOp(start, ast.Add(), walk)
+            case ast.Tuple(elts=items):
+                kept = ast.Tuple([self.once(each, loop) for each in items], ast.Load())
+                return [ast.Constant(len(items))], ast.Subscript(kept, turn, ast.Load())
+        array = self.once(iterator, loop)
+        length = ast.Call(ast.Name("len", ast.Load()), [copy.deepcopy(array)], [])
+        return [length], ast.Subscript(array, turn, ast.Load())
+
+    def once(self, value: ast.expr, loop: ast.For) -> ast.expr:
+        """An expression as it is before a loop, which may change it."""
+        plain = ast.Name | ast.Constant | ast.Tuple | ast.UnaryOp | ast.USub | ast.Load
+        own, nodes = stores([loop]), list(ast.walk(value))
+        changes = any(isinstance(node, ast.Name) and node.id in own for node in nodes)
+        if changes or not all(isinstance(node, plain) for node in nodes):
+            return self.keep(self.expression(value))
+        return value
 
     def inner(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self.flattener.body(body, self.function)
@@ -505,6 +520,32 @@ def _places(node: ast.AST, field: str) -> Iterator[tuple[Any, str | int, ast.exp
             yield item, "value", item.value
         elif isinstance(item, ast.expr):
             yield value, number, item
+
+
+def _is_walked(node: ast.expr) -> bool:
+    """Whether a loop over it is one over numbers of items; of a `range` alone it is one already."""
+    match node:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[walked] | [walked, _], keywords=[]):
+            return _is_walked(walked) or _step(walked) != 0
+        case ast.Call(func=ast.Name(id="zip"), args=[_, *_] as several, keywords=[]):
+            return all(_is_walked(each) or _step(each) != 0 for each in several)
+        case ast.Name() | ast.Tuple() | ast.Attribute() | ast.Subscript(value=ast.Name()):
+            return True
+    return False
+
+
+def _step(node: ast.expr) -> int:
+    """The step of a `range`, if that is a constant; else 0."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _]):
+            return 1
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, ast.Constant(int(step))]):
+            return step
+        case ast.Call(
+            func=ast.Name(id="range"), args=[_, _, ast.UnaryOp(ast.USub(), ast.Constant(int(back)))]
+        ):
+            return -back
+    return 0
 
 
 class _Returns:

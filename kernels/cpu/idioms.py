@@ -6,7 +6,6 @@ add = cuda.atomic.add                   outside the kernel: add(x, 0, 1) is cuda
 cuda.libdevice.fast_expf(x)             math.exp(x)
 B = 16; cuda.shared.array((B, B), ...)  a constant in a shape is its number
 if (i := cuda.grid(1)) < n:             i = cuda.grid(1), on a line before
-for i, j in zip(range(3), range(1, n)): for step in range(...), and i and j from that
 a[:] = 0                                a loop over the elements
 assert ok; raise ValueError             the thread is at its end, and nobody hears of it
 """
@@ -397,10 +396,6 @@ class _Plain:
                 targets=[ast.Subscript(value=ast.Name(id=array), slice=ast.Slice(None, None, None))]
             ) if array in self.ndims:
                 return self._filled(array, statement.value)
-            case ast.For(
-                target=ast.Tuple(targets), iter=ast.Call(func=ast.Name(id="zip"), args=ranges)
-            ) if ranges and len(targets) == len(ranges) and all(map(_is_range, ranges)):
-                return self.body(self._together(statement, targets, ranges))
             case ast.While(test=test, orelse=[]) if _names_something(test):
                 leave = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
                 return self.body([ast.While(ast.Constant(True), [leave, *statement.body], [])])
@@ -433,43 +428,6 @@ class _Plain:
             counted = ast.Call(ast.Name("range", ast.Load()), [size], [])
             made = ast.For(ast.Name(index.id, ast.Store()), counted, [made], [])
         return [made]
-
-    def _together(self, loop: ast.For, targets: list[ast.expr], ranges: list[Any]) -> Statements:
-        """Ranges in step: a loop over the number of the step, as far as the shortest goes."""
-        number = self.outside.fresh("step")
-        before: Statements = []
-        counts, takes = list[ast.expr](), list[ast.stmt]()
-        for target, each in zip(targets, ranges, strict=True):
-            first, stop, step = _range_parts(each.args)
-            start = self.outside.fresh("start")
-            before.append(ast.Assign([ast.Name(start.id, ast.Store())], first))
-            over = ast.BinOp(ast.BinOp(stop, ast.Sub(), start), ast.Add(), ast.Constant(step - 1))
-            counts.append(ast.BinOp(over, ast.FloorDiv(), ast.Constant(step)))
-            walked = ast.BinOp(number, ast.Mult(), ast.Constant(step))
-            takes.append(ast.Assign([target], ast.BinOp(start, ast.Add(), walked)))
-        least = ast.Call(ast.Name("min", ast.Load()), counts, [])
-        count = counts[0] if len(counts) == 1 else least
-        counted = ast.Call(ast.Name("range", ast.Load()), [count], [])
-        head = ast.Name(number.id, ast.Store())
-        made = ast.For(head, counted, [*takes, *loop.body], loop.orelse)
-        return [copy.deepcopy(each) for each in (*before, made)]  # no node stands in two places
-
-
-def _is_range(node: ast.AST) -> bool:
-    """Whether it is a `range` whose step, if it has one, is a number above 0."""
-    match node:
-        case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _]):
-            return True
-        case ast.Call(func=ast.Name(id="range"), args=[_, _, ast.Constant(value=int(step))]):
-            return step > 0
-    return False
-
-
-def _range_parts(given: list[ast.expr]) -> tuple[ast.expr, ast.expr, int]:
-    """The first number of a range, what it stops before, and its step."""
-    first = given[0] if len(given) > 1 else ast.Constant(0)
-    step = given[2].value if len(given) > 2 and isinstance(given[2], ast.Constant) else 1
-    return first, given[min(1, len(given) - 1)], int(str(step))
 
 
 def _names_something(node: ast.AST) -> bool:

@@ -4,6 +4,7 @@
     clz(x)         how many 0 precede the first 1 brev(x)  the bits from back to front
     fma(a, b, c)   a * b + c, rounded once        cbrt(x)  the cube root
     selp(c, a, b)  a if c else b, without a branch
+    x.bit_count()  popc(x): of a negative number too, unlike Python's
 
 Each is an LLVM instruction or a few, and none hinders SIMD code. What they take and give back is
 Numba CUDA's typing to the letter: Numba's own rules choose among the same cases. So `brev` of an
@@ -20,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, overload, overload_method, register_jitable
 
 __all__ = ["brev", "cbrt", "clz", "ffs", "fma", "popc", "selp"]
 
@@ -72,6 +73,11 @@ popc = _of_bits("popc", _same, lambda builder, x: builder.ctpop(x))
 clz = _of_bits("clz", _same, lambda builder, x: builder.ctlz(x, ir.IntType(1)(0)))
 ffs = _of_bits("ffs", _place, _lowest)
 brev = _of_bits("brev", _wide, lambda builder, x: builder.bitreverse(x))
+
+
+@overload_method(types.Integer, "bit_count", jit_options={"forceinline": True})
+def _bit_count(x):  # type: ignore[no-untyped-def]
+    return lambda x: popc(x)
 
 
 @intrinsic

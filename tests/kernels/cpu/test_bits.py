@@ -25,6 +25,11 @@ def popc(x):
 
 
 @njit
+def bit_count(x):
+    return x.bit_count()
+
+
+@njit
 def clz(x):
     return bits.clz(x)
 
@@ -76,7 +81,7 @@ def test_bits_agree_with_plain_python(dtype: Any, data: st.DataObject) -> None:
     )
     x = np.array([pattern], f"uint{width}").view(dtype)[0]
     text = f"{pattern:0{width}b}"
-    assert popc(x) == text.count("1")
+    assert popc(x) == bit_count(x) == text.count("1")
     assert clz(x) == width - len(text.lstrip("0"))
     assert ffs(x) == (width - text.rindex("1") if "1" in text else 0)
 
@@ -98,6 +103,7 @@ def test_result_types_are_numba_cudas() -> None:
         assert (
             result_type(popc, dtype) == result_type(clz, dtype) == numba.from_dtype(np.dtype(dtype))
         )
+        assert result_type(bit_count, dtype) == numba.from_dtype(np.dtype(dtype))
         assert result_type(ffs, dtype) == numba.uint32
         wide = numba.uint64 if dtype is np.uint64 else numba.uint32
         assert result_type(brev, dtype) == wide

@@ -34,6 +34,7 @@ POINT = numba.from_dtype(np.dtype([("x", np.float32), ("n", np.int64)], align=Tr
 GRID = numba.from_dtype(np.dtype([("n", np.int32), ("cells", np.float32, (3, 2))]))
 add = cuda.atomic.add
 X = np.arange(8, dtype=np.float32)
+WHOLE = np.arange(1, 9)
 
 
 @cuda.jit
@@ -119,6 +120,36 @@ def items(x, pair, scale, triple):
     x[i] = a * x[i] + b * scale + triple[2]
     for k in range(2):
         x[i] += pair[k]
+
+
+@cuda.jit(device=True)
+def in_step(x, t, first):
+    """Iterators of iterators; what they walk along is what it was before the loop."""
+    total = 0
+    for i, (a, b) in enumerate(zip(x, range(first, 40, 5))):  # noqa: B905
+        total += a * b + i
+    for (i, a), j in zip(enumerate(x, t), range(20, 0, -3)):  # noqa: B905
+        total += a * i - j
+    for i, j in enumerate(range(first), first):
+        first += 100
+        total += i * j
+        if i > t:
+            break
+    else:
+        total += 1000
+    for first, (i, a) in enumerate(zip(range(3, t), x), first):  # noqa: B020, B905
+        total += first * i * a
+    for i, one in enumerate((t, first, 7)):
+        first += 10 * i
+        total += i * one
+    return total + first
+
+
+@cuda.jit
+def iterators(x):
+    """As a device function: Python runs it as well."""
+    t = cuda.grid(1)
+    x[t] = in_step(WHOLE, t, 3)
 
 
 @cuda.jit(device=True)
@@ -259,6 +290,7 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (defaults, (), X + 3 + 2 * X + 10),
         (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
+        (iterators, (), np.array([in_step(WHOLE, t, 3) for t in range(8)])),
         (recursive, (), np.array([0, 1, 1, 2, 3, 5, 8, 13])),
         (records, (), X[::-1] + X + X[::-1]),
         (rows, (), X + 23 + 4 + 2 + X + 13),

@@ -132,6 +132,8 @@ lines(
         "in `cuda.atomic.and_(x, 0, 1)`, cuda.atomic.and_ on float32 elements: CUDA has it for in"),
     counts_bits_of_a_float=("x[0] = cuda.popc(x[0])",
         "in `x[0] = cuda.popc(x[0])`, cuda.popc takes whole numbers, got float32. Convert what it"),
+    bit_count_of_a_float=("x[0] = x[0].bit_count()",
+        "in `x[0] = x[0].bit_count()`, a float32 has no attribute 'bit_count'. Convert a number w"),
     prints_an_array=('print("x is", x)',
         "`print('x is', x)` works on whole arrays. Write it for one element, with an index for ea"),
     compares_with_a_shape=("i = cuda.grid(1)\nif i < x.shape:  # here\n    x[i] = 1",
