@@ -13,13 +13,15 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from numba.core import types
+from numba.core.errors import NumbaError
 
 from . import hints
 from .canonical import Canonical
-from .errors import UnsupportedKernel
+from .errors import UnsupportedKernel, line_of
 from .source import Source, place
 
 Sentence = tuple[str, str]  # what is wrong, and the way out
@@ -35,6 +37,7 @@ ATTRIBUTES = ("shape", "size", "ndim", "dtype", "strides", "T", "real", "imag")
 NEW_ARRAY = {"copy", "astype", "flatten", "repeat", "nonzero", "argsort", "sort", "cumsum", "dot",
              "ravel"}  # fmt: skip
 OF_THIS_PACKAGE = re.escape(str(Path(__file__).parent))
+COLOURS = r"\x1b\[[\d;]*m"
 IN_THE_TEXT = re.compile(r'<types of \w+>(?:", line | \()(\d+)')
 
 
@@ -52,6 +55,18 @@ def uncompiled(source: Source, kinds: Iterable[types.Type], error: Exception) ->
     what, way_out = _sentence(error)
     return source.refuse(
         source.tree, f"Numba cannot compile it for the arguments ({given}): {what}", way_out
+    )
+
+
+def of_function(function: FunctionType, error: NumbaError) -> UnsupportedKernel:
+    """The error to raise where Numba cannot compile a function as it stands."""
+    file, what = function.__code__.co_filename, _sentence(error)
+    said = re.sub(COLOURS, "", str(error))
+    lines = re.findall(rf'File "[^"\n]*{re.escape(Path(file).name)}", line (\d+)', said)
+    line = int(lines[0]) if lines else function.__code__.co_firstlineno
+    written = f"in `{text}`, " if (text := linecache.getline(file, line).strip()) else ""
+    return UnsupportedKernel(
+        f"{line_of(file, line)}: function {function.__name__!r}: {written}{what[0]}. {what[1]}"
     )
 
 
@@ -126,7 +141,7 @@ def _in_order(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _sentence(error: Exception) -> Sentence:
     """Numba's error in plain words: its usual causes, or else the first line that says a thing."""
-    message = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
+    message = re.sub(COLOURS, "", str(error))
     if isinstance(error, KeyError):
         return f"a record has no field {message}", "See the fields of its dtype: x.dtype.names"
     for pattern, say in _CAUSES:
@@ -247,6 +262,10 @@ def _two_results(one: str, other: str) -> Sentence:
     return what, "It must return one type: convert"
 
 
+def _returned(kind: str) -> Sentence:
+    return f"{_a(readable(kind))} is returned", "Write it to an array argument"
+
+
 def _out_of_range() -> Sentence:
     what = "a tuple has fewer items than the index asks for"
     return what, "An array of one dimension has x.shape[0] only, one of two has x.shape[1] as well"
@@ -284,6 +303,7 @@ _CAUSES = [
         (r"print\(\) function implementation does not support keyword", _keywords),
         (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
         (r"Can't unify return type from the following types: ([^\n]+), ([^\n]+)", _two_results),
+        (r"No conversion from ([^\n]+) to none for", _returned),
         (r"tuple index out of range", _out_of_range),
         (r"NRT required", _new_array),
         (r"No definition for lowering <built-in function (\w+)>", _no_code),

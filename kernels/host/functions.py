@@ -6,15 +6,29 @@ so is the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import unwrap
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core.errors import NumbaError
 
+from ..cpu.errors import to_the_point
+from ..cpu.typing_errors import of_function
 from .arrays import DeviceArrayBase, DeviceNDArray, as_cuda_array, is_cuda_array
 
 OF_GPU = {"nopython", "max_blocksize", "inline", "opt", "debug", "lineinfo"}
+
+
+@contextmanager
+def _explained(function: Any) -> Iterator[None]:
+    """What Numba says of a function, in a sentence about its line."""
+    try:
+        yield
+    except NumbaError as error:
+        raise of_function(getattr(function, "function", unwrap(function)), error) from error
 
 
 class Reduce:
@@ -36,6 +50,7 @@ class Reduce:
 
         self._reduced = reduced
 
+    @to_the_point
     def __call__(
         self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0
     ) -> Any:
@@ -58,7 +73,8 @@ class Reduce:
         if numbers.size == 0:
             return first
         result = numbers[:1].copy()
-        self._reduced(numbers[1:], result, first)
+        with _explained(self.functor):
+            self._reduced(numbers[1:], result, first)
         if res is None:
             return result[0]
         _opened(res)[:1] = result
@@ -72,6 +88,7 @@ class Ufunc:
         self.on_host = on_host
         self.__name__, self.__doc__ = on_host.__name__, on_host.__doc__
 
+    @to_the_point
     def __call__(self, *arguments: Any, stream: Any = 0, out: Any = None, **keywords: Any) -> Any:
         """Apply it; if an array is on the device, so is the result."""
         if out is not None:
@@ -79,7 +96,8 @@ class Ufunc:
         if len(self.on_host.types) == 1:  # as on a GPU: numbers become what the signature says
             self._check_device_arrays(arguments)
             keywords = {"signature": self.on_host.types[0], "casting": "unsafe"} | keywords
-        result = self.on_host(*map(_opened, arguments), **keywords)
+        with _explained(self.on_host):
+            result = self.on_host(*map(_opened, arguments), **keywords)
         if out is not None:
             return out
         if not any(isinstance(argument, DeviceArrayBase) for argument in arguments):
@@ -101,9 +119,11 @@ class Ufunc:
             raise AttributeError(name)
         return getattr(self.on_host, name)
 
+    @to_the_point
     def reduce(self, array: Any, *arguments: Any, stream: Any = 0, **keywords: Any) -> Any:
         """All numbers put together by the function."""
-        return self.on_host.reduce(_opened(array), *arguments, **keywords)
+        with _explained(self.on_host):
+            return self.on_host.reduce(_opened(array), *arguments, **keywords)
 
 
 def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **options: Any) -> Any:
@@ -119,7 +139,7 @@ def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **options: An
         return made(ftylist_or_function, target=target, **options)
     if callable(ftylist_or_function):
         return Ufunc(made(ftylist_or_function))
-    return lambda function: Ufunc(made(ftylist_or_function, **_of_cpu(options))(function))
+    return _decorator(made(ftylist_or_function, **_of_cpu(options)))
 
 
 def guvectorize(ftylist: Any, signature: Any = None, target: str = "cuda", **options: Any) -> Any:
@@ -134,7 +154,16 @@ def guvectorize(ftylist: Any, signature: Any = None, target: str = "cuda", **opt
     made = numba.np.ufunc.guvectorize
     if target != "cuda":
         return made(ftylist, signature, target=target, **options)
-    return lambda function: Ufunc(made(ftylist, signature, **_of_cpu(options))(function))
+    return _decorator(made(ftylist, signature, **_of_cpu(options)))
+
+
+def _decorator(made: Callable[[Any], Any]) -> Callable[[Any], Ufunc]:
+    @to_the_point
+    def decorate(function: Any) -> Ufunc:
+        with _explained(function):
+            return Ufunc(made(function))
+
+    return decorate
 
 
 def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from minitransformer_kernels import host
+from minitransformer_kernels.cpu import UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.host.arrays import DeviceNDArray, MappedNDArray
 
@@ -452,6 +453,43 @@ def test_guvectorize() -> None:
     x = np.random.default_rng(0).standard_normal((3, 5))
     np.testing.assert_allclose(running(x), x.cumsum(axis=1))
     np.testing.assert_allclose(running(cuda.to_device(x)).copy_to_host(), x.cumsum(axis=1))
+
+
+def gives_a_row(x, out):
+    out[0] = x[0]
+    return out  # here
+
+
+def misspells(x):
+    return x.reel  # here
+
+
+def adds_with_text(x, y):
+    return x + y + "1"  # here
+
+
+@pytest.mark.parametrize(
+    ("function", "apply", "message"),
+    [
+        (gives_a_row, cuda.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)"),
+         "in `return out  # here`, a 1-d array of float64 is returned. Write it to an array argum"),
+        (misspells, cuda.vectorize(["float32(float32)"]), "a float32 has no attribute 'reel'"),
+        (misspells, lambda f: cuda.vectorize(f)(np.ones(3)), "a float64 has no attribute 'reel'"),
+        (adds_with_text, lambda f: cuda.reduce(f)(np.ones(3)), "`+` is not defined for float64 a"),
+        (cuda.jit(device=True)(adds_with_text), lambda f: cuda.reduce(f)(np.ones(3)), "`+` is not"),
+    ],
+)  # fmt: skip
+def test_a_function_that_numba_cannot_compile_is_told_with_its_line(
+    function: Any, apply: Any, message: str
+) -> None:
+    with pytest.raises(UnsupportedKernel) as refusal:
+        apply(function)
+    text, plain = str(refusal.value), getattr(function, "function", function)
+    lines, first = inspect.getsourcelines(plain)
+    line = first + next(n for n, line in enumerate(lines) if "# here" in line)
+    assert text.startswith(f"{__file__}:{line}: function {plain.__name__!r}: in `return ")
+    assert message in text
+    assert "\n" not in text
 
 
 uniform32, uniform64 = (
