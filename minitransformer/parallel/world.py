@@ -159,13 +159,6 @@ class World:
             self.comm.Allgather(buffer, everyone)
         return back(everyone)
 
-    def broadcast(self, array: Array, root: int = 0) -> Array:
-        """Return the array of one rank; the others bring one of its shape and dtype."""
-        buffer, back = ready(array.copy())
-        with self.sending("Bcast", buffer.nbytes if self.rank == root else 0):
-            self.comm.Bcast(buffer, root)
-        return back(buffer)
-
     def sum_to_each(self, parts: Array) -> Array:
         """Return the sum of what all ranks have for this one, in row `rank` of their (P, ...)."""
         buffer, back = ready(parts)
