@@ -213,6 +213,9 @@ def outside(name: str, value: Any) -> tuple[str, str]:
     if hasattr(value, "on_cpu"):
         what = f"{name!r} is a kernel, and a kernel cannot launch another"
         return what, f"Call it as a device function, {name}(...), or launch it after this one"
+    if type(value).__name__ == "ExternFunction":
+        what = f"{name!r} is a function in C++, and those are not linked on the CPU"
+        return what, "Write it in Python, with @cuda.jit(device=True)"
     if module.startswith(("numba.cuda.", "numba_cuda.")) and is_of_cuda(name):
         return f"{name!r} stands without `cuda`", f"Write cuda.{name}"
     if isinstance(value, FunctionType):

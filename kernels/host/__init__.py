@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from ..gpu import compilers
 from . import arrays, devices, functions
 from .arrays import DeviceArrayBase, In
 
 BEYOND = {  # what Numba has, and this has not
     "open_ipc_array": "processes share no device arrays here; copy them",
     "set_memory_manager": "memory is NumPy's here; leave it out",
-    "declare_device": "functions in C++ are not linked here; write them in Python",
 }
 
 
@@ -63,16 +63,18 @@ PLAIN = {np.ndarray, int, float, np.float32, np.float64}  # most arguments, told
 
 def opened(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a launch as kernels take them: what device arrays hold."""
-    return tuple([
-        _opened(a) if type(a) not in PLAIN and getattr(a, "__cuda_ndarray__", False) else a
-        for a in arguments
-    ])  # fmt: skip
+    return tuple([a if type(a) in PLAIN else _opened(a) for a in arguments])
 
 
 def _opened(argument: Any) -> Any:
     if isinstance(argument, (DeviceArrayBase, In)):
         return argument.argument
-    return import_module("cupy").asarray(argument)  # Numba's own, on a GPU
+    numbas = arrays.is_cuda_ndarray(argument)  # its own, on a GPU
+    if type(argument).__module__ == "cupy" or not (numbas or arrays.is_cuda_array(argument)):
+        return argument
+    if numbas or has_gpu(lambda: compilers.compiler().namespace()):
+        return import_module("cupy").asarray(argument)
+    return arrays.as_cuda_array(argument).memory  # another library's
 
 
 def find(name: str, numba_cuda: Callable[[], Any]) -> Any:

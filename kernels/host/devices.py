@@ -158,9 +158,9 @@ class Devices:
     lst = (DEVICE,)
     current = DEVICE
 
-    def __getitem__(self, number: int) -> Device:
+    def __getitem__(self, number: Any) -> Any:
         try:
-            return self.lst[int(number)]
+            return self.lst[number]
         except IndexError:
             raise IndexError(f"there is no device {number}: the CPU is the only one, 0") from None
 

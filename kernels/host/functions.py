@@ -100,7 +100,7 @@ class Ufunc:
             result = self.on_host(*map(_opened, arguments), **keywords)
         if out is not None:
             return out
-        if not any(isinstance(argument, DeviceArrayBase) for argument in arguments):
+        if not any(map(is_cuda_array, arguments)):
             return result
         if isinstance(result, tuple):
             return tuple(DeviceNDArray(np.asarray(part), stream) for part in result)

@@ -268,6 +268,11 @@ def test_array_interface() -> None:
     assert cuda.device_array(0).__cuda_array_interface__["data"] == (0, False)
     assert cuda.is_cuda_array(there)
     assert not cuda.is_cuda_array(np.zeros(1))
+    add_one[1, 4](described)
+    assert there.copy_to_host().tolist() == [1, 10, 3, 4]
+    apart = length(described, 0.0)
+    assert isinstance(apart, DeviceNDArray)
+    assert apart.copy_to_host().tolist() == [1, 10, 3, 4]
     with pytest.raises(TypeError, match="got a ndarray; copy it with to_device"):
         cuda.as_cuda_array(np.zeros(1))
 
@@ -312,7 +317,8 @@ def test_events_without_a_time(timing: bool, message: str) -> None:
 def test_the_device() -> None:
     assert cuda.is_available()
     assert cuda.detect()
-    assert len(cuda.gpus) == 1
+    assert len(cuda.gpus) == len(cuda.gpus[:3]) == 1
+    assert cuda.gpus[1:] == ()
     assert [device.id for device in cuda.list_devices()] == [0]
     assert cuda.select_device(0) is cuda.get_current_device() is cuda.gpus.current
     with cuda.gpus[0]:
@@ -333,8 +339,19 @@ def test_the_device() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match=r"cuda has no 'to_devise'; did you mean cuda.to_dev"):
         _ = cuda.to_devise
-    with pytest.raises(NotImplementedError, match=r"cuda.declare_device needs a GPU: .*in Python"):
-        cuda.declare_device("f", "float32(float32)")
+    with pytest.raises(NotImplementedError, match=r"set_memory_manager needs a GPU: .*leave it"):
+        cuda.set_memory_manager(None)
+
+
+def test_functions_in_cpp_are_declared_but_not_called() -> None:
+    of_cpp = cuda.declare_device("f", "float32(float32)")  # as Numba's own modules do
+
+    @cuda.jit
+    def calls(x):
+        x[0] = of_cpp(x[0])
+
+    with pytest.raises(UnsupportedKernel, match=r"'of_cpp' is a function in C\+\+, and those"):
+        calls[1, 1](np.zeros(1, np.float32))
 
 
 @pytest.mark.parametrize("name", sorted({*host.OURS} - {"gpus", *host.BEYOND}))
