@@ -38,6 +38,7 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
         raise typing_errors.explained(form, module, error) from error
     typing_errors.refuse_new_arrays(form, found)
     known = replace(form, kinds=found | dict(zip(form.parameters, arguments, strict=True)))
+    typing_errors.refuse_unaligned_fields(known)
     return replace(known, body=joined(known.body, known.ndims))
 
 

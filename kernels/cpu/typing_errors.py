@@ -11,13 +11,14 @@ import ast
 import linecache
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from numba.core import types
 from numba.core.errors import NumbaError
+from numba.np.numpy_support import as_dtype
 
 from . import hints
 from .canonical import Canonical
@@ -409,6 +410,50 @@ def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
                 f"`{ast.unparse(node)}` works on whole arrays",
                 f"Write it for {ONE}, and a loop around it if need be",
             )
+
+
+def refuse_unaligned_fields(form: Canonical) -> None:
+    """Refuse to read or write a field of a record that does not lie at a multiple of its size.
+
+    Raises:
+        UnsupportedKernel: with the field.
+    """
+    for node in (inner for statement in form.body for inner in ast.walk(statement)):
+        field = _field(node)
+        record = _record(node.value, form.kinds) if field else None  # type: ignore[attr-defined]
+        if record is None or field not in record.fields:
+            continue
+        kind = record.typeof(field)
+        dtype = as_dtype(kind.dtype if isinstance(kind, types.NestedArray) else kind)
+        if dtype.names is None and record.offset(field) % dtype.alignment:
+            raise form.source.refuse(
+                node,
+                f"the field {field!r}, {_a(str(dtype))}, starts at byte {record.offset(field)} of "
+                "its record, and on a GPU at multiples of its size only",
+                "Make the dtype with align=True: np.dtype([...], align=True)",
+            )
+
+
+def _field(node: ast.AST) -> str:
+    """The field that an expression names: of `a[i].x`, or of `a[i]["x"]`."""
+    match node:
+        case ast.Attribute(attr=field) | ast.Subscript(slice=ast.Constant(value=str(field))):
+            return field
+    return ""
+
+
+def _record(node: ast.expr, kinds: Mapping[str, types.Type]) -> types.Record | None:
+    """The type of the record that an expression is, or an element of."""
+    kind: Any = None
+    match node:
+        case ast.Name(id=name):
+            kind = kinds.get(name)
+        case ast.Subscript(value=value) | ast.Attribute(value=value):
+            kind, field = _record(value, kinds), _field(node)
+            if kind is not None and field:
+                kind = kind.typeof(field) if field in kind.fields else None
+    kind = kind.dtype if isinstance(kind, types.Array) else kind
+    return kind if isinstance(kind, types.Record) else None
 
 
 def _dimensions(node: ast.expr, ndims: dict[str, int]) -> int:

@@ -38,6 +38,8 @@ SHUFFLED = types.int32, types.int64, types.float32, types.float64
 COUNTED = tuple(types.integer_domain)
 VOTED = *COUNTED, types.boolean
 MATCHED = *VOTED, types.float32, types.float64
+REGISTERS = types.int32, types.int64, types.uint32, types.uint64
+WHOLE = {"members": "mask", "other": "lane"}  # parameters of these, in words
 IN_WORDS = {
     SHUFFLED: "an int32, int64, float32 or float64, as `int32(x)` is one",
     COUNTED: "a whole number, as `1 if x > 0 else 0` is one",
@@ -52,7 +54,7 @@ def _for_kernels(
     """Make a function that works on what all threads sent; `single` types one thread's call.
 
     Raises:
-        TypingError: a thread sends what `cuda.` and `name` does not take on a GPU.
+        TypingError: a thread gives what `cuda.` and `name` does not take on a GPU.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -61,9 +63,16 @@ def _for_kernels(
                 return function
             if types.unliteral(sent) not in takes:
                 raise TypingError(f"cuda.{name} takes {IN_WORDS[takes]}, got {sent}")
+            for role, kind in zip(roles, others, strict=False):
+                if role in WHOLE and types.unliteral(kind) not in whole:
+                    wide = " of 32 or 64 bits" * (whole is REGISTERS)
+                    what = f"cuda.{name} takes a whole number{wide} as its {WHOLE[role]}"
+                    raise TypingError(f"{what}, got {kind}")
             return single
 
         choose.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        whole = VOTED if takes is MATCHED else REGISTERS  # a match converts its mask
+        roles = [*choose.__signature__.parameters][1:]  # type: ignore[attr-defined]
         overload(function, jit_options={"forceinline": True})(choose)
         return function
 

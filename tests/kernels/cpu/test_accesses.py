@@ -19,7 +19,8 @@ from .wrong import defined
 
 THREADS = 8
 BODY = np.dtype(
-    [("kind", np.int8), ("mass", np.float32), ("place", np.float32, 2), ("hits", np.int64)]
+    [("kind", np.int8), ("mass", np.float32), ("place", np.float32, 2), ("hits", np.int64)],
+    align=True,
 )
 
 # How an element is written: what goes before, and the element. `{i}` is the number of its row.
@@ -207,7 +208,8 @@ LINES = {
         "out[t] = 10 * before + r[t].inner.u",
     "a_whole_record": "r[t] = r[t + 8]\nout[t] = r[t].inner.u",
 }  # fmt: skip
-RECORD = np.dtype([("inner", [("u", np.float32), ("v", np.int64)]), ("matrix", np.float32, (2, 2))])
+INNER = np.dtype([("u", np.float32), ("v", np.int64)], align=True)
+RECORD = np.dtype([("inner", INNER), ("matrix", np.float32, (2, 2))])
 
 
 def test_a_field_that_changes_is_read_when_it_is() -> None:

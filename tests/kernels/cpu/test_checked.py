@@ -185,7 +185,7 @@ def test_one_of_several_arrays_that_is_written() -> None:
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_arrays_in_records_are_copied(checked: bool) -> None:
-    record = np.dtype([("n", np.int16), ("cells", np.float32, (3, 2))])
+    record = np.dtype([("n", np.int16), ("cells", np.float32, (3, 2))], align=True)
 
     @cuda.jit
     def copied(records, others, last):
@@ -245,7 +245,8 @@ def test_arrays_without_dimensions_hold_records_and_indices(checked: bool) -> No
         mass[()] += records["mass"][i] + out["kind"][()]
         out[()]["kind"] += 1
 
-    records = np.array([(1, 0.5), (2, 43.5)], [("kind", np.int8), ("mass", np.float64)])
+    kind = np.dtype([("kind", np.int8), ("mass", np.float64)], align=True)
+    records = np.array([(1, 0.5), (2, 43.5)], kind)
     out = np.zeros((), records.dtype)
     with mk.checked(checked):
         picks[1, 1](out, records, np.array(1))

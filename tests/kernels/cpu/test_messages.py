@@ -21,6 +21,7 @@ from minitransformer_kernels.cuda import cuda
 from .wrong import Wrong, assert_readable, catalogue
 
 MATRIX = np.ones((3, 3), np.float32)
+UNALIGNED = np.zeros(3, [("at", "i4"), ("mass", "f8"), ("sign", "i1"), ("cells", "f4", 2)])
 PARTICLES = np.zeros(3, [("place", np.float32), ("speed", np.float32)])
 
 
@@ -150,6 +151,24 @@ lines(
         "in `x[0] = float32[x[1]]`, a dtype float32 gets an index. Convert numbers with ( ): floa"),
     atomic_on_a_number=("total = 0.0\ncuda.atomic.add(total, 0, x[0])  # here\nx[0] = total",
         "in `cuda.atomic.add(total, 0, x[0])`, cuda.atomic.add works on an element of an array, g"),
+    votes_with_a_mask_of_truth=("x[0] = cuda.all_sync(x[0] > 0, 1)",
+        "in `x[0] = cuda.all_sync(x[0] > 0, 1)`, cuda.all_sync takes a whole number of 32 or 64 "
+        "bits as its mask, got bool. Convert what it"),
+    shuffles_from_half_a_lane=("x[0] = cuda.shfl_sync(-1, x[0], x[1])",
+        "in `x[0] = cuda.shfl_sync(-1, x[0], x[1])`, cuda.shfl_sync takes a whole number of 32 or "
+        "64 bits as its lane, got float32. Convert"),
+    shuffles_to_a_lane_of_truth=("x[0] = cuda.shfl_up_sync(-1, x[0], True)",
+        "in `x[0] = cuda.shfl_up_sync(-1, x[0], True)`, cuda.shfl_up_sync takes a whole "
+        "number of 32 or 64 bits as its lane, got bool"),
+    matches_with_a_mask_of_floats=("x[0] = cuda.match_any_sync(x[0], 1)",
+        "in `x[0] = cuda.match_any_sync(x[0], 1)`, cuda.match_any_sync takes a whole number as its "
+        "mask, got float32"),
+    unaligned_field=("x[0].at = 3\nx[0].mass = 4  # here",
+        "the field 'mass', a float64, starts at byte 4 of its record, and on a GPU at multiples of",
+        UNALIGNED),
+    unaligned_field_of_a_copy=('r = x[1]\nx[0]["at"] = r["cells"][1]  # here',
+        "the field 'cells', a float32, starts at byte 13 of its record, and on a GPU at multiples",
+        UNALIGNED),
     shuffles_an_array=("x[0] = cuda.shfl_down_sync(0xFFFFFFFF, x, 1)",
         "what a thread shows to others is a 1-d array of float32. Pass one element, with an index"),
     # What is stored
