@@ -140,6 +140,14 @@ class Kernel(_OnGpu):
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
 
+    def __getattr__(self, name: str) -> Any:
+        kernel = vars(self).get("__name__")
+        raise AttributeError(
+            f"kernel {kernel!r} has no {name!r}: cpu_source() and cpu_assembly() show what runs "
+            "here, `minitransformer inspect` what a GPU needs",
+            name=name, obj=self,
+        )  # fmt: skip
+
     @property
     def on_cpu(self) -> CpuKernel:
         """The kernel as it runs on NumPy arrays, for tuples and records where it got such last."""

@@ -341,6 +341,11 @@ def _resolve(
                 node, f"{name!r} calls itself by way of another, which kernels do not support",
                 "Write a loop",
             )  # fmt: skip
+        elif not getattr(value, "_can_compile", True):  # where Numba has a signature
+            raise source.refuse(
+                node, f"{name!r} is compiled for the CPU alone, by its signature",
+                "Leave the signature out, or decorate it with @cuda.jit(device=True)",
+            )  # fmt: skip
         else:
             signature = getattr(value, "signature", None)
             source.device_functions[name] = read(function, callers, signature=signature)

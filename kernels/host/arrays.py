@@ -325,7 +325,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
         return DeviceRecord(np.array(obj), stream)
     array = np.asarray(obj)
     _check_contiguous(array, "an array for to_device")
-    return DeviceNDArray(np.array(array, order="K") if copy else _empty_like(array), stream)
+    return DeviceNDArray(np.array(array, order="A") if copy else _empty_like(array), stream)
 
 
 def device_array(

@@ -167,7 +167,13 @@ def _decorator(made: Callable[[Any], Any]) -> Callable[[Any], Ufunc]:
 
 
 def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without those that only a GPU's compiler knows."""
+    """The options without those that only a GPU's compiler knows.
+
+    Raises:
+        TypeError: the function would be Python's, which no GPU runs.
+    """
+    if not options.get("nopython", True):
+        raise TypeError("a GPU runs no Python: leave out nopython=False")
     return {key: options[key] for key in options if key not in OF_GPU}
 
 

@@ -1,5 +1,6 @@
 """The door to CUDA: what `@cuda.jit` returns, and what it refuses before a launch."""
 
+import copy
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -172,6 +173,12 @@ def test_cpu_source_needs_a_launch() -> None:
         never_run.cpu_source()
     never_run[1, 1](np.zeros(1))
     assert never_run.cpu_source().startswith('"""Kernel \'never_run\' for the CPU')
+
+
+def test_what_only_a_gpus_compiler_knows_is_told_so() -> None:
+    with pytest.raises(AttributeError, match=r"'add_one' has no 'inspect_asm': cpu_source\(\) and"):
+        _ = add_one.inspect_asm
+    assert copy.copy(add_one).function is add_one.function
 
 
 @pytest.mark.usefixtures("cupy")

@@ -123,6 +123,14 @@ def test_views() -> None:
     assert all(np.asarray(view).flat[0] in (9, np.float64(9).view(int)) for view in views.values())
 
 
+def test_an_array_that_repeats_itself_is_copied_to() -> None:
+    rows = np.arange(6).reshape(2, 3)
+    there = cuda.to_device(np.broadcast_to(rows, (4, 2, 3)))
+    assert there.is_c_contiguous()
+    there.copy_to_device(np.broadcast_to(rows + 1, (4, 2, 3)))
+    np.testing.assert_array_equal(there.copy_to_host()[3], rows + 1)
+
+
 def test_split_and_transpose() -> None:
     assert [part.copy_to_host().tolist() for part in on_device(5).split(2)] == [[0, 1], [2, 3], [4]]
     there = on_device(2, 3)
@@ -446,6 +454,8 @@ def test_options_of_vectorize() -> None:
     assert plus.reduce(cuda.to_device(np.arange(5))) == 10
     with pytest.raises((KeyError, TypeError), match="fastmth"):
         cuda.vectorize(["int64(int64)"], fastmth=True)(lambda x: x)
+    with pytest.raises(TypeError, match="runs no Python: leave out nopython=False"):
+        cuda.guvectorize(["void(int64[:], int64[:])"], "(n)->(n)", nopython=False)
 
 
 def test_numbers_become_what_the_only_signature_says() -> None:

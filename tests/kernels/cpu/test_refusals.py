@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float64
+from numba import float64, njit
 
 from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
@@ -58,6 +58,7 @@ wrong, lines, REFUSED = catalogue(
     WIDE=np.int64(4),
     settings=settings,
     twice=twice,
+    signed=njit("float64(float64)")(twice),
     clears=clears,
     half=half,
     waits=waits,
@@ -140,6 +141,8 @@ lines(
         "the name 'expf' is not defined. In Python it is written math.exp, which takes float32 to"),
     without_cuda=("syncthreads()",
         "the name 'syncthreads' is not defined. Write cuda.syncthreads()"),
+    calls_a_function_with_a_signature=("x[0] = signed(x[0])",
+        "'signed' is compiled for the CPU alone, by its signature. Leave the signature out, or d"),
     calls_python=("x[0] = twice(x[0])",
         "'twice' is an ordinary Python function. Decorate it with @cuda.jit(device=True), and ker"),
     launches_a_kernel=("clears[1, 8](x)",
