@@ -98,12 +98,52 @@ def _unpack(tree: ast.FunctionDef, outside: _Outside, packed: Mapping[int, str])
         whole, how = arguments[place].arg, packed[place]
         parts = [outside.fresh(f"{whole}_{i}").id for i in range(how.count("{}"))]
         arguments[place : place + 1] = map(ast.arg, parts)
-        alone = len(parts) == 1 and not how.startswith("(")
+        alone = len(parts) == 1 and "(" not in how
         written |= {part: whole if alone else f"{whole}[{i}]" for i, part in enumerate(parts)}
-        tree.body.insert(0, ast.parse(f"{whole} = {how.format(*parts)}").body[0])
+        made = ast.parse(how.format(*parts), mode="eval").body
+        if whole not in outside.stored:
+            _Fields(whole, made).visit(tree)
+        made = _Unnamed().visit(made)
+        tree.body.insert(0, ast.Assign([ast.Name(whole, ast.Store())], made))
         for node in ast.walk(tree.body[0]):
             ast.copy_location(node, tree)
     return written
+
+
+class _Fields(ast.NodeTransformer):
+    """The fields of a named tuple by their places: `p.y` is `p[1]`."""
+
+    def __init__(self, whole: str, made: ast.expr) -> None:
+        self.whole, self.made = whole, made
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        fields = [each.arg for each in getattr(self.maker(node.value), "keywords", ())]
+        if node.attr not in fields:
+            return node
+        place = ast.Constant(fields.index(node.attr))
+        return ast.copy_location(ast.Subscript(node.value, place, node.ctx), node)
+
+    def maker(self, node: ast.AST) -> ast.expr | None:
+        """The expression that makes the argument, or an item of it."""
+        match node:
+            case ast.Name(id=name) if name == self.whole:
+                return self.made
+            case ast.Subscript(value=value, slice=ast.Constant(value=int(place))):
+                match self.maker(value):
+                    case ast.Call(keywords=items) if place < len(items):
+                        return items[place].value
+                    case ast.Tuple(elts=values) if place < len(values):
+                        return values[place]
+        return None
+
+
+class _Unnamed(ast.NodeTransformer):
+    """Named tuples as plain ones."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Tuple([each.value for each in node.keywords], ast.Load())
 
 
 class _Outside:

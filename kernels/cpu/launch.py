@@ -365,7 +365,8 @@ PACKED = tuple, np.void  # arguments that are taken apart
 def unpacked(argument: Any) -> tuple[str, list[Any]]:
     """How an argument is made of parts that kernels take, as an expression with `{}` for each.
 
-    A tuple is made of its items, a record is the one row of an array in the record's own memory.
+    A tuple is made of its items, a named one as if its type were called; a record is the one row of
+    an array in the record's own memory.
     """
     if isinstance(argument, np.void) and argument.dtype.names:
         row = np.asarray(_Memory(argument)).view(argument.dtype).reshape(1)
@@ -373,8 +374,10 @@ def unpacked(argument: Any) -> tuple[str, list[Any]]:
     if not isinstance(argument, tuple):
         return "{}", [argument]
     items = [unpacked(item) for item in argument]
-    text = "".join(f"{how}, " for how, _ in items)
-    return f"({text})", [part for _, parts in items for part in parts]
+    fields = getattr(argument, "_fields", ())
+    names = [f"{field}=" for field in fields] if fields else [""] * len(items)
+    text = "".join(f"{name}{how}, " for name, (how, _) in zip(names, items, strict=True))
+    return f"{'named' * bool(fields)}({text})", [part for _, parts in items for part in parts]
 
 
 def place_of(number: int, shape: Shape3) -> Shape3:

@@ -2,6 +2,7 @@
 
 import enum
 import types
+from collections import namedtuple
 from typing import Any
 
 import numba
@@ -120,6 +121,18 @@ def items(x, pair, scale, triple):
     x[i] = a * x[i] + b * scale + triple[2]
     for k in range(2):
         x[i] += pair[k]
+
+
+Point = namedtuple("Point", "x y")
+Path = namedtuple("Path", "start weights")
+
+
+@cuda.jit
+def named_items(x, path, alone):
+    """Named tuples as arguments, one in another; their fields by names and by places."""
+    i = cuda.grid(1)
+    alone[0].x[i] = path.start.x * x[i] + path[0].y
+    x[i] = alone[0].x[i] + path.weights[1] * len(path.start)
 
 
 @cuda.jit(device=True)
@@ -290,6 +303,7 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (defaults, (), X + 3 + 2 * X + 10),
         (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
+        (named_items, (Path(Point(2, 0.5), (7, 3)), (Point(np.zeros(8), 0),)), 2 * X + 0.5 + 3 * 2),
         (iterators, (), np.array([in_step(WHOLE, t, 3) for t in range(8)])),
         (recursive, (), np.array([0, 1, 1, 2, 3, 5, 8, 13])),
         (records, (), X[::-1] + X + X[::-1]),
