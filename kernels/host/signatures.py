@@ -112,10 +112,13 @@ def _as(kind: types.Type, argument: Any) -> Any:
     try:
         if dtype.kind not in "iu":
             return dtype.type(argument)
-        limits = np.iinfo(dtype)
-        if not limits.min <= int(argument) <= limits.max:
+        limits, number = np.iinfo(dtype), int(argument)
+        fits = limits.min <= number <= limits.max
+        as_wide = -(1 << limits.bits - 1) <= number < 1 << limits.bits
+        if not fits and not (as_wide and isinstance(argument, int | np.integer)):
             raise OverflowError
-        return dtype.type(int(argument))
+        # A whole number as wide as the type goes by its bits, as on a GPU: 0xFFFFFFFF is -1.
+        return dtype.type((number - limits.min) % (1 << limits.bits) + limits.min)
     except (OverflowError, ValueError, TypeError):
         raise KernelError(
             f"the number {argument!r} has no place in {kind}, which the kernel's signature gives it"

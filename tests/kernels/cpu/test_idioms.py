@@ -370,6 +370,21 @@ def test_signatures_are_of_arrays_as_they_are() -> None:
         kernel[1, 1](X.copy(), 2**32)
 
 
+def test_numbers_as_wide_as_the_type_go_by_their_bits() -> None:
+    @cuda.jit("void(int64[:], int32, uint8)")
+    def kernel(out, wide, byte):
+        out[0], out[1] = wide, byte
+
+    cases = {0xFFFFFFFF: -1, 2**31: -(2**31), 2**31 - 1: 2**31 - 1, -(2**31): -(2**31)}
+    for wide, (byte, kept) in zip(cases, [(-1, 255), (-128, 128), (255, 255), (0, 0)], strict=True):
+        out = np.zeros(2, np.int64)
+        kernel[1, 1](out, np.int64(wide), byte)
+        assert out.tolist() == [cases[wide], kept]
+    for beyond in (256, -129, 255 + 1.5, -1.0):
+        with pytest.raises(KernelError, match=f"the number {beyond} has no place in uint8"):
+            kernel[1, 1](np.zeros(2, np.int64), 0, beyond)
+
+
 @pytest.mark.parametrize(
     ("signature", "message"),
     [
