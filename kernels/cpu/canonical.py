@@ -613,8 +613,9 @@ class _Rewriter(_Transformer):
     def dtype(self, node: ast.expr) -> str:
         """The text of an array's dtype, which may be given by its name, 'float32'."""
         value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, str) and isinstance(getattr(numba, value, None), numba.types.Number):
-            return dtype_text(getattr(numba, value))
+        kind = getattr(numba.types, value, None) if isinstance(value, str) else None
+        if isinstance(kind, numba.types.Number):
+            return dtype_text(kind)
         python_type = isinstance(node, ast.Name) and node.id in ("float", "int", "bool", "complex")
         if isinstance(node, ast.Constant) or python_type:
             self.draft.refuse(

@@ -144,7 +144,7 @@ ATOMICS = {
 OUT_OF_SCOPE = {
     "cg": "Blocks cannot wait for each other inside a kernel: launch a second kernel instead",
     "libdevice": "Use the functions of `math`",
-    "fp16": "Use float32",
+    "fp16": "float16 has operators and functions of `math`: write a + b, math.exp(a)",
     "wmma": "Tensor cores are out of reach: add up the products in a loop",
     "mma": "Tensor cores are out of reach: add up the products in a loop",
     "tensor": "Tensor cores are out of reach: add up the products in a loop",
@@ -343,7 +343,7 @@ _BY_TYPE = {
     "Kernel": "A kernel cannot launch another",
     "DeviceFunction": "Kernels take device functions from outside, by name",
 }
-FLOATS = ("float32", "float64", "complex64", "complex128")
+FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 COMPUTED = f"bool, whole numbers of 8 to 64 bits, {', '.join(FLOATS)}"
 INDEXED = {"shape", "size", "ndim"}  # what kernels know of an array: no names for fields
 
@@ -364,6 +364,8 @@ def argument(value: Any) -> tuple[str, str] | None:
 
 def _dtype(dtype: np.dtype[Any]) -> tuple[str, str] | None:
     """What is wrong with the dtype of an array or a number."""
+    from .runtime import halves
+
     taken = sorted(INDEXED.intersection(dtype.names or ()))
     if taken:
         what = f"an array of records with a field {taken[0]!r}, the name of what every array has"
@@ -371,6 +373,10 @@ def _dtype(dtype: np.dtype[Any]) -> tuple[str, str] | None:
     if not dtype.isnative:
         what = f"of dtype {dtype.str!r}, which is the byte order of other machines"
         return what, "Convert it with x.astype(x.dtype.newbyteorder('='))"
+    if dtype == np.float16 and not halves.CONVERTED:
+        return "of dtype float16, which this processor does not convert", (
+            "Convert it with x.astype(numpy.float32)"
+        )
     if dtype.kind not in "biumMV" and dtype not in FLOATS:
         return f"of dtype {dtype.name}; on the CPU kernels compute with {COMPUTED}", (
             "Convert it with x.astype(numpy.float32)"

@@ -421,6 +421,8 @@ def dtype_text(kind: numba.types.Type) -> str:
             "itemsize": kind.dtype.itemsize,
         }
         return f"numba.from_dtype(numpy.dtype({how!r}, align={kind.dtype.isalignedstruct}))"
+    if kind == numba.types.float16:  # which Numba keeps among its types alone
+        return "numba.types.float16"
     return "numba.boolean" if isinstance(kind, numba.types.Boolean) else f"numba.{kind}"
 
 

@@ -19,6 +19,7 @@ from numba.np.arrayobj import make_array, populate_array
 from ..cache import KernelCache
 from ..compiler import DeviceCompiler, KernelCompiler
 from . import atomics, bits, device_math, rounding, warps
+from . import halves as halves  # which Numba does not know on a CPU
 from .atomics import *  # noqa: F403
 from .atomics import element_address
 from .bits import *  # noqa: F403

@@ -97,6 +97,8 @@ def exp(x):  # type: ignore[no-untyped-def, no-redef]
 def _exp_overload(x):  # type: ignore[no-untyped-def]
     if x == types.float32:
         return lambda x: _exp32(x)
+    if x == types.float16:
+        return lambda x: types.float16(_exp32(types.float32(x)))
     if x == types.float64:
         return lambda x: _exp64(x)
     if isinstance(x, (types.Integer, types.Boolean)):

@@ -294,9 +294,8 @@ def of_library(library: str, name: str) -> Any:
                                          "Pass x.to_numpy()"),
         (np.array([None]), "of dtype object; on the CPU kernels compute with bool, whole numbers"),
         (np.array(["a"]), "of dtype str32; on the CPU kernels compute with bool"),
-        (np.ones(2, np.float16), "of dtype float16; on the CPU kernels compute with bool"),
         (np.ones(2, np.longdouble), "of dtype float128; on the CPU kernels compute with bool"),
-        (np.float16(2), "of dtype float16; on the CPU kernels compute with bool"),
+        (np.longdouble(2), "of dtype float128; on the CPU kernels compute with bool"),
         (np.ones(2, ">f8"), "of dtype '>f8', which is the byte order of other machines. Convert"),
         (np.zeros(2, [("shape", "f4")]), "an array of records with a field 'shape', the name of "
                                          "what every array has. Rename the field"),

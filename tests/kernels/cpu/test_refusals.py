@@ -216,7 +216,7 @@ lines(
     library_of_cuda=("x[0] = cuda.libdevice.brevll(3)",
         "cuda.libdevice.brevll is not supported on the CPU. Use the functions of `math`"),
     half_precision=("x[0] = cuda.fp16.hadd(x[0], x[1])",
-        "cuda.fp16.hadd is not supported on the CPU. Use float32"),
+        "cuda.fp16.hadd is not supported on the CPU. float16 has operators and functions"),
     unheard_of=("cuda.quantum(x)",
         "cuda.quantum is not supported on the CPU. Kernels have what structured Numba CUDA has"),
     alias_of_cuda=("c = cuda\nx[c.threadIdx.x] = 1",
