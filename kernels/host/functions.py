@@ -99,7 +99,8 @@ class Ufunc:
         with _explained(self.on_host):
             result = self.on_host(*map(_opened, arguments), **keywords)
         if out is not None:
-            return out
+            foreign = is_cuda_array(out) and not isinstance(out, DeviceArrayBase)
+            return as_cuda_array(out) if foreign else out
         if not any(map(is_cuda_array, arguments)):
             return result
         if isinstance(result, tuple):

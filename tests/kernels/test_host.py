@@ -281,6 +281,7 @@ def test_array_interface() -> None:
     apart = length(described, 0.0)
     assert isinstance(apart, DeviceNDArray)
     assert apart.copy_to_host().tolist() == [1, 10, 3, 4]
+    assert length(3.0, 4.0, out=described).copy_to_host().tolist() == [5] * 4
     with pytest.raises(TypeError, match="got a ndarray; copy it with to_device"):
         cuda.as_cuda_array(np.zeros(1))
 
