@@ -473,7 +473,7 @@ class Program:
                 f"cuda.atomic.add(reals, 0, float32({self.integer(1)}))",
                 "cuda.atomic.inc(words, 0, 100000)",
                 f"cuda.atomic.add(sums[{element % 2}], {element % 3}, int64({self.integer(0)}))",
-                f"cuda.atomic.max(sums[1:][0], 2 + {element % 2}, int64({self.integer(0)}))",
+                f"cuda.atomic.max(sums[1:][0], 3, int64({self.integer(0)}))",
             )
         )
 
