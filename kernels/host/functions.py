@@ -20,6 +20,7 @@ from ..cpu.typing_errors import of_function
 from .arrays import DeviceArrayBase, DeviceNDArray, as_cuda_array, is_cuda_array
 
 OF_GPU = {"nopython", "max_blocksize", "inline", "opt", "debug", "lineinfo"}
+OF_CPU = {"boundscheck", "cache", "fastmath", "identity", "writable_args"}
 
 
 @contextmanager
@@ -171,8 +172,11 @@ def _of_cpu(options: dict[str, Any]) -> dict[str, Any]:
     """The options without those that only a GPU's compiler knows.
 
     Raises:
-        TypeError: the function would be Python's, which no GPU runs.
+        TypeError: nobody knows an option, or the function would be Python's, which no GPU runs.
     """
+    if unknown := sorted(options.keys() - OF_GPU - OF_CPU):
+        known = ", ".join(sorted(OF_GPU | OF_CPU))
+        raise TypeError(f"there is no option {', '.join(unknown)}; there are {known}")
     if not options.get("nopython", True):
         raise TypeError("a GPU runs no Python: leave out nopython=False")
     return {key: options[key] for key in options if key not in OF_GPU}

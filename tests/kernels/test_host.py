@@ -453,7 +453,7 @@ def test_options_of_vectorize() -> None:
 
     assert plus.identity == 0
     assert plus.reduce(cuda.to_device(np.arange(5))) == 10
-    with pytest.raises((KeyError, TypeError), match="fastmth"):
+    with pytest.raises(TypeError, match="there is no option fastmth; there are boundscheck, cache"):
         cuda.vectorize(["int64(int64)"], fastmth=True)(lambda x: x)
     with pytest.raises(TypeError, match="runs no Python: leave out nopython=False"):
         cuda.guvectorize(["void(int64[:], int64[:])"], "(n)->(n)", nopython=False)
