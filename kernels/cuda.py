@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import types
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, wraps
 from typing import Any
 
 import numba
@@ -356,6 +357,16 @@ def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> type
     )
 
 
+def _of_our_functions(compile_: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's `cuda.compile` and its like, for functions that use this `cuda`."""
+
+    @wraps(compile_)
+    def compiled(pyfunc: types.FunctionType, *arguments: Any, **keywords: Any) -> Any:
+        return compile_(_for_gpu(pyfunc, compilers.compiler()), *arguments, **keywords)
+
+    return compiled
+
+
 class _Door:
     """The namespace `cuda` of a kernel file: Numba's, with a `jit` of its own."""
 
@@ -397,7 +408,8 @@ class _Door:
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:
-        return host.find(name, _namespace)
+        found = host.find(name, _namespace)
+        return _of_our_functions(found) if name.startswith("compile") else found
 
 
 cuda: Any = _Door()

@@ -558,3 +558,15 @@ def test_random_numbers_are_numbas(subsequence_start: int) -> None:
         drawn(same, expected)
     np.testing.assert_array_equal(numbers, expected)
     np.testing.assert_array_equal(states.copy_to_host(), same)
+
+
+def fills(x):
+    x[cuda.threadIdx.x] = 1
+
+
+def test_a_function_that_uses_this_cuda_is_compiled_for_a_gpu() -> None:
+    pytest.importorskip("numba_cuda")
+    ptx, returned = cuda.compile_ptx(fills, "void(float32[:])", cc=(8, 0))
+    assert ".visible .entry" in ptx
+    assert "%tid.x" in ptx
+    assert str(returned) == "none"
