@@ -291,7 +291,8 @@ class _Finder:
                     under = under_varying and not self._stays_in(known_to, target, value)
                     self._mark(target, under or self.is_varying(value))
                 case ast.If(test=test, body=then, orelse=otherwise):
-                    varying = self.is_varying(test)
+                    # Under a mask each thread asks for itself: memory may end before others.
+                    varying = self.is_varying(test) or (under_varying and reads_memory(test))
                     for part in then, otherwise:
                         whole = varying and not lane_level and not own_jumps(part)
                         known = part if whole else None if varying else known_to

@@ -686,6 +686,20 @@ def what_the_others_did_meanwhile(out):
     out[i] += 1000 * last
 
 
+@launched(2, 4, integers(9, 2), counts(8), 7)
+def asks_memory_under_a_mask(limits, out, n):
+    """Each thread that is there asks for itself, and adds to a number that all have, once."""
+    i, b = cuda.grid(1), cuda.blockIdx.x
+    if i < n:
+        value = 3
+        for k in range(3):
+            out[i] += k
+        if limits[b] < 20:
+            value += n
+            out[i] += i
+        out[i] += 100 * value
+
+
 @launched(2, 4, counts(8), 5)
 @launched(2, 4, counts(8), 0)
 def a_loop_without_end_for_nobody(out, n):
