@@ -61,8 +61,8 @@ class _FloatModel(models.FloatModel):
             super().__init__(manager, kind)
 
 
-def _to_half(context: Any, builder: Any, kind: Any, half: Any, value: Any) -> Any:
-    """Round once: what float32 cannot hold leaves a 1 in its last bit, which decides ties."""
+def _to_half(builder: Any, value: Any) -> Any:
+    """A float64 rounded once: what float32 cannot hold leaves a 1 in its last bit: no tie."""
     bits32 = ir.IntType(32)
     near = builder.fptrunc(value, ir.FloatType())
     back = builder.fpext(near, ir.DoubleType())
@@ -74,7 +74,25 @@ def _to_half(context: Any, builder: Any, kind: Any, half: Any, value: Any) -> An
     return builder.fptrunc(builder.bitcast(bits, ir.FloatType()), ir.HalfType())
 
 
-_lowered.lower_cast(types.float64, HALF)(_to_half)
+_cast = cpu_target.target_context.cast
+
+
+def _cast_half(builder: Any, value: Any, kind: types.Type, wanted: types.Type) -> Any:
+    """Numba's `cast`, but for float16: whoever imports `numba.cuda` adds a GPU's ways to it."""
+    if kind != wanted and HALF in (kind, wanted):
+        if (kind, wanted) == (types.float32, HALF):
+            return builder.fptrunc(value, ir.HalfType())
+        if (kind, wanted) == (HALF, types.float32):
+            return builder.fpext(value, ir.FloatType())
+        if wanted == HALF and isinstance(types.unliteral(kind), types.Number | types.Boolean):
+            return _to_half(builder, _cast(builder, value, kind, types.float64))
+        if kind == HALF and isinstance(wanted, types.Number | types.Boolean):
+            wide = builder.fpext(value, ir.DoubleType())
+            return _cast(builder, wide, types.float64, wanted)
+    return _cast(builder, value, kind, wanted)
+
+
+cpu_target.target_context.cast = _cast_half
 
 
 def _boxed(kind: types.Float, value: Any, c: Any) -> Any:
