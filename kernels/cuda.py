@@ -358,11 +358,23 @@ def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> type
 
 
 def _of_our_functions(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's `cuda.compile` and its like, for functions that use this `cuda`."""
+    """Numba's `cuda.compile` and its like, for functions that use this `cuda`.
 
+    Raises:
+        KernelError: Numba's own modules were loaded behind a covered `numba.cuda`.
+    """
+
+    @to_the_point
     @wraps(compile_)
     def compiled(pyfunc: types.FunctionType, *arguments: Any, **keywords: Any) -> Any:
-        return compile_(_for_gpu(pyfunc, compilers.compiler()), *arguments, **keywords)
+        try:
+            return compile_(_for_gpu(pyfunc, compilers.compiler()), *arguments, **keywords)
+        except NotImplementedError as error:
+            raise KernelError(
+                f"cuda.{compile_.__name__} of {pyfunc.__name__!r}: where `numba.cuda` is covered, "
+                "Numba does not know its own names; compile in a script that says "
+                "`from minitransformer_kernels.cuda import cuda`"
+            ) from error
 
     return compiled
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from minitransformer_kernels import host
-from minitransformer_kernels.cpu import UnsupportedKernel
+from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.host.arrays import DeviceNDArray, MappedNDArray
 
@@ -570,3 +570,12 @@ def test_a_function_that_uses_this_cuda_is_compiled_for_a_gpu() -> None:
     assert ".visible .entry" in ptx
     assert "%tid.x" in ptx
     assert str(returned) == "none"
+
+
+def test_compiling_for_a_gpu_behind_a_cover_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_ptx(function: Any) -> None:
+        raise NotImplementedError("No definition for lowering Module")
+
+    monkeypatch.setattr(host, "find", lambda name, namespace: compile_ptx)
+    with pytest.raises(KernelError, match="of 'fills': where `numba"):
+        cuda.compile_ptx(fills)

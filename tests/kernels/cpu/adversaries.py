@@ -580,26 +580,12 @@ launched(2, 4, doubles(8), doubles(8))(loops_over_items())
 
 @launched(2, 4, doubles(8), counts(8), 3)
 def loops_over_items_in_step(x, out, first):
-    """Iterators of iterators; what they walk along is what it was before the loop."""
+    """A barrier in a loop over iterators of iterators, and a loop over nothing."""
     t = cuda.grid(1)
     total = 0
     for i, (a, b) in enumerate(zip(x, range(first, 40, 5))):  # noqa: B905
         total += int64(a * 8) * b + i
         cuda.syncthreads()
-    for (i, a), j in zip(enumerate(x, t), range(20, 0, -3)):  # noqa: B905
-        total += int64(a * 8) * i - j
-    for i, j in enumerate(range(first), first):
-        first += 100
-        total += i * j
-        if i > t:
-            break
-    else:
-        total += 1000
-    for first, (i, a) in enumerate(zip(range(3, t), x), first):  # noqa: B020, B905
-        total += first * i * int64(a * 8)
-    for i, one in enumerate((t, first, 7)):
-        first += 10 * i
-        total += i * one
     for _, pair in enumerate(zip(range(5, 2), x)):  # noqa: B905
         total += pair[0]
     out[t] = total + first
