@@ -79,9 +79,15 @@ def per_row(array: Array, number: float) -> Array:
 def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -> Array:
     """Lengths as int64 `(N,)` on the device of `like`; all of them `full` where none are given."""
     if lengths is None:
-        return constant(np.full(batch, full, np.int64), like)
+        return constant(_full(batch, full), like)
     xp = array_module(like)
     return xp.ascontiguousarray(xp.asarray(lengths, dtype=xp.int64))
+
+
+@lru_cache(maxsize=256)
+def _full(batch: int, full: int) -> np.ndarray:
+    """Lengths of as many sequences of one length, to which nobody writes."""
+    return np.full(batch, full, np.int64)
 
 
 def constant(array: np.ndarray, like: Array) -> Array:

@@ -105,6 +105,8 @@ def fit(
 
 def is_array(value: Any) -> bool:
     """Whether a value is a NumPy array, or a CuPy one; no matrix, and none with a mask."""
+    if type(value) is np.ndarray:
+        return True
     if isinstance(value, np.matrix | np.ma.MaskedArray):
         return False  # they compute in their own way, which kernels do not know
     return isinstance(value, np.ndarray) or array_module(value) is not np
@@ -217,10 +219,25 @@ def host(*, parts: bool = True, **shapes: str | dict[str, str]) -> Callable[[Fun
                 return _in_parts(checked, given, shapes, sizes)
             return function(**given)
 
+        @wraps(function)
+        def trusting(*arguments: Any, **keywords: Any) -> Any:
+            large = max(map(len, arguments), default=0) > MOST_BLOCKS
+            return (checked if large else function)(*arguments, **keywords)
+
         checked.shapes = shapes  # type: ignore[attr-defined]
+        checked.trusting = trusting  # type: ignore[attr-defined]
         return cast(Function, checked)
 
     return declare
+
+
+def trusted(host_function: Function) -> Function:
+    """A host function of padded sequences without its checks, for arguments that have passed some.
+
+    So the tape calls it: the public function has checked what came, with a name that its user
+    knows, and nobody else has had these arrays since. `visible` must be given, and settled.
+    """
+    return cast(Function, host_function.trusting)  # type: ignore[attr-defined]
 
 
 def _in_parts(
@@ -295,7 +312,9 @@ def whole(function: str, name: str, number: Any, least: int | None = None) -> in
         TypeError: it is none; True and False are none.
         ValueError: it is below `least`.
     """
-    if not isinstance(number, int | np.integer) or isinstance(number, bool):
+    if type(number) is not int and (
+        not isinstance(number, int | np.integer) or isinstance(number, bool)
+    ):
         raise TypeError(f"{function}: {name} must be a whole number, got {number!r}")
     if least is not None and number < least:
         raise ValueError(f"{function}: {name} must be at least {least}, got {number}")
@@ -322,6 +341,8 @@ def finite(
         TypeError: it is no number.
         ValueError: it is not finite.
     """
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, REAL):
         raise TypeError(f"{function}: {name} must be {what}, got {value!r}{way_out}")
     try:

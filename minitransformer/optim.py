@@ -14,7 +14,6 @@ such functions compose:
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -145,11 +144,13 @@ class Optimizer:
         columns = list(zip(*rows, strict=True))
         joined = [np.concatenate([x.reshape(-1) for x in column]) for column in columns]
         self._update(rate, *joined)
-        ends = list(accumulate(x.size for x in columns[0]))
-        for column, whole in zip(columns, joined, strict=True):
-            if column is not columns[1]:  # gradients have not changed
-                for x, part in zip(column, np.split(whole, ends[:-1]), strict=True):
-                    x[...] = part.reshape(x.shape)
+        del columns[1], joined[1]  # gradients have not changed
+        first = 0
+        for arrays in zip(*columns, strict=True):
+            last = first + arrays[0].size
+            for x, whole in zip(arrays, joined, strict=True):
+                x.reshape(-1)[:] = whole[first:last]
+            first = last
 
     def _gradient(self, index: int) -> Array:
         """Return a parameter's gradient in one piece, having checked that both have arrays."""

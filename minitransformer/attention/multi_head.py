@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,11 +164,7 @@ def forward(
             raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}")
     inputs = _separated(name, weights, query, key, value)
     _check_shapes(name, weights, inputs, num_heads)
-    q, k, v = (
-        heads
-        for x, part in _given(inputs)
-        for heads in _project(x, weights.of_inputs[part], weights.biases[part], num_heads)[0]
-    )
+    (q, k, v), _ = _project(_given(inputs), weights.of_inputs, weights.biases, num_heads)
     options: dict[str, Any] = {
         "visible": Visible(causal, query_offset, query_lengths, key_lengths).settled(name, q, k),
         "scale": _scale(name, alpha),
@@ -226,31 +221,44 @@ def backward_weights(
 
 
 class ProjectedHeads(Function):
-    """One input by one or several projections, as heads: equation (1)."""
+    """Inputs by their projections, as heads: equation (1). An input's are one product."""
 
     @staticmethod
-    def forward(ctx: Context, x: Array, *parameters: Any, num_heads: int) -> tuple[Array, ...]:
-        """Return heads (N, H, L, E) for x (N, L, D), all W (H E, D) and then all b (H E)."""
-        count = len(parameters) // 2
-        weights, biases = parameters[:count], parameters[count:]
-        heads, stacked = _project(x, weights, biases, num_heads)
-        # A copy, but kept: to make it again took one percent of a training step.
-        ctx.save(x, stacked, [len(weight) for weight in weights])
+    def forward(ctx: Context, *arrays: Any, num_heads: int) -> tuple[Array, ...]:
+        """Return heads (N, H, L, E) for all X (N, L, D), then all W (H E, D), then all b (H E).
+
+        There are as many of each; an X may be None, for the one before it.
+        """
+        count = len(arrays) // 3
+        weights, given = arrays[count : 2 * count], _given(arrays[:count])
+        heads, stacked = _project(given, weights, arrays[2 * count :], num_heads)
+        # The stacked weights are copies, but kept: to make them again took one percent of a step.
+        ctx.save(given, stacked, [len(weight) for weight in weights])
         return tuple(heads)
 
     @staticmethod
     def backward(ctx: Context, *grad_heads: Array | None) -> tuple[Array | None, ...]:
-        """Return dX, each dW and each db."""
-        x, stacked, widths = ctx.saved
-        joint = rows(_side_by_side(*ctx.filled(*grad_heads)))
-        of_x, *of_parameters = ctx.needs_input_grad
-        each = [joint[:, span] for span in _spans(widths)] if any(of_parameters) else []
-        crossed = [(joint, stacked)] * of_x  # (10)
-        found = products(*crossed, *((gradient.T, rows(x)) for gradient in each))  # (12)
-        dx = found.pop(0).reshape(x.shape) if of_x else None
-        if not each:
-            return dx, *[None] * len(of_parameters)
-        return dx, *found, *(gradient.sum(axis=0) for gradient in each)
+        """Return each dX, each dW and each db."""
+        given, stacked, widths = ctx.saved
+        needed, gradients, count = ctx.needs_input_grad, ctx.filled(*grad_heads), len(widths)
+        found: list[Array | None] = [None] * len(needed)
+        pairs: dict[int, tuple[Array, Array]] = {}  # what is multiplied, by its gradient's place
+        for (x, part), weight in zip(given, stacked, strict=True):
+            joint, by_rows = rows(_side_by_side(*gradients[part])), rows(x)
+            if needed[part.start]:
+                pairs[part.start] = joint, weight  # (10)
+            for at, span in enumerate(_spans(widths[part]), part.start + count):
+                own = joint[:, span]
+                if needed[at]:
+                    pairs[at] = own.T, by_rows  # (12)
+                if needed[at + count]:
+                    found[at + count] = own.sum(axis=0)
+        for at, gradient in zip(pairs, products(*pairs.values()), strict=True):
+            found[at] = gradient
+        for x, part in given:
+            if (dx := found[part.start]) is not None:
+                found[part.start] = dx.reshape(x.shape)
+        return tuple(found)
 
 
 class JoinedHeads(Function):
@@ -288,29 +296,33 @@ def _projected_gradients(grad_output: Array, saved: Saved) -> list[Array]:
     return [_side_by_side(*gradients[part]) for _, part in _given(saved.inputs)]
 
 
-def _given(inputs: Inputs) -> Iterator[tuple[Array, slice]]:
-    """Yield each input that was given, and which of the three projections project it."""
+def _given(inputs: Sequence[Array | None]) -> list[tuple[Array, slice]]:
+    """Return each input that was given, and which of the projections project it."""
     given = [(i, x) for i, x in enumerate(inputs) if x is not None]
     stops = [*(i for i, _ in given[1:]), len(inputs)]
-    for (start, x), stop in zip(given, stops, strict=True):
-        yield x, slice(start, stop)
+    return [(x, slice(start, stop)) for (start, x), stop in zip(given, stops, strict=True)]
 
 
 def _project(
-    x: Array, weights: Sequence[Array], biases: Sequence[Array | None], num_heads: int
-) -> tuple[list[Array], Array]:
-    """Return an input's projections (1) as contiguous heads (N, H, L, E), and the joint weight."""
-    stacked = _stacked(weights)
-    joint = product(x, stacked.T)
-    xp, projected = array_module(joint), []
-    for span, bias in zip(_spans(map(len, weights)), biases, strict=True):
-        heads = _split(joint[..., span], num_heads)
-        if bias is None:
-            projected.append(xp.ascontiguousarray(heads))
-        else:
-            bias = bias.reshape(num_heads, 1, -1)
-            projected.append(xp.add(heads, bias, out=xp.empty(heads.shape, heads.dtype)))
-    return projected, stacked
+    given: list[tuple[Array, slice]],
+    weights: Sequence[Array],
+    biases: Sequence[Array | None],
+    num_heads: int,
+) -> tuple[list[Array], list[Array]]:
+    """Return all projections (1) as contiguous heads (N, H, L, E), and each input's joint weight."""
+    stacked = [_stacked(weights[part]) for _, part in given]
+    joint = products(*((rows(x), w.T) for (x, _), w in zip(given, stacked, strict=True)))
+    heads = []
+    for (x, part), found in zip(given, joint, strict=True):
+        xp, by_token = array_module(x), found.reshape(*x.shape[:2], found.shape[1])
+        for span, bias in zip(_spans(map(len, weights[part])), biases[part], strict=True):
+            own = _split(by_token[..., span], num_heads)
+            if bias is None:
+                heads.append(xp.ascontiguousarray(own))
+            else:
+                own_bias = bias.reshape(num_heads, 1, -1)
+                heads.append(xp.add(own, own_bias, out=xp.empty(own.shape, own.dtype)))
+    return heads, stacked
 
 
 def _join(attended: Array, weight: Array, bias: Array | None) -> Array:
@@ -337,7 +349,10 @@ def _stacked(weights: Sequence[Array]) -> Array:
 
 def _spans(widths: Iterable[int]) -> Iterator[slice]:
     """Yield where each of several things of these widths lies, side by side."""
-    return (slice(*ends) for ends in pairwise(accumulate(widths, initial=0)))
+    first = 0
+    for width in widths:
+        yield slice(first, first + width)
+        first += width
 
 
 def _split(x: Array, num_heads: int) -> Array:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from minitransformer_kernels import softmax
+from minitransformer_kernels.checks import trusted
 from minitransformer_kernels.visible import Visible
 
 from ..device import Array
@@ -30,8 +31,8 @@ class SoftmaxAttention(Function):
         options["relative_scores"] = relative_scores
         # Generation asks for one query after the other, and for no gradient.
         if not any(ctx.needs_input_grad) and softmax.few.serves(query, **options):
-            return softmax.forward(query, key, value, version="few", **options)[0]
-        output, *sums = softmax.forward(query, key, value, **options)
+            return trusted(softmax.forward)(query, key, value, version="few", **options)[0]
+        output, *sums = trusted(softmax.forward)(query, key, value, **options)
         # The scores are recomputed tile by tile: they are quadratic, and two numbers a row, its
         # maximum and its sum of exponentials, turn them back into weights. The output gives
         # delta_i = g_i . o_i. Which weights were dropped follows from the seed among the options.
@@ -42,7 +43,7 @@ class SoftmaxAttention(Function):
     def backward(ctx: Context, grad_output: Array) -> tuple[Array | None, ...]:
         """Return dQ, dK, dV and dB."""
         *saved, options = ctx.saved
-        gradients = *softmax.backward(grad_output, *saved, **options), None
+        gradients = *trusted(softmax.backward)(grad_output, *saved, **options), None
         return gradients[: len(ctx.needs_input_grad)]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -200,12 +199,11 @@ class MultiHeadAttention(Module):
         model = "the layer", next(iter(layers.values())).weight
         layout = {name: (x, letters[name]) for name, x in inputs.items()}
         check_inputs("MultiHeadAttention", layout, model, sizes)
-        heads: list[Tensor] = []
-        for _, group in groupby(inputs, key=lambda name: id(inputs[name])):
-            names = list(group)
-            parameters = [getattr(layers[name], of) for of in ("weight", "bias") for name in names]
-            heads += ProjectedHeads.apply(inputs[names[0]], *parameters, num_heads=self.num_heads)
-        return heads
+        tensors = list(inputs.values())
+        before = None, *tensors
+        distinct = [None if x is y else x for x, y in zip(tensors, before, strict=False)]
+        parameters = [getattr(layer, of) for of in ("weight", "bias") for layer in layers.values()]
+        return ProjectedHeads.apply(*distinct, *parameters, num_heads=self.num_heads)
 
     def _join(self, heads: Tensor) -> Tensor:
         """Return heads (N, H, L, M) as the layer's output (N, L, out_dim)."""
