@@ -207,11 +207,12 @@ def backpropagate(
         _, node = heapq.heappop(waiting)
         incoming = arrived.pop(node)
         outgoing = node.run_backward(incoming)
+        held = list(map(id, (*incoming, *outgoing, *node.saved)))
         for number, (edge, out) in enumerate(zip(node.edges, outgoing, strict=True)):
             if edge is None or out is None:
                 continue
-            if isinstance(edge, Tensor) and _is_shared(out, (*incoming, *outgoing, *node.saved)):
-                out = out.copy()
+            if isinstance(edge, Tensor) and (out.base is not None or held.count(id(out)) > 1):
+                out = out.copy()  # somebody else may hold this memory, so that `.grad` must not
             send(edge, _conform(node, number, edge, out))
 
 
@@ -230,16 +231,12 @@ def _uses(root: Tensor) -> Counter[int]:
     return uses
 
 
-def _is_shared(gradient: Array, held: Sequence[Any]) -> bool:
-    """Return whether somebody else may hold this memory, so that ``.grad`` must not."""
-    return gradient.base is not None or sum(gradient is other for other in held) > 1
-
-
 def _conform(node: Context, number: int, edge: Edge, gradient: Array) -> Array:
     """Return the gradient in its input's dtype, having checked its shape."""
-    shape, dtype = (
-        (edge.shape, edge.dtype) if isinstance(edge, Tensor) else edge[0].outputs[edge[1]]
-    )
+    if isinstance(edge, Tensor):
+        shape, dtype = edge.data.shape, edge.data.dtype
+    else:
+        shape, dtype = edge[0].outputs[edge[1]]
     if gradient.shape != shape:
         raise RuntimeError(
             f"{node.function.__name__}.backward: input {number} has shape {shape}, "

@@ -14,6 +14,7 @@ such functions compose:
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +57,7 @@ class Optimizer:
         self.weight_decay = _not_negative(self, "weight_decay", weight_decay)
         self.steps = 0
         self._state: dict[str, Array] = {}
+        self._joined: list[_Together] | None = None
         self._check_parameters()
         if not callable(lr):
             _not_negative(self, "lr", lr)
@@ -86,24 +88,21 @@ class Optimizer:
         """
         rate = self.learning_rate
         self.steps += 1
-        small: dict[Any, list[tuple[Array, ...]]] = {}
+        updated: set[int] = set()
+        for together in self._small():
+            if together.update(self._update, rate):
+                updated |= together.indices
         for index, parameter in enumerate(self.parameters):
-            if parameter.grad is not None:
+            if parameter.grad is not None and index not in updated:
                 try:
                     moments = (self._moment(name, index) for name in self.moments)
-                    arrays = parameter.data, self._gradient(index), *moments
-                    if _are_small(arrays):
-                        small.setdefault(arrays[0].dtype, []).append(arrays)
-                    else:
-                        self._update(rate, *arrays)
+                    self._update(rate, parameter.data, self._gradient(index), *moments)
                 except (TypeError, ValueError) as error:
                     error.add_note(
                         f"in {type(self).__name__}.step, of parameter {index}; if its data was "
                         "replaced, build the optimizer again"
                     )
                     raise
-        for rows in small.values():
-            self._update_together(rate, rows)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return a copy of all that a resumed run needs to continue bit for bit."""
@@ -139,18 +138,15 @@ class Optimizer:
     def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not override _update")
 
-    def _update_together(self, rate: float, rows: list[tuple[Array, ...]]) -> None:
-        """Update parameters by one launch, which takes longer to begin than to update them."""
-        columns = list(zip(*rows, strict=True))
-        joined = [np.concatenate([x.reshape(-1) for x in column]) for column in columns]
-        self._update(rate, *joined)
-        del columns[1], joined[1]  # gradients have not changed
-        first = 0
-        for arrays in zip(*columns, strict=True):
-            last = first + arrays[0].size
-            for x, whole in zip(arrays, joined, strict=True):
-                x.reshape(-1)[:] = whole[first:last]
-            first = last
+    def _small(self) -> list["_Together"]:
+        """Return the small parameters, those of one dtype together: anew, if data was replaced."""
+        if self._joined is None or not all([together.holds() for together in self._joined]):
+            indices: dict[Any, list[int]] = {}
+            for index, parameter in enumerate(self.parameters):
+                if _is_small(parameter.data):
+                    indices.setdefault(parameter.data.dtype, []).append(index)
+            self._joined = [_Together(self, group) for group in indices.values()]
+        return self._joined
 
     def _gradient(self, index: int) -> Array:
         """Return a parameter's gradient in one piece, having checked that both have arrays."""
@@ -400,15 +396,58 @@ def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedul
     return inverse_sqrt(factor / math.sqrt(d_model * warmup_steps), warmup_steps)
 
 
-def _are_small(arrays: tuple[Array, ...]) -> bool:
-    """Whether arrays, which fit each other, are copied sooner than a launch begins."""
-    first = arrays[0]
+class _Together:
+    """Small parameters of one dtype, updated by one launch, which takes longer to begin than to run.
+
+    For that they are copied one after the other into one array, and back. Their moments stay in
+    such arrays: what the optimizer holds are views.
+    """
+
+    def __init__(self, optimizer: Optimizer, indices: list[int]) -> None:
+        self.indices = frozenset(indices)
+        self._tensors = [optimizer.parameters[index] for index in indices]
+        self._arrays = [tensor.data for tensor in self._tensors]
+        self._rows = [array.reshape(-1) for array in self._arrays]
+        self._parameters, self._gradients = (np.concatenate(self._rows) for _ in range(2))
+        ends = list(accumulate(row.size for row in self._rows))
+        self._parts = np.split(self._parameters, ends[:-1])
+        self._moments = []
+        for name in optimizer.moments:
+            earlier = [optimizer._moment(name, index) for index in indices]
+            self._moments.append(np.concatenate([moment.reshape(-1) for moment in earlier]))
+            views = np.split(self._moments[-1], ends[:-1])
+            for index, view, moment in zip(indices, views, earlier, strict=True):
+                optimizer._state[f"{name}.{index}"] = view.reshape(moment.shape)
+
+    def holds(self) -> bool:
+        """Whether the parameters have the arrays that they had; the rows of a copy are no views."""
+        pairs = zip(self._tensors, self._arrays, strict=True)
+        same = [tensor.data is array and array.flags.writeable for tensor, array in pairs]
+        return all(same) and self._rows[0].base is not None
+
+    def update(self, update: Callable[..., None], rate: float) -> bool:
+        """Update the parameters, unless a gradient is missing or does not fit; return whether."""
+        gradients = [getattr(tensor.grad, "data", None) for tensor in self._tensors]
+        for gradient, array in zip(gradients, self._arrays, strict=True):
+            if type(gradient) is not np.ndarray or gradient.shape != array.shape:
+                return False
+            if gradient.dtype != array.dtype:
+                return False
+        np.concatenate([gradient.reshape(-1) for gradient in gradients], out=self._gradients)
+        np.concatenate(self._rows, out=self._parameters)
+        update(rate, self._parameters, self._gradients, *self._moments)
+        for row, part in zip(self._rows, self._parts, strict=True):
+            row[:] = part
+        return True
+
+
+def _is_small(array: Array) -> bool:
+    """Whether a parameter is updated sooner than a launch begins."""
     return (
-        isinstance(first, np.ndarray)
-        and 0 < first.size <= SMALL
-        and first.dtype.kind == "f"
-        and first.flags.carray  # in one piece, and may be written to
-        and all(x.shape == first.shape and x.dtype == first.dtype for x in arrays)
+        type(array) is np.ndarray
+        and 0 < array.size <= SMALL
+        and array.dtype.kind == "f"
+        and array.flags.carray  # in one piece, and may be written to
     )
 
 

@@ -110,9 +110,10 @@ class Shape(NamedTuple):
             return min(width, others), min(width, columns)
         return min(WIDTH, others), max(WIDTH, columns // TURNS)
 
-    def for_lanes(self) -> Shape:
-        """The same tiles, all parts in one row of threads."""
-        return self._replace(parts=1, on_lanes=True)
+    def for_lanes(self, length: int) -> Shape:
+        """The same tiles, all parts in one row of threads; half as many rows, if those will do."""
+        rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
+        return self._replace(rows=rows, parts=1, on_lanes=True)
 
 
 def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
@@ -659,7 +660,7 @@ def forward(
     constants, length = _constants(inputs, options, pattern), query.shape[2]
     shape = forward_shape(length, *constants[:3])
     if _on_lanes(query):
-        shape = shape.for_lanes()
+        shape = shape.for_lanes(length)
     kernel = _forward_kernel(shape, *constants)[_blocks(inputs, length, shape), shape.threads]
     kernel(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
 
@@ -680,7 +681,7 @@ def backward(
     constants = _constants(inputs, options, pattern)
     of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))
     if _on_lanes(query):
-        of_query, of_key = of_query.for_lanes(), of_key.for_lanes()
+        of_query, of_key = (shape.for_lanes(x.shape[2]) for shape, x in ((of_query, query), (of_key, key)))
     numbers = pattern_arguments(pattern, key, of_key.rows)
     arguments = *inputs, *numbers, *options
     delta = array_module(g).empty_like(sums[0])
@@ -708,6 +709,8 @@ def _constants(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[A
     """What kernels are made for."""
     query, _, value, _ = inputs
     dims = round_up(query.shape[3]), round_up(value.shape[3], "value dim")
+    if _on_lanes(query):  # a row of lanes that is half empty is kept in memory, not in registers
+        dims = max(dims[0], SHORT), max(dims[1], SHORT)
     return *dims, *kind(inputs, options), None if pattern is None else pattern.walk
 
 

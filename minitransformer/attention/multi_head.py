@@ -363,7 +363,9 @@ def _split(x: Array, num_heads: int) -> Array:
 
 def _side_by_side(*arrays: Array) -> Array:
     """Return heads (N, H, L, E) and others (N, H, L, M) as (N, L, H E + H M)."""
-    batch, heads, length, _ = arrays[0].shape
+    batch, heads, length, width = arrays[0].shape
+    if len(arrays) == 1:
+        return arrays[0].swapaxes(1, 2).reshape(batch, length, heads * width)
     widths = [heads * array.shape[3] for array in arrays]
     joint: Array = array_module(arrays[0]).empty((batch, length, sum(widths)), arrays[0].dtype)
     for array, span in zip(arrays, _spans(widths), strict=True):
