@@ -26,7 +26,7 @@ def array_module(array: Array) -> ModuleType:
 
 def contiguous(*arrays: Array) -> tuple[Array, ...]:
     """The arrays in C order, copied only where they are not."""
-    return tuple(array_module(array).ascontiguousarray(array) for array in arrays)
+    return tuple([array_module(array).ascontiguousarray(array) for array in arrays])
 
 
 def locked(array: Array) -> Array:
