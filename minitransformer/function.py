@@ -191,9 +191,10 @@ def backpropagate(
     def send(edge: Edge, gradient: Array) -> None:
         if isinstance(edge, Tensor):
             edge.accumulate(gradient)
-            uses[id(edge)] -= 1
-            if finished and not uses[id(edge)]:
-                finished(edge)
+            if finished:
+                uses[id(edge)] -= 1
+                if not uses[id(edge)]:
+                    finished(edge)
             return
         node, index = edge
         if node not in arrived:

@@ -397,7 +397,7 @@ def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedul
 
 
 class _Together:
-    """Small parameters of one dtype, updated by one launch, which takes longer to begin than to run.
+    """Small parameters of one dtype, updated by one launch: to begin one takes longest.
 
     For that they are copied one after the other into one array, and back. Their moments stay in
     such arrays: what the optimizer holds are views.
@@ -407,6 +407,7 @@ class _Together:
         self.indices = frozenset(indices)
         self._tensors = [optimizer.parameters[index] for index in indices]
         self._arrays = [tensor.data for tensor in self._tensors]
+        self._shapes = [array.shape for array in self._arrays]
         self._rows = [array.reshape(-1) for array in self._arrays]
         self._parameters, self._gradients = (np.concatenate(self._rows) for _ in range(2))
         ends = list(accumulate(row.size for row in self._rows))
@@ -428,11 +429,11 @@ class _Together:
     def update(self, update: Callable[..., None], rate: float) -> bool:
         """Update the parameters, unless a gradient is missing or does not fit; return whether."""
         gradients = [getattr(tensor.grad, "data", None) for tensor in self._tensors]
-        for gradient, array in zip(gradients, self._arrays, strict=True):
-            if type(gradient) is not np.ndarray or gradient.shape != array.shape:
-                return False
-            if gradient.dtype != array.dtype:
-                return False
+        if [getattr(gradient, "shape", None) for gradient in gradients] != self._shapes:
+            return False
+        dtype = self._parameters.dtype
+        if not all([type(x) is np.ndarray and x.dtype == dtype for x in gradients]):
+            return False
         np.concatenate([gradient.reshape(-1) for gradient in gradients], out=self._gradients)
         np.concatenate(self._rows, out=self._parameters)
         update(rate, self._parameters, self._gradients, *self._moments)

@@ -112,7 +112,6 @@ class CpuKernel:
         self._compiled: dict[Any, Compiled] = {}
         self._quick: dict[tuple[Shape3, int], Quick] = {}
         self._variant: Variant | None = None
-        self._arrays_of: dict[tuple[type, ...], list[int] | None] = {}  # None: unknown types
 
     @property
     def source(self) -> Source:
@@ -230,25 +229,27 @@ class CpuKernel:
         It does where all arrays own their memory, or are views of arrays that do, and hold numbers
         as this machine writes them.
         """
-        kinds = tuple(map(type, arguments))
-        if kinds not in self._arrays_of:
-            common = len(kinds) == len(self.parameters) and COMMON.issuperset(kinds)
-            places = [i for i, kind in enumerate(kinds) if kind is np.ndarray] if common else None
-            self._arrays_of[kinds] = places
-        places = self._arrays_of[kinds]
-        if places is None:
+        if len(arguments) != len(self.parameters):
             return False
-        arrays = [arguments[i] for i in places]
-        owners = [a if a.base is None else a.base for a in arrays]
-        if not all([type(owner) is np.ndarray and owner.base is None for owner in owners]):
-            return False
-        if not all([a.dtype.isnative for a in arrays]):  # Numba's dispatcher does not see it
-            return False
-        held = list(map(id, owners))
-        for i in self.written:
-            if i not in places or not arguments[i].flags.writeable:
+        owners, array = [], np.ndarray
+        for argument in arguments:
+            owner = None
+            if type(argument) is array:
+                if not argument.dtype.isnative:  # which Numba's dispatcher does not see
+                    return False
+                owner = argument.base
+                if owner is None:
+                    owner = argument
+                elif type(owner) is not array or owner.base is not None:
+                    return False
+            elif type(argument) not in COMMON:
                 return False
-            if held.count(held[places.index(i)]) > 1:
+            owners.append(id(owner))
+        for i in self.written:
+            output = arguments[i]
+            if type(output) is not array or not output.flags.writeable:
+                return False
+            if owners.count(owners[i]) > 1:
                 return False
         return True
 

@@ -44,7 +44,8 @@ results repeat bit by bit, without atomics.
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -657,12 +658,10 @@ def forward(
 ) -> None:
     """Launch (1) to (5) for the inputs and options of `softmax`; results are o, h, 1 / d."""
     query, key, *_ = inputs
-    constants, length = _constants(inputs, options, pattern), query.shape[2]
-    shape = forward_shape(length, *constants[:3])
-    if _on_lanes(query):
-        shape = shape.for_lanes(length)
-    kernel = _forward_kernel(shape, *constants)[_blocks(inputs, length, shape), shape.threads]
-    kernel(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
+    length, wanted = query.shape[2], _wanted(inputs, options, pattern)
+    kernel, shape = _made(_forward_kernel, forward_shape, length, *wanted)
+    launch = kernel[_blocks(inputs, length, shape), shape.threads]
+    launch(*inputs, *pattern_arguments(pattern, key, shape.rows), *options, *results)
 
 
 def backward(
@@ -678,22 +677,22 @@ def backward(
     """Launch (6) to (9) for g, o, h and 1 / d in `saved`; the last four are written to."""
     g, output, *sums = saved
     query, key, *_ = inputs
-    constants = _constants(inputs, options, pattern)
-    of_query, of_key = (backward_shape(x.shape[2], *constants[:3]) for x in (query, key))
-    if _on_lanes(query):
-        of_query, of_key = (shape.for_lanes(x.shape[2]) for shape, x in ((of_query, query), (of_key, key)))
-    numbers = pattern_arguments(pattern, key, of_key.rows)
+    wanted = _wanted(inputs, options, pattern)
+    alone = _on_lanes(query) and pattern is None and not drelative.size
+    of_keys, shape = _made(_key_gradient_kernel, backward_shape, key.shape[2], *wanted, alone)
+    numbers = pattern_arguments(pattern, key, shape.rows)
     arguments = *inputs, *numbers, *options
-    delta = array_module(g).empty_like(sums[0])
-    alone, of_head = of_key.on_lanes and pattern is None and not drelative.size, (output, dq)
+    delta, of_head = array_module(g).empty_like(sums[0]), (output, dq)
+    blocks = _blocks(inputs, shape.rows if alone else numbers[2] + key.shape[2], shape)
+    launch = of_keys[blocks, shape.threads]
     if not alone:
         of_head = (array_module(g).empty((0, 0, 0, 0), g.dtype),) * 2  # which none reads
-        blocks = _blocks(inputs, query.shape[2], of_query)
-        of_queries = _query_gradient_kernel(of_query, *constants)[blocks, of_query.threads]
-        of_queries(g, output, *sums, *arguments, dq, delta, drelative)
-    blocks = _blocks(inputs, of_key.rows if alone else numbers[2] + key.shape[2], of_key)
-    of_keys = _key_gradient_kernel(of_key, *constants, alone)[blocks, of_key.threads]
-    of_keys(g, *sums, delta, *arguments, *of_head, dk, dv)
+        length = query.shape[2]
+        of_queries, shape = _made(_query_gradient_kernel, backward_shape, length, *wanted)
+        of_queries[_blocks(inputs, length, shape), shape.threads](
+            g, output, *sums, *arguments, dq, delta, drelative
+        )
+    launch(g, *sums, delta, *arguments, *of_head, dk, dv)
 
 
 def _on_lanes(query: Array) -> bool:
@@ -705,13 +704,26 @@ def _on_lanes(query: Array) -> bool:
     return array_module(query) is np and batch * heads >= ENOUGH_HEADS
 
 
-def _constants(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:
-    """What kernels are made for."""
+def _wanted(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:
+    """What a kernel is made for, beside the number of rows."""
     query, _, value, _ = inputs
-    dims = round_up(query.shape[3]), round_up(value.shape[3], "value dim")
-    if _on_lanes(query):  # a row of lanes that is half empty is kept in memory, not in registers
-        dims = max(dims[0], SHORT), max(dims[1], SHORT)
-    return *dims, *kind(inputs, options), None if pattern is None else pattern.walk
+    walk = None if pattern is None else pattern.walk
+    return query.shape[3], value.shape[3], _on_lanes(query), *kind(inputs, options), walk
+
+
+@lru_cache(maxsize=1024)
+def _made(
+    make: Callable[..., Kernel], shape_of: Callable[..., Shape], length: int, E: int, M: int,
+    on_lanes: bool, real: Any, *constants: Any,
+) -> tuple[Kernel, Shape]:  # fmt: skip
+    """The kernel for so many rows, and how its blocks work."""
+    head_dim, value_dim = round_up(E), round_up(M, "value dim")
+    if on_lanes:  # a row of lanes that is half empty is kept in memory, not in registers
+        head_dim, value_dim = max(head_dim, SHORT), max(value_dim, SHORT)
+    shape = shape_of(length, head_dim, value_dim, real)
+    if on_lanes:
+        shape = shape.for_lanes(length)
+    return make(shape, head_dim, value_dim, real, *constants), shape
 
 
 def _blocks(inputs: tuple[Array, ...], rows: int, shape: Shape) -> tuple[int, int, int]:

@@ -21,6 +21,8 @@ from ..arrays import Array, a_thread_each, array_module, constant, kernel_dtype
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
 
+NOTHING = np.empty(0, np.int64)  # in place of a pattern's arrays
+
 
 @cuda.jit(device=True)
 def all_see(i, j, last_query, last_key, offset, causal, pattern):  # type: ignore[no-untyped-def]
@@ -213,7 +215,7 @@ def kind(inputs: tuple[Array, ...], options: Any) -> tuple[Any, bool, bool]:
 def pattern_arguments(pattern: Any, key: Array, rows: int = 1) -> tuple[Any, ...]:
     """A pattern as a kernel takes it; without one, what none reads."""
     if pattern is None:
-        nothing = constant(np.empty(0, np.int64), key)
+        nothing = constant(NOTHING, key)
         return 0, 0, 0, nothing, nothing
     return pattern.arguments(key, rows)
 

@@ -247,8 +247,7 @@ class ProjectedHeads(Function):
             joint, by_rows = rows(_side_by_side(*gradients[part])), rows(x)
             if needed[part.start]:
                 pairs[part.start] = joint, weight  # (10)
-            for at, span in enumerate(_spans(widths[part]), part.start + count):
-                own = joint[:, span]
+            for at, own in enumerate(_columns(joint, widths[part]), part.start + count):
                 if needed[at]:
                     pairs[at] = own.T, by_rows  # (12)
                 if needed[at + count]:
@@ -309,19 +308,20 @@ def _project(
     biases: Sequence[Array | None],
     num_heads: int,
 ) -> tuple[list[Array], list[Array]]:
-    """Return all projections (1) as contiguous heads (N, H, L, E), and each input's joint weight."""
+    """Return all heads (1), contiguous (N, H, L, E), and the matrix that each input met."""
     stacked = [_stacked(weights[part]) for _, part in given]
     joint = products(*((rows(x), w.T) for (x, _), w in zip(given, stacked, strict=True)))
-    heads = []
+    heads, xp = [], array_module(joint[0])
     for (x, part), found in zip(given, joint, strict=True):
-        xp, by_token = array_module(x), found.reshape(*x.shape[:2], found.shape[1])
-        for span, bias in zip(_spans(map(len, weights[part])), biases[part], strict=True):
-            own = _split(by_token[..., span], num_heads)
+        by_token = found.reshape(*x.shape[:2], found.shape[1])
+        each = _columns(by_token, list(map(len, weights[part])))
+        for own, bias in zip(each, biases[part], strict=True):
+            split = _split(own, num_heads)
             if bias is None:
-                heads.append(xp.ascontiguousarray(own))
+                heads.append(xp.ascontiguousarray(split))
             else:
-                own_bias = bias.reshape(num_heads, 1, -1)
-                heads.append(xp.add(own, own_bias, out=xp.empty(own.shape, own.dtype)))
+                bias = bias.reshape(num_heads, 1, split.shape[3])
+                heads.append(xp.add(split, bias, out=xp.empty(split.shape, split.dtype)))
     return heads, stacked
 
 
@@ -353,6 +353,11 @@ def _spans(widths: Iterable[int]) -> Iterator[slice]:
     for width in widths:
         yield slice(first, first + width)
         first += width
+
+
+def _columns(array: Array, widths: Sequence[int]) -> list[Array]:
+    """Return views of the parts of an array whose last dimension holds things side by side."""
+    return [array] if len(widths) == 1 else [array[..., span] for span in _spans(widths)]
 
 
 def _split(x: Array, num_heads: int) -> Array:

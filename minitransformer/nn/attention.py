@@ -202,8 +202,10 @@ class MultiHeadAttention(Module):
         tensors = list(inputs.values())
         before = None, *tensors
         distinct = [None if x is y else x for x, y in zip(tensors, before, strict=False)]
-        parameters = [getattr(layer, of) for of in ("weight", "bias") for layer in layers.values()]
-        return ProjectedHeads.apply(*distinct, *parameters, num_heads=self.num_heads)
+        weights, biases = zip(
+            *((layer.weight, layer.bias) for layer in layers.values()), strict=True
+        )
+        return ProjectedHeads.apply(*distinct, *weights, *biases, num_heads=self.num_heads)
 
     def _join(self, heads: Tensor) -> Tensor:
         """Return heads (N, H, L, M) as the layer's output (N, L, out_dim)."""
