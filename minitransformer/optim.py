@@ -428,7 +428,7 @@ class _Together:
 
     def update(self, update: Callable[..., None], rate: float) -> bool:
         """Update the parameters, unless a gradient is missing or does not fit; return whether."""
-        gradients = [getattr(tensor.grad, "data", None) for tensor in self._tensors]
+        gradients: list[Any] = [getattr(tensor.grad, "data", None) for tensor in self._tensors]
         if [getattr(gradient, "shape", None) for gradient in gradients] != self._shapes:
             return False
         dtype = self._parameters.dtype
