@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 Array: TypeAlias = NDArray[Any]
 """A NumPy array, or a CuPy array, which has the same methods."""
 
-_MALLOC_OPTIONS = ((-1, 2**30), (-2, 2**26), (-3, 2**25))  # trim threshold, top pad, mmap threshold
+_MALLOC_OPTIONS = ((-1, 2**30), (-2, 2**26), (-4, 0))  # trim threshold, top pad, mmaps at most
 _INSTALL = 'pip install "minitransformer[cuda12]" (or "minitransformer[cuda13]")'
 
 
@@ -124,8 +124,9 @@ def keep_freed_memory() -> bool:
     """Have the C library keep what is freed, for the next array; return whether it can (glibc).
 
     A training step makes and drops the same arrays over and over. By default glibc hands large ones
-    back to the system, which clears each page before it lends it again. The setting, of mallopt(3),
-    holds for the whole process.
+    back to the system, which clears each page before it lends it again; above 32 MB, or the sizes
+    of a few thousand tokens, it always does, as long as it may map memory for them alone. The
+    setting, of mallopt(3), holds for the whole process.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
