@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from minitransformer.machine import machine, processor
 
@@ -112,7 +113,7 @@ def record(name: str, rows: Iterable[Row]) -> None:
         rows: The rows.
     """
     command = f"python -m benchmarks.{name}"
-    lines: list[Row] = [{"command": command, "code": code(), "machine": machine(PACKAGES)}]
+    lines: list[Row] = [{"command": command, "code": code(), "machine": about()}]
     for row in rows:
         print(json.dumps(row, default=float), flush=True)
         lines.append(row)
@@ -123,6 +124,17 @@ def record(name: str, rows: Iterable[Row]) -> None:
     path.write_text("".join(f"{line}\n" for line in text))
     renew()
     print(untried(name), file=sys.stderr)
+
+
+def about() -> dict[str, Any]:
+    """Return what ran: the machine, and which kernels BLAS takes for its processor."""
+    libraries = threadpool_info()
+    chosen = {f"{x['internal_api']} {x.get('architecture', '')}" for x in libraries if _is_blas(x)}
+    return machine(PACKAGES) | {"blas": ", ".join(sorted(chosen)) or "unknown"}
+
+
+def _is_blas(library: dict[str, Any]) -> bool:
+    return library["user_api"] == "blas"
 
 
 def renew() -> None:

@@ -10,6 +10,7 @@ forward and backward.
 
 import cProfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -160,8 +161,9 @@ def profile(step: Callable[[], Any]) -> Iterator[harness.Row]:
 
 def is_part(code: CodeType) -> bool:
     """Whether this is a pass of a differentiable function, or the optimizer: none calls another."""
-    passes = "functions" in code.co_filename and code.co_name in ("forward", "backward")
-    return passes or code.co_qualname == "Optimizer.step"
+    passes = code.co_name in ("forward", "backward")
+    of_functions = Path(code.co_filename).parent.name in ("functions", "attention")
+    return (passes and of_functions) or code.co_qualname == "Optimizer.step"
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ def machine(packages: Iterable[str] = ("numpy", "numba", "llvmlite")) -> dict[st
 
 
 def processor() -> str:
-    """Return the processor's model, as far as the system tells."""
+    """Return the processor's model, as far as the system tells.
+
+    A virtual machine's name may be that of all generations (AMD EPYC): then family and model, which
+    its code generators go by, say which.
+    """
     for look in (_on_linux, _on_macos):
         with suppress(Exception):
             return look()
@@ -53,8 +57,12 @@ def processor() -> str:
 
 
 def _on_linux() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    pairs = (line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines() if line)
+    says = {key.strip(): value.strip() for key, value in pairs}
+    name = says["model name"]
+    if any(map(str.isdigit, name)):
+        return name
+    return f"{name} (family {says['cpu family']}, model {says['model']})"
 
 
 def _on_macos() -> str:
