@@ -27,8 +27,9 @@ What they add to `plain`; results/ladder says what it brings:
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
-                                after the other: there, all parts are one, tiles have no pitch, and
-                                as many sums are made at once as the vectors' registers hold
+                                after the other: there, all parts are one, tiles have no pitch, as
+                                many sums are made at once as the vectors' registers hold, and
+                                narrow heads are filled up to a vector
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
@@ -112,7 +113,7 @@ class Shape(NamedTuple):
         return min(WIDTH, others), max(WIDTH, columns // TURNS)
 
     def for_lanes(self, length: int) -> Shape:
-        """The same tiles, all parts in one row of threads; half as many rows, if those will do."""
+        """The same tiles, all parts in one row of threads; half the rows, where they are enough."""
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
         return self._replace(rows=rows, parts=1, on_lanes=True)
 

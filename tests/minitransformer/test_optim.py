@@ -1,7 +1,9 @@
 """Optimizers against their papers' algorithms, resumption bit by bit, clipping, and schedules."""
 
+import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -264,6 +266,43 @@ def test_small_parameters_are_updated_together(make: Any, monkeypatch: pytest.Mo
     assert (few, many) == (3 * 4, 3 * 6)  # small of two dtypes, the large one, and the empty one
     for x, y in zip(together, alone, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("make", [partial(optim.SGD, momentum=0.9), optim.Adam])
+@pytest.mark.parametrize("change", ["copied", "replaced", "loaded", "without"])
+def test_small_parameters_part_from_the_array_they_shared(make: Any, change: str) -> None:
+    """Copies, new arrays and loaded moments are followed, and one without a gradient is left."""
+
+    def begun(most: int) -> tuple[list[Tensor], optim.Optimizer]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(optim, "SMALL", most)
+            pair = [Tensor(np.full(3, x, np.float32), requires_grad=True) for x in (1.0, 2.0)]
+            optimizer = make(pair, lr=0.1)
+            go_on(pair, optimizer)
+            state = optimizer.state_dict()
+            go_on(pair, optimizer)
+            if change == "copied":
+                pair, optimizer = copy.deepcopy((pair, optimizer))
+            elif change == "replaced":
+                pair[1].data = pair[1].data.copy()
+            elif change == "loaded":
+                optimizer.load_state_dict(state)
+            else:
+                pair[0].grad = None
+                optimizer.step()
+            go_on(pair, optimizer)
+        return pair, optimizer
+
+    def go_on(pair: list[Tensor], optimizer: optim.Optimizer) -> None:
+        for p in pair:
+            p.grad = Tensor(np.sin(p.data))
+        optimizer.step()
+
+    (together, one), (alone, other) = begun(2048), begun(0)
+    for p, q in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(p.data, q.data)
+    for name, moment in one.state_dict().items():
+        np.testing.assert_array_equal(moment, other.state_dict()[name])
 
 
 @pytest.mark.parametrize("build", [optim.SGD, optim.Adam])
