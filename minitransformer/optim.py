@@ -143,10 +143,15 @@ class Optimizer:
         if self._joined is None or not all([together.holds() for together in self._joined]):
             indices: dict[Any, list[int]] = {}
             for index, parameter in enumerate(self.parameters):
-                if _is_small(parameter.data):
-                    indices.setdefault(parameter.data.dtype, []).append(index)
+                array = parameter.data
+                if _is_small(array) and self._moments_fit(index, array):
+                    indices.setdefault(array.dtype, []).append(index)
             self._joined = [_Together(self, group) for group in indices.values()]
         return self._joined
+
+    def _moments_fit(self, index: int, array: Array) -> bool:
+        moments = [self._moment(name, index) for name in self.moments]
+        return all(x.shape == array.shape and x.dtype == array.dtype for x in moments)
 
     def _gradient(self, index: int) -> Array:
         """Return a parameter's gradient in one piece, having checked that both have arrays."""

@@ -321,9 +321,9 @@ def test_small_parameters_part_from_the_array_they_shared(make: Any, change: str
 def test_what_was_replaced_is_looked_at(
     build: Any, name: str, array: Any, error: type[Exception], message: str
 ) -> None:
-    parameter = nn.Parameter(np.zeros(3, np.float32))
-    optimizer = build([parameter])
-    parameter.grad = Tensor(np.ones(3, np.float32))
+    parameter, beside = (nn.Parameter(np.zeros(3, np.float32)) for _ in range(2))
+    optimizer = build([parameter, beside])
+    parameter.grad = beside.grad = Tensor(np.ones(3, np.float32))
     optimizer.step()
     setattr(parameter, name, array)
     with pytest.raises(error, match=message):
