@@ -171,7 +171,7 @@ def remembered(function: types.FunctionType) -> types.FunctionType:
     if it compiles to the very code that runs.
     """
     filename, frame = function.__code__.co_filename, sys._getframe()
-    if not filename.startswith("<") or linecache.getlines(filename):
+    if not filename.startswith("<") or _is_known(function):
         return function
     while frame.f_back is not None:
         run, frame = frame, frame.f_back
@@ -181,6 +181,21 @@ def remembered(function: types.FunctionType) -> types.FunctionType:
                 if _compiles_to(text, run.f_code):
                     function.__dict__["__text__"] = text
     return function
+
+
+def _is_known(function: types.FunctionType) -> bool:
+    """Whether Python knows a function's text.
+
+    All texts of `exec` and `python -c` are called "<string>", and since 3.13 Python knows the last.
+    """
+    filename = function.__code__.co_filename
+    text = "".join(linecache.getlines(filename))
+    if filename != "<string>":
+        return bool(text)
+    codes = [compile(text, filename, "exec", dont_inherit=True)]
+    for code in codes:  # and those within it, as they are found
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return function.__code__ in codes
 
 
 def _compiles_to(text: str, code: types.CodeType) -> bool:
@@ -196,6 +211,8 @@ def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
         if text := function.__dict__.get("__text__"):
             first_line = function.__code__.co_firstlineno
             lines = inspect.getblock(text.splitlines(keepends=True)[first_line - 1 :])
+        elif function.__code__.co_filename == "<string>" and not _is_known(function):
+            raise OSError("could not get source code")
         else:
             lines, first_line = inspect.getsourcelines(function)
     except OSError as error:

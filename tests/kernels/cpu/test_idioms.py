@@ -1,6 +1,7 @@
 """What people write in more than one way gives what the plain way gives."""
 
 import enum
+import linecache
 import types
 from collections import namedtuple
 from typing import Any
@@ -435,6 +436,19 @@ def test_the_text_that_exec_gets_is_found() -> None:
     text = "\n\n@cuda.jit\ndef from_text(x):\n    x[cuda.grid(1)] += 1\n"
     exec(text, namespace)
     np.testing.assert_array_equal(run(namespace["from_text"]), X + 1)
+
+
+def test_the_text_of_another_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 knows the text of `python -c` by the name that all texts of `exec` have."""
+    namespace: dict[str, Any] = {"cuda": cuda}
+    other = "@cuda.jit\ndef from_text(x):\n    x[cuda.grid(1)] += 2\n"
+    lines = other.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, "<string>", (len(other), None, lines, "<string>"))
+    exec(other.replace("2", "1"), namespace)
+    with pytest.raises(KernelError, match="its source text cannot be found"):
+        namespace["from_text"][1, 8](X.copy())
+    exec(compile(other, "<string>", "exec"), namespace)
+    np.testing.assert_array_equal(run(namespace["from_text"]), X + 2)
 
 
 def test_raise_stays_out_of_device_functions() -> None:
