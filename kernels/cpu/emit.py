@@ -42,8 +42,8 @@ from .uniformity import (
     Uniformity,
     base_name,
     exposed,
+    is_shape,
     reads,
-    reads_memory,
     sum_of,
     written_in,
 )
@@ -68,14 +68,6 @@ class Few(NamedTuple):
     def step(self) -> int:
         """From one thread that passes to the next."""
         return lcm(*self.steps)
-
-    @property
-    def end(self) -> ast.expr:
-        """How many threads pass where there are no steps; or a number below 0, or beyond all."""
-        first, *others = self.ends
-        end = ast.Call(name("min"), self.ends, []) if others else first
-        every = ast.BoolOp(ast.And(), self.conditions)
-        return ast.IfExp(every, end, ast.Constant(0)) if self.conditions else end
 
 
 ALL = Few([], [], [])  # no condition
@@ -243,7 +235,7 @@ class Body:
             self.text.depth += 1
         if few.ends:
             size = f"min({', '.join([size, *map(self.source, few.ends)])})"
-        guard = None if mask or few.steps else self.guard(body)
+        guard = self.guard(body) if few is ALL and not mask else None
         if guard:
             test, end = guard
             self.turns(region, decided(body, test, "always"), None, f"min({size}, {end})")
@@ -294,10 +286,10 @@ class Body:
             return None
         for statement in body:
             choice = getattr(statement, "value", statement)
-            if isinstance(choice, ast.If | ast.IfExp) and reads_memory(choice):
-                few = self.few(choice.test)
-                if few and not few.steps:
-                    return ast.unparse(choice.test), self.source(few.end)
+            if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, ast.walk(choice))):
+                match self.few(choice.test):
+                    case Few([], [end], []):
+                        return ast.unparse(choice.test), self.source(end)
         return None
 
     def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
@@ -533,6 +525,12 @@ class Body:
         """An expression as it is written down."""
         new = self.rewriter.visit(copy.deepcopy(node))
         return ast.unparse(ast.fix_missing_locations(new))
+
+
+def is_load(node: ast.AST) -> bool:
+    """Whether a node is an element that is read."""
+    load = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    return load and not is_shape(node)
 
 
 def decided(body: list[ast.stmt], test: str, holds: str) -> list[ast.stmt]:

@@ -205,11 +205,11 @@ def test_what_one_thread_of_so_many_does_costs_no_turn_of_the_others() -> None:
 
 
 @cuda.jit
-def on_either_side(x, n, m, out):
+def on_either_side(x, n, out):
     i, row = cuda.grid(1), cuda.blockIdx.y
     out[row, 0, i] = x[i] if i < n else 0
     cuda.syncthreads()
-    out[row, 1, i] += x[i] if not (row >= m or i > n) and i + 2 < x.size else -1.5
+    out[row, 1, i] += x[i] if not i + row > n else -1.5
     cuda.syncthreads()
     value = float32(5)
     if n >= i + 1:
@@ -229,16 +229,15 @@ def on_either_side(x, n, m, out):
 
 def test_what_the_first_threads_do_otherwise_is_a_loop_of_its_own() -> None:
     x, i = np.arange(256, dtype=np.float32), np.arange(256)
-    for n, m in (-70, 0), (0, 1), (1, 2), (100, 1), (128, 2), (255, 2), (1000, 1):
+    for n in -70, 0, 1, 100, 127, 128, 129, 255, 256, 1000:
         out = np.zeros((2, 5, 256))
         with checked(False):
-            on_either_side[(2, 2), 128](x, n, m, out)
+            on_either_side[(2, 2), 128](x, n, out)
+        value, doubled = np.where(i < n, x, 5), np.where(i < n, 2 * x, 0)
         for row in range(2):
-            some = (row < m) & (i <= n) & (i < 254)
-            value, doubled = np.where(i < n, x, 5), np.where(i < n, 2 * x, 0)
             wanted = (
-                np.where(i < n, x, 0), np.where(some, x, -1.5), value + np.where(i < n, x, 0),
-                np.where(i < n, 2 * x + 1, x), value + doubled,
+                np.where(i < n, x, 0), np.where(i + row <= n, x, -1.5),
+                value + np.where(i < n, x, 0), np.where(i < n, 2 * x + 1, x), value + doubled,
             )  # fmt: skip
             np.testing.assert_array_equal(out[row], wanted)
     text = on_either_side.cpu_source()
@@ -271,7 +270,9 @@ def on_no_side(x, n, ends, out):
     cuda.syncthreads()
     out[2, i] = x[i] if i % 3 < n % 3 else 0
     cuda.syncthreads()
-    out[3, i] = i if i < n else 0  # reads nothing
+    out[3, i] = i if i < n else 0  # loads nothing
+    cuda.syncthreads()
+    out[5, i] = x[i] if i < n and n < x.size else 0  # the first threads or none
     cuda.syncthreads()
     if i < n:
         for e in range(i % 5):
@@ -281,14 +282,14 @@ def on_no_side(x, n, ends, out):
 
 
 def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
-    x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((5, 128))
+    x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((6, 128))
     with checked(False):
         on_no_side[1, 128](x, n, np.array([70]), out)
         squares[4, 32](x, n, np.zeros(128))
     sums = np.array([x[: e % 5].sum() for e in range(128)])
     wanted = (
         np.where(i < 70, x, 0), np.where(i < 25.5, x, 0), 0 * x, np.where(i < n, i, 0),
-        np.where(i < n, sums, -1),
+        np.where(i < n, sums, -1), np.where(i < n, x, 0),
     )  # fmt: skip
     np.testing.assert_array_equal(out, wanted)
     assert "always" not in on_no_side.cpu_source()
