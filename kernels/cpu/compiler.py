@@ -150,6 +150,8 @@ class _GuardedLower(Lower):
 class _KernelLower(_GuardedLower):
     def post_lower(self) -> None:
         super().post_lower()
+        # A loop that copies slots is short: a call would cost more, and all registers' contents.
+        set.add(self.function.attributes, '"no-builtin-memcpy"')
         branches = list(self._branches_of_lane_loops())
         if not branches:
             return

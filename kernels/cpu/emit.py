@@ -42,6 +42,7 @@ from .uniformity import (
     Uniformity,
     base_name,
     exposed,
+    is_shape,
     reads,
     sum_of,
     written_in,
@@ -226,7 +227,7 @@ class Body:
                 self.loop(region, body, size)
 
     def loop(self, region: Lanes, body: list[ast.stmt], size: str) -> None:
-        """One loop over the threads: recompute, load the slots, run, store the slots."""
+        """The loop over the threads; or two, of those that pass a guard and of the others."""
         depth = self.text.depth
         body, mask, few = self.guarded(body, region.mask)
         for condition in few.conditions:
@@ -234,8 +235,19 @@ class Body:
             self.text.depth += 1
         if few.ends:
             size = f"min({', '.join([size, *map(self.source, few.ends)])})"
-        threads = f"0, {size}, {few.step}" if few.step > 1 else size
-        header = len(self.text.lines)
+        guard = self.guard(body) if few is ALL and not mask else None
+        if guard:
+            test, end = guard
+            self.turns(region, decided(body, test, "always"), None, f"min({size}, {end})")
+            self.turns(region, decided(body, test, "never"), None, f"max(0, {end}), {size}")
+        else:
+            threads = f"0, {size}, {few.step}" if few.step > 1 else size
+            self.turns(region, body, mask, threads)
+        self.text.depth = depth
+
+    def turns(self, region: Lanes, body: list[ast.stmt], mask: str | None, threads: str) -> None:
+        """One loop over the threads: recompute, load the slots, run, store the slots."""
+        depth, header = self.text.depth, len(self.text.lines)
         self.text.line(f"for thread_{self.row_axis} in range({threads}):  {LANES}")
         self.text.depth += 1
         self.enter(body, mask)
@@ -263,6 +275,22 @@ class Body:
             few = self.few(last.test)
             body = [*definitions, *last.body] if few else body
         return body, None if few else mask, few or ALL
+
+    def guard(self, body: list[ast.stmt]) -> tuple[str, str] | None:
+        """The condition of `x[i] if i < n else 0`, if the first threads pass it; and how many do.
+
+        Under a mask some processors load slowly from far memory. What holds a loop is long enough
+        to be written once.
+        """
+        if any(isinstance(n, ast.For | ast.While) for s in body for n in ast.walk(s)):
+            return None
+        for statement in body:
+            choice = getattr(statement, "value", statement)
+            if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, ast.walk(choice))):
+                match self.few(choice.test):
+                    case Few([], [end], []):
+                        return ast.unparse(choice.test), self.source(end)
+        return None
 
     def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
         """The first statements of a region, if only the first threads need them, and how many.
@@ -497,6 +525,24 @@ class Body:
         """An expression as it is written down."""
         new = self.rewriter.visit(copy.deepcopy(node))
         return ast.unparse(ast.fix_missing_locations(new))
+
+
+def is_load(node: ast.AST) -> bool:
+    """Whether a node is an element that is read."""
+    load = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    return load and not is_shape(node)
+
+
+def decided(body: list[ast.stmt], test: str, holds: str) -> list[ast.stmt]:
+    """Statements in which a condition `always` or `never` holds.
+
+    What no thread does is still written: the types of variables depend on it.
+    """
+    body = copy.deepcopy(body)
+    for node in [node for statement in body for node in ast.walk(statement)]:
+        if isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == test:
+            node.test = ast.Call(name(holds), [node.test], [])
+    return body
 
 
 class Rewriter(ast.NodeTransformer):

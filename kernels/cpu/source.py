@@ -29,7 +29,7 @@ from .errors import KernelError, UnsupportedKernel, line_of
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
-    r"u|stack|prefetch|kernel|device|block|barrier|meet|syncwarp|numba|numpy|device_math|first_block|last_block"
+    r"u|stack|always|never|prefetch|kernel|device|block|barrier|meet|syncwarp|numba|numpy|device_math|first_block|last_block"
     r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|(atomic|warp|every|block)_\w+|\w+_lanes?"
     r"|popc|clz|ffs|brev|cbrt|selp|fma|reinterpret|dynamic_bytes"
     r"|\w+__\w+|\w+_blocks"

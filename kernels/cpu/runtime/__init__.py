@@ -27,8 +27,8 @@ from .rounding import *  # noqa: F403
 from .warps import *  # noqa: F403
 
 __all__ = [
-    "cmath", "device", "device_math", "kernel", "numba", "numpy", "prefetch", "reinterpret",
-    "stack", "u",
+    "always", "cmath", "device", "device_math", "kernel", "never", "numba", "numpy", "prefetch",
+    "reinterpret", "stack", "u",
     *atomics.__all__, *bits.__all__, *rounding.__all__, *warps.__all__,
 ]  # fmt: skip
 
@@ -134,6 +134,18 @@ def reinterpret(typing_context, memory, dtype):  # type: ignore[no-untyped-def]
         return array._getvalue()
 
     return array_type(memory, dtype), generate
+
+
+@intrinsic
+def always(typing_context, condition):  # type: ignore[no-untyped-def]
+    """A condition that holds for all threads of the loop that it stands in: LLVM need not ask."""
+    return types.boolean(condition), lambda *given: cgutils.true_bit
+
+
+@intrinsic
+def never(typing_context, condition):  # type: ignore[no-untyped-def]
+    """A condition that holds for no thread of the loop that it stands in."""
+    return types.boolean(condition), lambda *given: cgutils.false_bit
 
 
 @intrinsic

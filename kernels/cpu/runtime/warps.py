@@ -21,6 +21,8 @@ from numba import types
 from numba.core.errors import TypingError
 from numba.extending import overload, register_jitable
 
+from .bits import selp
+
 WARP = 32
 MAX_THREADS = 1024
 MAX_BARRIERS = 4096
@@ -93,14 +95,15 @@ def _takes_part(here, members, thread):
 def _take(sent, here, thread, there, inside):
     """The value of another thread, if it is in the warp.
 
-    Both values are loaded before one is chosen: what neighbours load then lies in a row. `sent` and
-    `here` have a warp to spare on either side.
+    Both values are loaded before one is chosen, without a branch, of which LLVM would make a choice
+    between two places: what neighbours load then lies in a row. `sent` and `here` have a warp to
+    spare on either side.
     """
     other, own = sent[np.uintp(there)], sent[np.uintp(thread)]
-    given = inside and there < sent.size
+    given = inside & (there < sent.size)
     if here is not None:
-        given = given and here[np.uintp(there)]
-    return other if given else own
+        given &= here[np.uintp(there)]
+    return selp(given, other, own)
 
 
 def _own(sent, members, other, thread, here=None):

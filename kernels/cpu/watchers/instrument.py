@@ -218,6 +218,9 @@ class Watched(emit.Body):
         """All that a thread does is watched, needed or not."""
         return [], "0"
 
+    def guard(self, body: list[ast.stmt]) -> None:
+        """Each access stands in the text once."""
+
     def read(self, spot: Spot, own: bool) -> str:
         """The call that stands for the index of an element that is read.
 

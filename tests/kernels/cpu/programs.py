@@ -116,7 +116,7 @@ def program(x, table, same, uniform, out, outi, tally, reals, words, rows, bodie
 
 SETUP = """\
 v0, v1, v2 = t, table[g], 3
-f0, f1 = x[g], 0.5
+f0, f1 = x[g], x[g] if t < 9 * a else 0.5
 w0, q0, e0 = int32(g), uint32(v1), float32(f0)
 s0, s1 = a, uniform[block]
 tile[t] = f0

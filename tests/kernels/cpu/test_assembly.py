@@ -63,3 +63,22 @@ def test_wide_vectors_are_for_processors_that_keep_their_clock() -> None:
     assert vector_bits("+avx512f,+avx512vl,-avx512vbmi2") is None  # Skylake
     assert vector_bits("+avx2,+fma") is None
     assert vector_bits("") is None
+
+
+@cuda.jit
+def sums_of_warps(x, out):
+    i = cuda.grid(1)
+    value, offset = x[i], 16
+    while offset > 0:
+        value += cuda.shfl_down_sync(0xFFFFFFFF, value, offset)
+        offset //= 2
+    out[i] = value
+
+
+def test_what_lanes_send_each_other_is_neither_gathered_nor_copied_by_a_call() -> None:
+    x, out = np.arange(512, dtype=np.float32), np.zeros(512, np.float32)
+    sums_of_warps[2, 256](x, out)
+    np.testing.assert_array_equal(out[::32], x.reshape(16, 32).sum(1))
+    text = sums_of_warps.cpu_assembly()
+    assert "vgather" not in text
+    assert "memcpy" not in text

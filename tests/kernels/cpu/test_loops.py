@@ -3,6 +3,7 @@
 import numpy as np
 from numba import float32
 
+from minitransformer_kernels import checked
 from minitransformer_kernels.cuda import cuda
 
 
@@ -201,3 +202,95 @@ def test_what_one_thread_of_so_many_does_costs_no_turn_of_the_others() -> None:
     _, *loops = some_need.cpu_source().split("for thread_x in range(")
     threads = [loop.partition("):")[0] for loop in loops]
     assert threads == ["0, BLOCK_X, 32", "0, min(BLOCK_X, size), 96", *["BLOCK_X"] * 3]
+
+
+@cuda.jit
+def on_either_side(x, n, out):
+    i, row = cuda.grid(1), cuda.blockIdx.y
+    out[row, 0, i] = x[i] if i < n else 0
+    cuda.syncthreads()
+    out[row, 1, i] += x[i] if not i + row > n else -1.5
+    cuda.syncthreads()
+    value = float32(5)
+    if n >= i + 1:
+        value = x[i]
+        out[row, 2, i] += x[i] if i < n else 0
+    out[row, 2, i] += value
+    cuda.syncthreads()
+    if i < n:
+        doubled = 2 * x[i]
+        out[row, 3, i] = 1
+    else:
+        doubled = float32(0)
+    out[row, 3, i] += doubled if i < n else x[i]
+    cuda.syncthreads()
+    out[row, 4, i] += value + doubled
+
+
+def test_what_the_first_threads_do_otherwise_is_a_loop_of_its_own() -> None:
+    x, i = np.arange(256, dtype=np.float32), np.arange(256)
+    for n in -70, 0, 1, 100, 127, 128, 129, 255, 256, 1000:
+        out = np.zeros((2, 5, 256))
+        with checked(False):
+            on_either_side[(2, 2), 128](x, n, out)
+        value, doubled = np.where(i < n, x, 5), np.where(i < n, 2 * x, 0)
+        for row in range(2):
+            wanted = (
+                np.where(i < n, x, 0), np.where(i + row <= n, x, -1.5),
+                value + np.where(i < n, x, 0), np.where(i < n, 2 * x + 1, x), value + doubled,
+            )  # fmt: skip
+            np.testing.assert_array_equal(out[row], wanted)
+    text = on_either_side.cpu_source()
+    assert text.count("for thread_x in range(max(0, ") == 4
+    assert (text.count("always("), text.count("never(")) == (5, 5)
+
+
+@cuda.jit
+def squares(x, n, out):
+    i = cuda.grid(1)
+    value = x[i] if i < n else 0  # a float64, though only one of the two sides needs it
+    out[i] = value * value
+
+
+def test_either_side_computes_in_the_type_of_both() -> None:
+    x, out = np.linspace(0, 1, 128, dtype=np.float32), np.zeros(128)
+    with checked(False):
+        squares[1, 128](x, 100, out)
+    assert "always(i < n)" in squares.cpu_source()
+    np.testing.assert_array_equal(out[:100], x[:100].astype(float) ** 2)
+    assert not out[100:].any()
+
+
+@cuda.jit
+def on_no_side(x, n, ends, out):
+    i = cuda.grid(1)
+    out[0, i] = x[i] if i < ends[0] else 0
+    cuda.syncthreads()
+    out[1, i] = x[i] if i < n / 2 else 0
+    cuda.syncthreads()
+    out[2, i] = x[i] if i % 3 < n % 3 else 0
+    cuda.syncthreads()
+    out[3, i] = i if i < n else 0  # loads nothing
+    cuda.syncthreads()
+    out[5, i] = x[i] if i < n and n < x.size else 0  # the first threads or none
+    cuda.syncthreads()
+    if i < n:
+        for e in range(i % 5):
+            out[4, i] += x[e]
+    else:
+        out[4, i] = -1
+
+
+def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
+    x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((6, 128))
+    with checked(False):
+        on_no_side[1, 128](x, n, np.array([70]), out)
+        squares[4, 32](x, n, np.zeros(128))
+    sums = np.array([x[: e % 5].sum() for e in range(128)])
+    wanted = (
+        np.where(i < 70, x, 0), np.where(i < 25.5, x, 0), 0 * x, np.where(i < n, i, 0),
+        np.where(i < n, sums, -1), np.where(i < n, x, 0),
+    )  # fmt: skip
+    np.testing.assert_array_equal(out, wanted)
+    assert "always" not in on_no_side.cpu_source()
+    assert "always" not in squares.cpu_source()  # rows of 32 are short
