@@ -259,8 +259,8 @@ class Domain:
     they are few. `tiles` are the numbers of tokens that the kernels take at once. `extras` draws
     the inputs that an operation has besides query, key and value; with them, the order of the keys
     matters. `states` draws a state, of S and Z by default. Where it `follows` its state, no query
-    may stand before the first key. `queries` are the numbers of queries, where not all lengths do.
-    `grads` are the sizes of cotangents.
+    may stand before the first key. `queries` are the numbers of queries, where not all lengths do;
+    no length is less than `shortest`. `grads` are the sizes of cotangents.
     """
 
     variants: tuple[Variant, ...]
@@ -272,13 +272,14 @@ class Domain:
     states: Extras | None = None
     follows: bool = False
     queries: tuple[int, ...] = ()
+    shortest: int = 1
     grads: tuple[float, ...] = (1.0, 1e-6, 1e9)
 
     @property
     def lengths(self) -> list[int]:
         """Lengths around every tile size: the ragged ones are the normal case."""
         around = {n for t in self.tiles for n in (t - 1, t, t + 1, 2 * t + 3)}
-        return sorted(n for n in around | {1, 2} if n > 0)
+        return sorted(n for n in around | {1, 2} if n >= self.shortest)
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """What all tests share: how hard hypothesis tries, and the devices to run on."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,11 @@ from hypothesis import HealthCheck, Phase, settings
 from .parts import PARTS, killed, part_of, room_of
 
 pytest.register_assert_rewrite("tests.properties")
+
+# Numba keeps millions of objects for what it compiled. To look through them for garbage again and
+# again took a tenth of the time, and to get memory for them in pages of 4 KiB another.
+gc.set_threshold(100_000, 50, 1000)
+os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # of the processes that follow
 
 # Kernels are launched wrong on purpose, and compared with what they give when nobody looks.
 os.environ.setdefault("MINITRANSFORMER_CHECK", "0")

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from minitransformer_kernels.softmax.fast import TILE
+from minitransformer_kernels.softmax.fast import SHORT, TILE
 from minitransformer_kernels.visible import Visible
 
 from .. import references
@@ -66,11 +66,12 @@ LOCAL_VARIANTS: tuple[Variant, ...] = (
     ),
 )
 
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 NARROW, WIDE = 0, 2  # variants in float64 and float32; in the second, rows take several tiles
 # For kernels that are long to compile: no others than these two.
 CHUNKED_VARIANTS = (LINEAR_VARIANTS[NARROW],)
 
-if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+if NIGHTLY:
     EVERY_DIM = [(5, 200), (20, 40), (130, 70), (100, 3), (256, 100)]
     EVERY = [(dtype, *dims) for dtype in ("float32", "float64") for dims in EVERY_DIM]
     SOFTMAX_VARIANTS += tuple(Variant(*each) for each in EVERY)
@@ -119,6 +120,15 @@ def softmax_dropped_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
 def local_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
     """The same with lists of keys."""
     return on_lanes(of_two(local(package, **more)), package)
+
+
+def in_tiles(operation: Operation) -> Operation:
+    """The same for sequences that fill a tile; for short ones, all kernels are compiled again.
+
+    By night those are drawn as well.
+    """
+    domain = replace(operation.domain, shortest=1 if NIGHTLY else SHORT + 1)
+    return replace(operation, domain=domain)
 
 
 def of_two(operation: Operation) -> Operation:
@@ -304,7 +314,7 @@ SHARED_VARIANTS: tuple[Variant, ...] = (
     Variant("float64", 5, 3, **rotation("cos", "rotated", "signed", shared=1)),
 )
 
-if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+if NIGHTLY:
     FOURIER_VARIANTS += (
         Variant("float32", 5, 3, **rotation("cos", "rotated", "signed")),
         Variant("float64", 10, 7, **rotation("cos", "rotated", P=3)),
@@ -416,7 +426,7 @@ NAIVE_RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW,)
 RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW, ALL, SIGNED_RELATIVE)
 CAUSAL_RELATIVE_VARIANTS: tuple[Variant, ...] = (FEW, ALL, NONE, WIDE_RELATIVE)
 
-if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+if NIGHTLY:
     EVERY_DISTANCES = [
         distances(k, score_map, relative_query)
         for k in (0, 1, 3, 100)
@@ -519,7 +529,7 @@ def relative_apply(package: str, algorithm: str | dict[str, str], version: str =
 
 DELTA_VARIANTS: tuple[Variant, ...] = (Variant("float64", 5, 3), Variant("float32", 40, 33))
 
-if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+if NIGHTLY:
     DELTA_VARIANTS += (Variant("float32", 130, 70), *(Variant(*each) for each in EVERY))
 
 
@@ -619,10 +629,10 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
     softmax_on_lanes(),
-    softmax_dropped_on_lanes(),
-    local_on_lanes(),
+    in_tiles(softmax_dropped_on_lanes()),
+    in_tiles(local_on_lanes()),
     softmax_few(),
-    softmax_dropped(),
+    in_tiles(softmax_dropped()),
     *(operation() for operation in SOFTMAX_PLAIN),
     bidirectional(),
     naive(),
@@ -642,8 +652,8 @@ OPERATIONS: tuple[Operation, ...] = (
     delta(),
     delta_plain(),
     local(),
-    local_dropped(),
+    in_tiles(local_dropped()),
 )
 
-if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+if NIGHTLY:
     OPERATIONS += (softmax_relative(),)

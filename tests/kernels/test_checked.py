@@ -26,8 +26,9 @@ from .operations import NARROW, OPERATIONS, ragged
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
-    "softmax", "softmax_on_lanes", "softmax_dropped", "softmax_plain", "local", "fourier",
-    "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative", "relative_plain",
+    "softmax", "softmax_on_lanes", "softmax_dropped", "softmax_plain", "local", "local_on_lanes",
+    "fourier", "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative",
+    "relative_plain",
 )  # fmt: skip
 
 

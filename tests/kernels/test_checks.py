@@ -1,9 +1,10 @@
 """No call that the documentation describes ends Python, or answers with numbers of no array.
 
-Each call runs in a process of its own: before host functions looked at their arguments, some of
-these read memory that is nobody's.
+The calls run in a process of their own: before host functions looked at their arguments, some of
+these read memory that is nobody's. One that ends it takes the calls after it along.
 """
 
+import json
 import subprocess
 import sys
 from textwrap import dedent
@@ -111,13 +112,30 @@ CRASHES = {
 }  # fmt: skip
 
 
+TRY_ALL = """
+    import json, sys
+    for name, call in json.loads(sys.argv[1]).items():
+        try:
+            exec(call, {**globals()})
+        except Exception as error:
+            print(json.dumps([name, f"{type(error).__name__}: {error}"]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals_of_all() -> dict[str, str]:
+    """What each call raised, up to the first that ended the process."""
+    calls = json.dumps({name: call for name, (call, _) in CRASHES.items()})
+    script = dedent(HEAD) + dedent(TRY_ALL)
+    found = subprocess.run([sys.executable, "-c", script, calls], capture_output=True, text=True)
+    print(found.stderr)
+    return dict(map(json.loads, found.stdout.splitlines()))
+
+
 @pytest.mark.parametrize("name", CRASHES)
-def test_what_crashed_is_refused(name: str) -> None:
-    call, message = CRASHES[name]
-    script = f"{dedent(HEAD)}\n{call}\n"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 1, f"ended with {found.returncode}: {found.stderr}"
-    assert found.stderr.splitlines()[-1].startswith(message), found.stderr
+def test_what_crashed_is_refused(name: str, refusals_of_all: dict[str, str]) -> None:
+    found = refusals_of_all.get(name, "an answer, or the end of Python here or before")
+    assert found.startswith(CRASHES[name][1])
 
 
 REPLACED = """

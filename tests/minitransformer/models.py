@@ -61,7 +61,7 @@ def small_options(**changed: Any) -> Any:
 
 
 # Head dims that other tests have kernels compiled for: every pair takes seconds.
-HEAD_DIMS: Any = {"head_dim": 12, "value_head_dim": 8}
+HEAD_DIMS: Any = {"head_dim": 6, "value_head_dim": 5}
 
 
 def language_model(**changed: Any) -> nn.TransformerLM:

@@ -240,8 +240,8 @@ def test_a_state_keeps_its_size(attention: str) -> None:
                 assert numbers_in(state) == size
         assert state.position == 41
         if attention == "linear":
-            # 2 layers, each S (2, 12, 8) and Z (2, 12), of its own tokens and of the encoder's.
-            assert size == (1 + len(source)) * 2 * (2 * 12 * 8 + 2 * 12)
+            # 2 layers, each S (2, 6, 5) and Z (2, 6), of its own tokens and of the encoder's.
+            assert size == (1 + len(source)) * 2 * (2 * 6 * 5 + 2 * 6)
 
 
 CACHING = "softmax", "local"  # whose states grow in place: they are used up

@@ -24,7 +24,7 @@ from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 
 RNG = np.random.default_rng(5)
-TASK = CopyTask(length=6, layers=2, heads=3, head_dim=16)
+TASK = CopyTask(length=6, layers=2, heads=3, head_dim=8)
 
 
 @pytest.fixture(scope="module", params=nn.attention_names())

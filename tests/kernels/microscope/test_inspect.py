@@ -197,9 +197,12 @@ def test_a_launch_on_random_arrays():
     assert report.roofline.gpu.name == "A100"
 
 
-def test_kernels_of_the_package():
-    (report,) = targets.reports("softmax.forward", compiled=False).values()
-    assert report.trace.kernel == "forward"
+@pytest.mark.parametrize(
+    "target", ["layer_norm.parameters", pytest.param("softmax.forward", marks=pytest.mark.nightly)]
+)
+def test_kernels_of_the_package(target):
+    (report,) = targets.reports(target, compiled=False).values()
+    assert report.trace.kernel == target.partition(".")[2]
     assert report.roofline.flops > 0
     assert report.total("shared").accesses > 0
 
@@ -285,7 +288,10 @@ def test_arguments_that_make_no_sense(spec, message):
             "hardmax",
             "no target 'hardmax'; expected one of .*linear, recurrent, chunked, .*softmax, ",
         ),
-        ("softmax.fast", r"kernel 'fast' was not launched; launched were: forward \(1 times\), "),
+        (
+            "layer_norm.fast",
+            r"kernel 'fast' was not launched; launched were: normalise \(1 times\), ",
+        ),
         ("nowhere.py", "no file nowhere.py"),
         (f"{FILE}:saxpy", "kernel 'saxpy' was not launched; launched were: transpose_naive"),
         (f"{FILE.with_name('traces.py')}", r"traces.py has no function example\(\)"),
