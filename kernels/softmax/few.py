@@ -6,13 +6,10 @@ a GPU's other multiprocessors have nothing to do. Here a block has SPAN keys and
     attend_span    (1), and n, d and h of (4) for the keys of its span alone
     merge_spans    (3)-(5): spans are put together as tiles are
 
-Keys and values are read row after row as they lie in memory, each once: LANES threads side by side
-read a key's columns, and later those of its value. Where all columns are there (`whole`) none asks
-whether its own is: with fewer instructions from read to read, a CPU has more reads under way. What
-threads have is added up in shared memory: a score over those that share its key, so that thread
-after thread then has a score; n over the rows of threads, which have keys of their own. A score's
-sum has another order than in `fast`, and h other bits: these kernels are for what is never
-differentiated.
+Keys and values are read as they lie in memory, each once. For a score, LANES threads side by side
+read a key's columns; their sums are added up in shared memory, where thread after thread then has a
+score. For n, threads side by side own columns of the values. A score's sum has another
+order than in `fast`, and h other bits: these kernels are for what is never differentiated.
 """
 
 from __future__ import annotations
@@ -27,18 +24,18 @@ from .plain import column, kind
 
 QUERIES = 3  # at most: so many of head dim 256 in float64 find room in shared memory
 SPAN = 256  # keys of a block, and its threads
-LANES = 16  # threadIdx.x: threads that share a key, and its value
+LANES = 16  # threadIdx.x: threads that share a key
 ROWS = SPAN // LANES  # threadIdx.y
 OWN = SPAN // ROWS  # keys of a row of threads
+AT_ONCE = 4  # keys whose values a thread takes in at once, each in a sum of its own
 
 
 @cache
-def _attend_span(
-    queries: int, head_dim: int, value_dim: int, whole: bool, real: Any, biased: bool
-) -> Kernel:
-    across = value_dim // LANES  # columns of a value that a thread takes
-    pitch = LANES + 1  # neighbours in a column lie in different banks
-    n_products, n_sums = queries * OWN, queries * across
+def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased: bool) -> Kernel:
+    rows_across = value_dim // LANES  # rows of threads that together own a value's columns
+    groups = ROWS // rows_across  # each takes its part of the keys
+    pitch = SPAN + 1  # neighbours in a column lie in different banks
+    n_products, n_sums = queries * OWN, queries * AT_ONCE
 
     @cuda.jit
     def attend_span(  # type: ignore[no-untyped-def]
@@ -47,7 +44,7 @@ def _attend_span(
     ):  # fmt: skip
         """Writes n, h and d of (4) for each span: (N, H, spans, Lq, M), and (N, H, spans, Lq)."""
         q = cuda.shared.array((queries, head_dim), real)
-        part = cuda.shared.array((SPAN, pitch), real)  # of a score, then of n: what a thread adds
+        part = cuda.shared.array((LANES, pitch), real)  # of a score: what each thread adds to it
         s = cuda.shared.array((queries, SPAN), real)  # scores, then their exponentials
         share = cuda.shared.array(LANES, real)  # of a part of the keys in maximum, then sum
         products = cuda.local.array(n_products, real)
@@ -74,7 +71,7 @@ def _attend_span(
             for e_first in range(0, head_dim, LANES):
                 e = e_first + x
                 k = real(0)
-                if whole or e < E:
+                if e < E:
                     k = key[n, h, r, e]
                 for i in range(queries):
                     products[i * OWN + t] += q[i, e] * k
@@ -82,11 +79,11 @@ def _attend_span(
         furthest, j = relative_scores.shape[3] // 2, first + r_own
         for i in range(queries):
             for t in range(OWN):
-                part[y * OWN + t, x] = products[i * OWN + t]
+                part[x, y * OWN + t] = products[i * OWN + t]
             cuda.syncthreads()
             score = real(0)
             for lane in range(LANES):
-                score += part[r_own, lane]
+                score += part[lane, r_own]
             if biased and i < length:
                 score += scale * relative_scores[n, h, i, column(j - i - offset, furthest)]  # (10)
             sees = r_own < end and i < last_query and (j <= i + offset or not causal)
@@ -110,34 +107,36 @@ def _attend_span(
                     d_i += s[i, row * LANES + x]  # (4)
                 share[x] = d_i
             cuda.syncthreads()
-            d_i = real(0)
-            for lane in range(LANES):
-                d_i += share[lane]
             if r_own == 0 and i < length:
+                d_i = real(0)
+                for lane in range(LANES):
+                    d_i += share[lane]
                 highest[n, h, span, i], total[n, h, span, i] = h_i, d_i
             cuda.syncthreads()
 
+        m, group = y % rows_across * LANES + x, y // rows_across
         for t in range(n_sums):
             n_own[t] = real(0)
-        for t in range(OWN if end > 0 else 0):
-            r = first + min(y * OWN + t, end - 1)
-            for c in range(across):
-                m = c * LANES + x
+        for r_first in range(0, min(end, SPAN // groups), AT_ONCE):
+            for t in range(AT_ONCE):
+                r = group * (SPAN // groups) + r_first + t
                 v = real(0)
-                if whole or m < M:
-                    v = value[n, h, r, m]
+                if m < M:
+                    v = value[n, h, first + min(r, end - 1), m]
                 for i in range(queries):
-                    u, p = i * across + c, s[i, y * OWN + t]
+                    u, p = i * AT_ONCE + t, s[i, r]
                     n_own[u] = cuda.selp(p != real(0), n_own[u] + p * v, n_own[u])  # (4)
         for i in range(queries):
-            for c in range(across):
-                part[y * OWN + c, x] = n_own[i * across + c]
-            cuda.syncthreads()
             n_i = real(0)
-            for row in range(ROWS):
-                n_i += part[row * OWN + y, x]
-            if r_own < M and i < length:
-                mixed[n, h, span, i, r_own] = n_i
+            for t in range(AT_ONCE):
+                n_i += n_own[i * AT_ONCE + t]
+            part[x, y] = n_i
+            cuda.syncthreads()
+            if y < rows_across and m < M and i < length:
+                n_i = real(0)
+                for other in range(groups):
+                    n_i += part[x, y + other * rows_across]
+                mixed[n, h, span, i, m] = n_i
             cuda.syncthreads()
 
     return attend_span
@@ -195,10 +194,9 @@ def forward(
     spans = max(1, ceil_div(key.shape[2], SPAN))
     head_dim = max(LANES, round_up(query.shape[3]))
     value_dim = max(LANES, round_up(value.shape[3], "value dim"))
-    whole = (head_dim, value_dim) == (query.shape[3], value.shape[3])
     xp, each = array_module(query), (batch, heads, spans, length)
     found = xp.empty((*each, value.shape[3]), query.dtype), *xp.empty((2, *each), query.dtype)
     queries = 1 if length == 1 else QUERIES
-    attend = _attend_span(queries, head_dim, value_dim, whole, real, biased)
+    attend = _attend_span(queries, head_dim, value_dim, real, biased)
     attend[(spans, heads, batch), (LANES, ROWS)](*inputs, *options[:5], *found)
     _merge_spans(value_dim, real)[(length, heads, batch), value_dim](*found, *results)

@@ -151,8 +151,7 @@ def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
         outputs = softmax_outputs(*module.forward(*arrays, **keywords, version="few"))
         return replace(operation.apply(problem), outputs=outputs)
 
-    wide = Variant("float32", 64, 33, sizes={"k": 40}), Variant("float32", 32, 64, sizes={"k": 2})
-    variants = *SOFTMAX_RELATIVE_VARIANTS[:2], *wide
+    variants = *SOFTMAX_RELATIVE_VARIANTS[:2], replace(SOFTMAX_VARIANTS[1], sizes={"k": 40})
     queries = tuple(range(1, few.QUERIES + 1))
     domain = Domain(variants, (few.SPAN,), extras=relative_scores, queries=queries)
     return replace(operation, name="softmax_few", domain=domain, apply=apply)
