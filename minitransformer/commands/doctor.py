@@ -25,7 +25,7 @@ OK, ABSENT, BAD = "ok", "--", "BAD"
 
 _LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "tqdm", "matplotlib")
 _OLDEST = {
-    "python": "3.11", "numpy": "1.26", "numba": "0.61", "numba-cuda": "0.30",
+    "python": "3.11", "numpy": "2.0", "numba": "0.61", "numba-cuda": "0.30",
     "cupy-cuda12x": "14", "cupy-cuda13x": "14",
 }  # fmt: skip
 _OLDEST_FOR_CUDA_13 = (7, 5)  # Turing

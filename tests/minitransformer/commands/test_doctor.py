@@ -39,7 +39,7 @@ def test_health_is_no_trouble() -> None:
     [
         (None, {"numba": "0.60.1"}, "0.60.1 is too old", "install numba >= 0.61"),
         (None, {"python": "3.10.9"}, "3.10.9 is too old", "install python >= 3.11"),
-        (None, {"numpy": "1.25.2"}, "1.25.2 is too old", "install numpy >= 1.26"),
+        (None, {"numpy": "1.26.4"}, "1.26.4 is too old", "install numpy >= 2.0"),
         (NEW, {**CUDA, "numpy": "2.5.0rc1"}, "does not compile with NumPy 2.5", '"numpy<2.5"'),
         (NEW, {**CUDA, "cupy-cuda12x": "14.0.0"}, "overwrite each other", "pip uninstall cupy-cud"),
         (OLD, CUDA, "too old for cupy-cuda13x", 'pip install "minitransformer[cuda12]"'),
