@@ -33,7 +33,7 @@ def plot_neighbours(path: Path, neighbourhoods: Sequence[Neighbourhood], title: 
                 draw_image(image, found.images[place])
                 image.set_title(caption, fontsize=8, pad=3)
                 shares = [found.weights[layer][place] for layer in layers]
-                bars = under[place].bar(layers, shares, color=_BARS[: len(layers)])
+                bars = under[place].bar(layers, shares, color=list(_BARS[: len(layers)]))
                 _finish_shares(under[place], largest, labelled=place == 0)
         figure.legend(bars, layers, loc="outside lower left", ncols=len(layers))
 
