@@ -7,7 +7,6 @@ from minitransformer_kernels.checks import finite, fit, one_of, whole
 from minitransformer_kernels.guards import GUARDS, check_eps
 
 from .. import random
-from ..device import device_of
 from ..tensor import Tensor
 
 __all__ = [
@@ -40,22 +39,20 @@ def check_inputs(
         model: the argument whose dtype and device count, and its name; the first by default.
         sizes: what some letters stand for.
     """
-    arrays = []
-    for name, (tensor, letters) in layout.items():
+    for name, (tensor, _) in layout.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
                 f"{function}: {name} must be a Tensor, got {type(tensor).__name__}; "
                 f"wrap it: Tensor({name})"
             )
-        arrays.append((name, tensor.data, letters))
     first, example = model or next((name, tensor) for name, (tensor, _) in layout.items())
-    kind = type(example.data)
-    for name, array, _ in arrays:
-        if type(array) is not kind and device_of(array) != example.device:
+    for name, (tensor, _) in layout.items():
+        if tensor.device != example.device:
             raise ValueError(
-                f"{function}: {name} is on {device_of(array)}, but {first} is on {example.device}; "
+                f"{function}: {name} is on {tensor.device}, but {first} is on {example.device}; "
                 f"move it: {name}.to({first}.device)"
             )
+    arrays = [(name, tensor.data, letters) for name, (tensor, letters) in layout.items()]
     like = None if model is None else (first, example.data)
     fit(function, arrays, dict(sizes or {}), like, convert="to(dtype={})")
 
