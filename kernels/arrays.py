@@ -87,7 +87,7 @@ def lengths_or_full(lengths: Array | None, batch: int, full: int, like: Array) -
 @lru_cache(maxsize=256)
 def _full(batch: int, full: int) -> np.ndarray:
     """Lengths of as many sequences of one length, to which nobody writes."""
-    return np.full(batch, full, np.int64)
+    return locked(np.full(batch, full, np.int64))
 
 
 def constant(array: np.ndarray, like: Array) -> Array:

@@ -57,10 +57,11 @@ def processor() -> str:
 
 
 def _on_linux() -> str:
-    pairs = (line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines() if line)
-    says = {key.strip(): value.strip() for key, value in pairs}
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    pairs = (line.partition(":") for line in lines)
+    says = {key.strip(): value.strip() for key, _, value in pairs}
     name = says["model name"]
-    if any(map(str.isdigit, name)):
+    if any(map(str.isdigit, name)) or "cpu family" not in says:
         return name
     return f"{name} (family {says['cpu family']}, model {says['model']})"
 

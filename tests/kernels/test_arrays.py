@@ -42,3 +42,10 @@ def test_an_unknown_version_is_refused():
     assert arrays.version_of("plain", fast=1, plain=2) == 2
     with pytest.raises(ValueError, match=r"version must be one of \['fast', 'plain'\], got 'slow'"):
         arrays.version_of("slow", fast=1, plain=2)
+
+
+def test_full_lengths_are_made_once_and_belong_to_nobody():
+    one, other = (arrays.lengths_or_full(None, 2, 5, np.zeros(1)) for _ in range(2))
+    assert one is other
+    with pytest.raises(ValueError, match="read-only"):
+        one[0] = 0

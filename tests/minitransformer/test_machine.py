@@ -22,6 +22,11 @@ def test_a_name_without_a_number_gets_family_and_model(monkeypatch: pytest.Monke
         assert processor() == expected
 
 
+def test_a_name_is_taken_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: "a: b: c\nmodel name: Unknown: V\n")
+    assert processor() == "Unknown: V"
+
+
 def test_the_description_has_versions_and_no_names() -> None:
     described = machine(["numpy"])
     assert list(described) == ["processor", "cores", "threads", "system", "python", "numpy"]
