@@ -95,6 +95,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("one of many that show the same; HYPOTHESIS_PROFILE=nightly runs them all")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Calls a test as pytest does, with room on Python's stack for what it compiles and runs."""
+    from minitransformer_kernels.cpu.compiler import with_room
+
+    plugin: Any = pyfuncitem.config.pluginmanager.get_plugin("python")
+    return with_room(plugin.pytest_pyfunc_call, pyfuncitem)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Whole folders are shared out among the cores; a file runs in this process, as `-n0` does.
 

@@ -24,7 +24,7 @@ import gc
 import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 from llvmlite import binding, ir
@@ -57,6 +57,7 @@ from numba.cpython import slicing
 from .liveness import live_map
 
 LANES = "# lanes"
+T = TypeVar("T")
 
 
 class _Distinct(ir.MDValue):
@@ -301,6 +302,21 @@ def in_haste() -> Iterator[None]:
             analysis.compute_live_map, slicing.fix_slice = numbas_own
             if collects:
                 gc.enable()
+
+
+def with_room(call: Callable[..., T], *arguments: Any) -> T:
+    """What a call returns that calls deeply, as compiling does.
+
+    Python keeps the frames of calls in pieces of 16 KiB, and before 3.14 it gives a piece back as
+    soon as the first frame in it ends: a loop that calls across the edge asks the system for memory
+    each time round (https://github.com/python/cpython/issues/142183). At some depths that took a
+    third of compiling. This frame is said to be of 1 MiB, so it gets a piece of 2, and the rest is
+    for those above it; what none of them uses costs nothing.
+    """
+    return call(*arguments)
+
+
+with_room.__code__ = with_room.__code__.replace(co_stacksize=2**17)
 
 
 def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) -> Any:

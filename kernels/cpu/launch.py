@@ -26,8 +26,8 @@ from numba.np.numpy_support import as_dtype
 
 from . import hints, typing_errors
 from .assembly import assembly
-from .canonical import Shape3, canonical, is_barrier
-from .compiler import in_haste
+from .canonical import Canonical, Shape3, canonical, is_barrier
+from .compiler import in_haste, with_room
 from .errors import DivergentBarrier, KernelError
 from .lowering import PLAIN, Mode, Variant
 from .regions import Regions
@@ -168,7 +168,9 @@ class CpuKernel:
         key = (block, shared_bytes, mode.name, aliased, *map(kind_of, arguments))
         if key not in self._compiled:
             with in_haste():
-                self._compiled[key] = self._compile(block, arguments, aliased, shared_bytes, mode)
+                self._compiled[key] = with_room(
+                    self._compile, block, arguments, aliased, shared_bytes, mode
+                )
         return self._compiled[key]
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -182,9 +184,14 @@ class CpuKernel:
         return (*arguments, *self.constants)
 
     @cached_property
+    def form(self) -> Canonical:
+        """The kernel's canonical form, for what blocks and shared memory have no say in."""
+        return canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES)
+
+    @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
         """The NumPy arrays that the kernel uses from outside: its last arguments."""
-        found = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES).source.arrays
+        found = self.form.source.arrays
         return tuple(_writable_alias(found[name]) for name in sorted(found))
 
     def divergent(
@@ -219,9 +226,8 @@ class CpuKernel:
     @cached_property
     def written(self) -> frozenset[int]:
         """The positions of the arguments that the kernel writes to."""
-        form = canonical(self.source, (1, 1, 1), SOME_SHARED_BYTES)
-        names = written_arrays(form)
-        return frozenset(i for i, name in enumerate(form.parameters) if name in names)
+        names = written_arrays(self.form)
+        return frozenset(i for i, name in enumerate(self.form.parameters) if name in names)
 
     def _apart(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a glance shows that what the kernel writes to is in no other argument's memory.
@@ -316,7 +322,7 @@ class CpuKernel:
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
         if self.limit:
-            declared = self._declared(arguments, shared_bytes)
+            declared = self._declared(arguments)
             self.limit(self.function.__name__, declared, shared_bytes)
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
@@ -330,9 +336,9 @@ class CpuKernel:
             raise typing_errors.uncompiled(self.source, kinds, error) from error
         return Compiled(function, variant, body)
 
-    def _declared(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def _declared(self, arguments: tuple[Any, ...]) -> int:
         """Bytes of the shared arrays that the kernel declares."""
-        form = canonical(self.source, (1, 1, 1), shared_bytes)
+        form = self.form
         values = dict(zip(form.parameters, arguments, strict=False))  # dtype=x.dtype
         return sum(
             prod(array.shape) * _itemsize(array.dtype, form.source.constants, values)
