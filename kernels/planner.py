@@ -215,7 +215,7 @@ def _with_distances(s: Sizes, k: int, base: _Peak) -> _Peak:
     return _Peak(
         answer + F + last,
         setting + max(base.forward, base.kept + answer + F + u + far + last),
-        setting + max(base.backward, sums + max(u + 2 * occurring, window + M)),
+        setting + max(base.backward, sums + max(u + (s.batch + 1) * occurring, window + M)),
     )
 
 
