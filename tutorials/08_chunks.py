@@ -240,15 +240,15 @@ check("best-chunk", best_chunk)
 guess("the fastest chunk", 64)
 
 # %%
-L = 256 if FAST else 2048
+L, E = (256, 16) if FAST else (2048, 64)
 sizes = [C for C in (1, 4, 16, 64, 256, 1024) if C <= L]
-qkv = random.standard_normal((3, 1, 2, L, 64), np.float32)
+qkv = random.standard_normal((3, 1, 2, L, E), np.float32)
 by_chunks = (partial(room.forward, *qkv, chunk_size=C) for C in sizes)
 by_token, *times = seconds(partial(recurrent.forward, *qkv), *by_chunks)
 medians = [time.median for time in times]
 reveal("the fastest chunk", sizes[int(np.argmin(medians))])
 print(f"recurrence: {by_token}; chunks of 16: {times[sizes.index(16)]}")
-work = [multiplications(C, 64, 64) for C in sizes]
+work = [multiplications(C, E, E) for C in sizes]
 show(
     figures.costs(sizes, work, times, by_token), "costs",
     alt="Work grows with the chunk size; time first falls with it, then grows",
@@ -423,7 +423,7 @@ check("answers-kernel", answers_kernel)
 # did. Here is its first half, of (10): $S$ and $Z$ are $X$ and $x$ of other actors.
 
 # %%
-tokens = random.standard_normal((3, 1, 1, 1100, 32), np.float32)
+tokens = random.standard_normal((3, 1, 1, 1100, E), np.float32)
 with watch() as plain:
     room.forward(*tokens, version="plain")
 with watch() as fast:
