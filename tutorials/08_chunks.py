@@ -240,7 +240,7 @@ check("best-chunk", best_chunk)
 guess("the fastest chunk", 64)
 
 # %%
-L, E = (256, 16) if FAST else (2048, 64)
+L, E = (256, 32) if FAST else (2048, 64)
 sizes = [C for C in (1, 4, 16, 64, 256, 1024) if C <= L]
 qkv = random.standard_normal((3, 1, 2, L, E), np.float32)
 by_chunks = (partial(room.forward, *qkv, chunk_size=C) for C in sizes)
@@ -423,7 +423,7 @@ check("answers-kernel", answers_kernel)
 # did. Here is its first half, of (10): $S$ and $Z$ are $X$ and $x$ of other actors.
 
 # %%
-tokens = random.standard_normal((3, 1, 1, 1100, E), np.float32)
+tokens = random.standard_normal((3, 1, 1, 1100, 32), np.float32)
 with watch() as plain:
     room.forward(*tokens, version="plain")
 with watch() as fast:
