@@ -18,6 +18,8 @@ pytest.register_assert_rewrite("tests.properties")
 # again took a tenth of the time, and to get memory for them in pages of 4 KiB another.
 gc.set_threshold(100_000, 50, 1000)
 os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # of the processes that follow
+# The cores are shared out among the processes: in each, BLAS's second thread would only wait.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Kernels are launched wrong on purpose, and compared with what they give when nobody looks.
 os.environ.setdefault("MINITRANSFORMER_CHECK", "0")
