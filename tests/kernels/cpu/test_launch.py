@@ -14,11 +14,9 @@ import numba
 import numpy as np
 import pytest
 from numba import float64, int32, uint32
-from numba.core import analysis
 
 from minitransformer_kernels.cpu import KernelError, compiler, num_threads
 from minitransformer_kernels.cpu import launch as launching
-from minitransformer_kernels.cpu.liveness import live_map
 from minitransformer_kernels.cuda import cuda
 
 from . import corpus, right
@@ -456,16 +454,20 @@ def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(seen[-5:]) == [(k, k + 1) for k in range(5)]
 
 
-def test_liveness_is_that_of_numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is asked for several times, for a kernel whose loops meet at barriers."""
-    numbas_own, compared = analysis.compute_live_map, []
+@pytest.mark.parametrize("name", ["compute_live_map", "_resolve_user_function_type"])
+def test_quicker_parts_answer_as_numbas(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are asked several times, for a kernel whose loops meet at barriers."""
+    [(owner, _, ours)] = [x for x in compiler.IN_PLACE_OF_NUMBAS if x[1] == name]
+    numbas_own, compared = getattr(owner, name), []
 
-    def both(*arguments: Any) -> dict[int, set[str]]:
-        found = live_map(*arguments)
+    def both(*arguments: Any) -> Any:
+        found = ours(*arguments)
         compared.append(found == numbas_own(*arguments))
         return found
 
-    monkeypatch.setattr(compiler, "live_map", both)
+    monkeypatch.setattr(compiler, "IN_PLACE_OF_NUMBAS", [(owner, name, both)])
     monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path))
 
     @cuda.jit
@@ -490,7 +492,7 @@ def test_liveness_is_that_of_numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     sums[1, 8](x, out)
     assert out[0] == x[x > 0].sum()
     assert len(compared) > 3 and all(compared)
-    assert analysis.compute_live_map is numbas_own
+    assert getattr(owner, name) is numbas_own
 
 
 def test_what_numba_tells_debuggers_changes_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
