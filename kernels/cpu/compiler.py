@@ -295,13 +295,11 @@ def _result_type(
 
     Of the questions (what is a float32 times a float32?) four in five have been asked before.
     """
+    if type(function) is not types.Function or keywords or literals is not None:
+        return _NUMBAS_RESULT_TYPE(context, function, arguments, keywords, literals)
     asked = context, function, arguments
-    own = type(function) is types.Function and not keywords and literals is None
-    if not own or asked not in _answers:
-        answer = _NUMBAS_RESULT_TYPE(context, function, arguments, keywords, literals)
-        if not own or answer is None:
-            return answer
-        _answers[asked] = answer
+    if asked not in _answers:
+        _answers[asked] = _NUMBAS_RESULT_TYPE(context, function, arguments, keywords)
     return _answers[asked]
 
 

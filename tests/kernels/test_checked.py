@@ -23,7 +23,7 @@ from ..properties import (
 )
 from .cpu.test_corpus import assert_same
 from .gpu.test_needs import kernels, place
-from .operations import NARROW, OPERATIONS, ragged
+from .operations import NARROW, NIGHTLY, OPERATIONS, ragged
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
@@ -39,7 +39,7 @@ def launches() -> Iterator[Any]:
         for number, variant in enumerate(operation.domain.variants):
             for causal in operation.domain.causal:
                 always = number == NARROW and str(operation) not in BY_NIGHT
-                if always:
+                if always and not NIGHTLY:
                     variant = with_a_shared_map(variant)
                 yield pytest.param(
                     operation,
