@@ -11,6 +11,8 @@ from minitransformer.experiments import experiment
 from minitransformer.experiments.experiment import Experiment, Record, Report, table
 from minitransformer_kernels.cuda import Launch
 
+from ..parallel.starting import needs_mpi
+
 ROOT = Path(__file__).parents[3]
 RECORDED = sorted(path.parent for path in (ROOT / "results").glob("*/record.jsonl"))
 
@@ -68,7 +70,13 @@ def test_damage_is_one_sentence(tmp_path):
             Record(tmp_path).read()
 
 
-@pytest.mark.parametrize("name", experiment.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_mpi if name in ("scale", "scale_times") else ())
+        for name in experiment.names()
+    ],
+)
 def test_each_runs_at_the_smallest_scale(name, tmp_path, capsys):
     assert main(["experiment", name, "--scale", "smoke", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
