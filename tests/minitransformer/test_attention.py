@@ -44,7 +44,7 @@ from tests.references import Result
 from tests.refusals import refusals
 
 # Some of the kernels' own variants: no other kernels are compiled for them.
-SOFTMAX = SOFTMAX_VARIANTS[0], SOFTMAX_VARIANTS[2]
+SOFTMAX = SOFTMAX_VARIANTS[:2]
 LINEAR = LINEAR_VARIANTS[:2]
 
 
