@@ -25,7 +25,9 @@ def test_it_is_a_page_that_imports_the_door_alone():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize(
+    "attention", ["linear", pytest.param("softmax", marks=pytest.mark.nightly)]
+)
 def test_it_learns_to_copy(attention):
     ran = run(PAGE, attention)
     assert ran.returncode == 0, ran.stderr

@@ -3,7 +3,8 @@
 Each file ends in a digest of what is in it: one that is cut short, or altered, is made again. The
 folder must be the user's own, and nobody else may write to it or to a file in it, as that would run
 with the user's rights. Where no folder will do, or the disk is full, kernels run all the same:
-compiled again by each process, in a folder of its own, after one warning.
+compiled again by each process, in a folder of its own, after one warning. Of processes that want
+the same kernel at once, as ranks do, one compiles it, and the others wait for what it keeps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import pickle
 import stat
 import sys
 import tempfile
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +27,14 @@ from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
+try:
+    import fcntl
+except ImportError:  # Windows, where each process compiles for itself
+    fcntl = None  # type: ignore[assignment]
+
 SEAL = b"\n# sha256 "
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+PATIENCE = 60  # seconds to wait for another process, which may have been stopped
 
 
 class CacheWarning(UserWarning):
@@ -108,6 +118,39 @@ def write(path: Path, content: bytes) -> None:
             os.unlink(name)
         _warn_once(f"a compiled kernel cannot be kept in {path.parent} ({error}); it is compiled "
                    "again by the next process")  # fmt: skip
+
+
+@contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Wait until no other process makes a file, and have others wait meanwhile.
+
+    All files of a folder share one for locks: each is a byte of it. The system unlocks what a
+    process held that ended.
+    """
+    file = None
+    try:
+        if fcntl is not None:
+            file = os.open(path.with_name("turns.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            _wait(file, int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:4], "big"))
+    except OSError:  # a disk that is full, or knows no locks
+        pass
+    try:
+        yield
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _wait(file: int, byte: int) -> None:
+    """Lock a byte of a file, but wait no longer than our patience lasts."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except (BlockingIOError, PermissionError):  # some systems say the one, some the other
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _digest(content: bytes) -> bytes:

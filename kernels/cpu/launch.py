@@ -26,6 +26,7 @@ from numba.np.numpy_support import as_dtype
 
 from . import hints, typing_errors
 from .assembly import assembly
+from .cache import turn
 from .canonical import Canonical, Shape3, canonical, is_barrier
 from .compiler import in_haste, with_room
 from .errors import DivergentBarrier, KernelError
@@ -327,13 +328,14 @@ class CpuKernel:
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
-        function, _, body = variant.function()
-        self._variant = replace(variant, mode=PLAIN)
-        extra = body.extra_types() if mode.instrumented else ()
-        try:
-            function.compile((numba.int64,) * 5 + kinds + extra)
-        except (NumbaError, NotImplementedError) as error:
-            raise typing_errors.uncompiled(self.source, kinds, error) from error
+        with turn(variant.path):
+            function, _, body = variant.function()
+            self._variant = replace(variant, mode=PLAIN)
+            extra = body.extra_types() if mode.instrumented else ()
+            try:
+                function.compile((numba.int64,) * 5 + kinds + extra)
+            except (NumbaError, NotImplementedError) as error:
+                raise typing_errors.uncompiled(self.source, kinds, error) from error
         return Compiled(function, variant, body)
 
     def _declared(self, arguments: tuple[Any, ...]) -> int:

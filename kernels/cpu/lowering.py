@@ -81,7 +81,7 @@ class Variant:
             text, and what wrote that if the mode is instrumented. The text is not made again when
             the cache has it.
         """
-        path = cache.folder() / f"{self.source.name}_{self._digest()}.py"
+        path = self.path
         kept = cache.read(path)
         body: Any = self.written() if kept is None or self.mode.instrumented else None
         text = str(body.text) if kept is None else kept.decode()
@@ -90,12 +90,15 @@ class Variant:
             cache.write(path, text.encode())
         return getattr(_load(path, text), function_name(self.source)), text, body
 
-    def _digest(self) -> str:
+    @functools.cached_property
+    def path(self) -> Path:
+        """Where its text is kept, and beside it the compiled code."""
         parts = [
             self.source.text(), self.block, self.arguments, self.fastmath, sorted(self.aliased),
             self.shared_bytes, self.mode.name, _version_of_the_lowering(),
         ]  # fmt: skip
-        return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+        return cache.folder() / f"{self.source.name}_{digest}.py"
 
     def written(self) -> Any:
         """The body after it has been written down in a module, which is its `text`."""

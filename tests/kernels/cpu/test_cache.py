@@ -15,6 +15,8 @@ import pytest
 from minitransformer_kernels.cpu import cache
 from minitransformer_kernels.cuda import cuda
 
+ROOT = Path(__file__).parents[3]
+
 
 def made() -> Any:
     """A kernel that nobody has compiled, with a device function."""
@@ -169,15 +171,35 @@ def test_nobody_needs_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     cache._checked.cache_clear()
 
 
-def test_processes_that_start_at_once_stay_right(tmp_path: Path) -> None:
-    program = "from tests.kernels.cpu.test_cache import compiled; compiled()"
-    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": str(tmp_path / "cache")}
-    root = Path(__file__).parents[3]
-    started = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=root, env=environment)
-        for _ in range(3)
-    ]
-    assert [each.wait() for each in started] == [0, 0, 0]
-    files = list((tmp_path / "cache").iterdir())
+def at_once(folder: Path, program: str, count: int) -> list[str]:
+    """What processes print that start at once with the same cache."""
+    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", f"from tests.kernels.cpu.test_cache import *\n{program}"]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "env": environment, "text": True}
+    started = [subprocess.Popen(command, **options) for _ in range(count)]
+    printed = [each.communicate()[0] for each in started]
+    assert [each.returncode for each in started] == [0] * count
+    return printed
+
+
+def test_of_processes_that_start_at_once_one_compiles(tmp_path: Path) -> None:
+    assert sorted(at_once(tmp_path / "cache", "print(compiled())", 3)) == ["0\n", "0\n", "1\n"]
+    files = {path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"}
     assert files
     assert all(cache.read(file) is not None for file in files)
+
+
+WAITED = """
+cache.PATIENCE, began = 0.5, time.monotonic()
+with cache.turn(Path("it")):
+    print(time.monotonic() - began)
+"""
+
+
+def test_nobody_waits_long_for_a_process_that_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with cache.turn(Path("it")):
+        assert 0.5 <= float(at_once(tmp_path, WAITED, 1)[0]) < 5
+    assert float(at_once(tmp_path, WAITED, 1)[0]) < 0.5
