@@ -190,6 +190,7 @@ def test_of_processes_that_start_at_once_one_compiles(tmp_path: Path) -> None:
 
 
 WAITED = """
+import time
 cache.PATIENCE, began = 0.5, time.monotonic()
 with cache.turn(Path("it")):
     print(time.monotonic() - began)
