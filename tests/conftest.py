@@ -31,7 +31,7 @@ settings.register_profile(
 settings.register_profile("nightly", settings.get_profile("dev"), max_examples=400)
 # In ci a failure must fail again, so nothing is random and no time goes into shrinking.
 settings.register_profile(
-    "ci", settings.get_profile("dev"), derandomize=True, max_examples=8, database=None,
+    "ci", settings.get_profile("dev"), derandomize=True, max_examples=6, database=None,
     phases=[Phase.explicit, Phase.generate],
 )  # fmt: skip
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if "CI" in os.environ else "dev")

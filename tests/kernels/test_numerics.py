@@ -43,7 +43,7 @@ from .operations import (
     softmax_dropped_plain,
 )
 
-ELU = Variant("float32", 40, 70, linear("elu", "clamp"))
+ELU = Variant("float32", 32, 32, linear("elu", "clamp"))
 SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
 POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
 CAUSAL = {"naive": (False, True), "linear": (False,), "recurrent": (True,), "chunked": (True,)}

@@ -103,7 +103,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 SMALL = ("--length", "3", "--layers", "1", "--heads", "1", "--head-dim", "4", "--batch-size", "5")
-TRAIN = ("train", "copy", *SMALL, "--steps", "120", "--device", "cpu")
+TRAIN = ("train", "copy", *SMALL, "--steps", "60", "--device", "cpu")
 
 
 def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) 
     assert found.returncode == 128 + signal.SIGINT
     assert found.stderr.count("finishing this step, then saving; once more stops at once") == 1
     step = len(rows(tmp_path / "run"))
-    assert found.stderr.count(f"interrupted after step {step} of 120 of linear attention; to") == 1
+    assert found.stderr.count(f"interrupted after step {step} of 60 of linear attention; to") == 1
     going_on = "mpiexec -n 2 minitransformer train copy --resume run --parallel data"
     assert found.stderr.splitlines()[-1] == f"  {going_on}"
-    assert 5 <= step < 120
+    assert 5 <= step < 60
 
     words = ["train", "copy", "--resume", "run", "--parallel", "data"]
     found = ended(started(3, *COMMAND, *words, folder=tmp_path))
