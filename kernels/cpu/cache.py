@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,18 +127,13 @@ def turn(path: Path) -> Iterator[None]:
     All files of a folder share one for locks: each is a byte of it. The system unlocks what a
     process held that ended.
     """
-    file = None
-    try:
-        if fcntl is not None:
-            file = os.open(path.with_name("turns.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-            _wait(file, int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:4], "big"))
-    except OSError:  # a disk that is full, or knows no locks
-        pass
-    try:
+    with ExitStack() as stack:
+        with suppress(OSError):  # of a disk that is full, or knows no locks
+            if fcntl is not None:
+                file = os.open(path.with_name("turns.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+                stack.callback(os.close, file)
+                _wait(file, int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:4], "big"))
         yield
-    finally:
-        if file is not None:
-            os.close(file)
 
 
 def _wait(file: int, byte: int) -> None:
@@ -147,7 +142,7 @@ def _wait(file: int, byte: int) -> None:
     while time.monotonic() < end:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-        except (BlockingIOError, PermissionError):  # some systems say the one, some the other
+        except BlockingIOError:
             time.sleep(0.01)
         else:
             return
