@@ -88,5 +88,5 @@ def lengths_axis(axis: Axes, lengths: Sequence[int]) -> None:
     axis.set(xscale="log", yscale="log", xlabel="length L")
     axis.margins(y=0.1)
     axis.set_xticks(lengths, [str(length) for length in lengths])
-    axis.minorticks_off()
+    axis.xaxis.minorticks_off()
     axis.grid(True)

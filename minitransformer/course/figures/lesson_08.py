@@ -75,6 +75,6 @@ def costs(
     for axis in (left, right):
         axis.set(xscale="log", yscale="log", xlabel="chunk size C")
         axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
+        axis.xaxis.minorticks_off()
         axis.grid(True)
     return figure
