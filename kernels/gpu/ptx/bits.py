@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from ...cpu import cache
 from ...cpu.cache import KernelCache
-from ...cpu.compiler import BEFORE_LOWERING, TYPING, _Lowering, _Passes
+from ...cpu.compiler import BEFORE_LOWERING, TYPING, _Lowering, _Passes, in_haste, with_room
 
 ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 POISON = ALL  # what nobody has written: not a number, in float32 and in float64
@@ -55,6 +55,11 @@ class _Compiler(_Passes):
     """As for kernels, but exactly what is written: no lanes, nothing contracted."""
 
     passes = (*TYPING, *BEFORE_LOWERING, _AsWritten, NoPythonBackend)
+
+    def compile_extra(self, function: Any) -> Any:
+        """Numba's hook: compile a function."""
+        with in_haste():
+            return with_room(super().compile_extra, function)
 
 
 def compiled(function: Any, inline: bool = False) -> Any:
