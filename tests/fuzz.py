@@ -156,7 +156,7 @@ def drawn(rng: np.random.Generator, operation: Operation, every: bool) -> Case:
     dtype, options = variant.dtype, dict(variant.options)
     if every:
         dtype = str(rng.choice(["float32", "float64"]))
-        if "feature_map" in options and options["guard"] == "clamp":
+        if "feature_map" in options and options.get("guard") == "clamp":
             options["feature_map"] = str(rng.choice([x for x in FEATURE_MAPS if x != "identity"]))
     batch = int(rng.integers(0, 4))
     lengths = [0, 1, 2, 5, *domain.lengths]
