@@ -31,6 +31,7 @@ NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GP
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
 _INT = {int}
 THREADS = 256  # of a block, where nobody says how many
+FUNCTIONS = {"vectorize", "guvectorize", "reduce", "Reduce"}  # take functions of numbers
 
 
 def is_cupy(value: Any) -> bool:
@@ -357,26 +358,32 @@ def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> type
     )
 
 
-def _of_our_functions(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's `cuda.compile` and its like, for functions that use this `cuda`.
+def _of_our_functions(numbas: Callable[..., Any]) -> Callable[..., Any]:
+    """What Numba makes of functions, as `cuda.compile` does, of functions that use this `cuda`.
 
     Raises:
         KernelError: Numba's own modules were loaded behind a covered `numba.cuda`.
     """
 
     @to_the_point
-    @wraps(compile_)
-    def compiled(pyfunc: types.FunctionType, *arguments: Any, **keywords: Any) -> Any:
+    @wraps(numbas)
+    def ours(*arguments: Any, **keywords: Any) -> Any:
+        given = [a.function if isinstance(a, DeviceFunction) else a for a in arguments]
+        compiler = compilers.compiler()
         try:
-            return compile_(_for_gpu(pyfunc, compilers.compiler()), *arguments, **keywords)
+            made = numbas(
+                *(_for_gpu(a, compiler) if isinstance(a, types.FunctionType) else a for a in given),
+                **keywords,
+            )
         except NotImplementedError as error:
             raise KernelError(
-                f"cuda.{compile_.__name__} of {pyfunc.__name__!r}: where `numba.cuda` is covered, "
+                f"cuda.{numbas.__name__} of {given[0].__name__!r}: where `numba.cuda` is covered, "
                 "Numba does not know its own names; compile in a script that says "
                 "`from minitransformer_kernels.cuda import cuda`"
             ) from error
+        return _of_our_functions(made) if isinstance(made, types.FunctionType) else made
 
-    return compiled
+    return ours
 
 
 class _Door:
@@ -421,7 +428,9 @@ class _Door:
 
     def __getattr__(self, name: str) -> Any:
         found = host.find(name, _namespace)
-        return _of_our_functions(found) if name.startswith("compile") else found
+        takes_functions = name.startswith("compile") or name in FUNCTIONS
+        numbas = takes_functions and found is not host.OURS.get(name)
+        return _of_our_functions(found) if numbas else found
 
 
 cuda: Any = _Door()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from ..arrays import SHARED_BYTES
 from ..cpu import KernelError
 from ..cpu.canonical import Shape3
 from . import assembler, compilers
@@ -129,7 +130,8 @@ class Loaded:
     """A kernel's machine code on a GPU, and the memory where its arguments are laid out."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], cuda: Any) -> None:
-        self.function = function
+        self.function, self.driver = function, cuda.driver
+        self.shared = SHARED_BYTES  # of dynamic shared memory that a launch may have
         self.layout = Layout(arguments)
         self.memory = ctypes.create_string_buffer(self.layout.size)
         begin = ctypes.addressof(self.memory)
@@ -142,6 +144,10 @@ class Loaded:
     ) -> None:
         """Launch the kernel on these arguments."""
         with self.lock:
+            if shared > self.shared:
+                what = self.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self.driver.funcSetAttribute(self.function.ptr, what, shared)
+                self.shared = shared
             self.layout.pack_into(self.memory, arguments)
             self.function(grid, block, self.places, shared, stream)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import math
 import re
 import struct
 import subprocess
@@ -600,7 +601,56 @@ def test_a_launch_can_be_captured_in_a_cuda_graph(real_cupy: Any) -> None:
 def test_cuda_says_what_it_cannot_run(real_cupy: Any) -> None:
     x = real_cupy.zeros(4, np.float32)
     message = "'add': the GPU cannot run blocks of 4 threads with .* and 1,073,741,824 bytes"
-    with pytest.raises(KernelError, match=message):
-        add[1, 4, 0, 1 << 30](x, x, 1)
+    with pytest.raises(KernelError, match=message):  # past the look at the launch before
+        add.on_cuda.launch((1, 1, 1), (4, 1, 1), (x, x, 1), 1 << 30, 0)
     add[1, 4](x, x + 1, 1)  # and is none the worse for it
     assert float(x.sum()) == 4
+
+
+@cuda.jit
+def reverse(x):
+    """Reverse the numbers of a block by way of dynamic shared memory."""
+    held = cuda.shared.array(0, numba.float64)
+    i = cuda.threadIdx.x
+    for k in range(i, x.size, cuda.blockDim.x):
+        held[k] = x[k]
+    cuda.syncthreads()
+    for k in range(i, x.size, cuda.blockDim.x):
+        x[k] = held[x.size - 1 - k]
+
+
+def test_a_block_gets_more_shared_memory_than_every_gpu_has(
+    real_cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much as an A100 has: whoever has less refuses it."""
+    monkeypatch.setenv("MINITRANSFORMER_GPU", "A100")
+    x = real_cupy.arange(8000.0)
+    reverse[1, 128, 0, x.nbytes](x)
+    np.testing.assert_array_equal(real_cupy.asnumpy(x), np.arange(8000.0)[::-1])
+
+
+@cuda.jit(device=True)
+def squared(x):
+    """Return the square."""
+    return x * x
+
+
+def test_functions_of_arrays_call_ours_on_cuda(real_cupy: Any) -> None:
+    """`cuda.vectorize` and its like are Numba's there; the functions in them are ours."""
+
+    @cuda.vectorize(["float64(float64, float64)"])
+    def length(x, y):
+        return math.sqrt(squared(x) + squared(y))
+
+    @cuda.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)")
+    def running(x, out):
+        total = 0.0
+        for i in range(x.shape[0]):
+            total += squared(x[i])
+            out[i] = total
+
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    np.testing.assert_allclose(length(x, x), np.hypot(x, x))
+    np.testing.assert_allclose(running(x), (x * x).cumsum(1))
+    biggest = cuda.reduce(lambda a, b: max(squared(a), squared(b)) ** 0.5)
+    assert biggest(x.ravel()) == np.abs(x).max()
