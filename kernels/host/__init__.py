@@ -91,6 +91,8 @@ def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
         return OURS[name] if name in OURS else import_module(f"{__name__}.random")
     numbas = numba_cuda()
     try:
+        if name == "random":  # which Numba leaves to be imported
+            return import_module(f"{numbas.__name__}.random")
         return getattr(numbas, name)
     except AttributeError:
         near = difflib.get_close_matches(name, [*OURS, *dir(numbas)], 1)

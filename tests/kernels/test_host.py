@@ -506,9 +506,10 @@ def adds_with_text(x, y):
 @pytest.mark.parametrize(
     ("function", "apply", "message"),
     [
-        (gives_a_row, cuda.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)"),
+        (gives_a_row, lambda f: cuda.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)")(f),
          "in `return out  # here`, a 1-d array of float64 is returned. Write it to an array argum"),
-        (misspells, cuda.vectorize(["float32(float32)"]), "a float32 has no attribute 'reel'"),
+        (misspells, lambda f: cuda.vectorize(["float32(float32)"])(f),
+         "a float32 has no attribute 'reel'"),
         (misspells, lambda f: cuda.vectorize(f)(np.ones(3)), "a float64 has no attribute 'reel'"),
         (adds_with_text, lambda f: cuda.reduce(f)(np.ones(3)), "`+` is not defined for float64 a"),
         (cuda.jit(device=True)(adds_with_text), lambda f: cuda.reduce(f)(np.ones(3)), "`+` is not"),

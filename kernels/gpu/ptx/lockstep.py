@@ -48,9 +48,10 @@ from .machine import (
     meets,
     pass_barrier,
     skipped,
+    space_of,
     step,
 )  # fmt: skip
-from .parser import OWN, WINDOW, Program
+from .parser import OWN, Program
 
 SECTOR, WORD, BANKS = 32, 4, 32
 # What is counted of each row.
@@ -185,8 +186,8 @@ def _count_access(row, here, own, active, regions, origins, counted):  # type: i
             continue
         address = own[i, row.a] + np.uint64(row.place)
         addresses[i] = np.int64(address)
-        if address < np.uint64(8 * WINDOW):
-            space = np.int64(address) // WINDOW
+        space = space_of(np.int64(address))
+        if space != GLOBAL:
             continue
         for r in range(len(regions)):
             if regions[r, 0] <= address and address < regions[r, 1]:

@@ -32,7 +32,7 @@ from .bits import (
     signed,
     write_memory,
 )  # fmt: skip
-from .parser import MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError
+from .parser import MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError, space_at
 from .races import (
     accessed,
     barrier_passed,
@@ -80,14 +80,17 @@ FAULTS = {
 }
 
 
+space_of = compiled(space_at)
+
+
 @compiled
 def _place(address, size, space, windows, regions):  # type: ignore[no-untyped-def]
     """Where the host has what is at an address of the GPU's; 0 if it has nothing there.
 
     `windows` holds, for each space, where its memory begins and how long it is.
     """
-    if address < np.uint64(8 * WINDOW):
-        window = np.int64(address) // WINDOW
+    window = space_of(np.int64(address))
+    if window != GLOBAL:
         offset = address % np.uint64(WINDOW)
         if space not in (GENERIC, window) or offset + size > windows[window, 1]:
             return np.uint64(0)
@@ -754,7 +757,7 @@ def _said(program: Program, report: np.ndarray, here: Sequence[int], block: Sequ
     """What went wrong, as a sentence."""
     program.find_sources()
     fault, address = int(report[FAULT]), int(report[ADDRESS]) & int(ALL)
-    space = next((name for name, n in SPACES.items() if n == address // WINDOW and n), "global")
+    space = next(name for name, number in SPACES.items() if number == space_at(address))
     named = f"{space} {address % WINDOW if space != 'global' else address:#x}"
 
     def thread(column: int) -> tuple[int, int, int]:

@@ -22,7 +22,12 @@ SIZES = {
 }  # fmt: skip
 WIDEST = 14  # registers of one instruction, mma.m16n8k8
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
-WINDOW = 1 << 24  # bytes that a space but the global has; its addresses begin at its number times
+WINDOW = 1 << 24  # bytes that a space but the global has
+WINDOWS = (
+    1 << 60
+)  # where the first of them begins, one after the other; no process has memory there
+SHARED, LOCAL, PARAM = (WINDOWS + SPACES[name] * WINDOW for name in ("shared", "local", "param"))
+GLOBAL, COUNT = SPACES["global"], len(SPACES)
 ATOMICS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 MEETINGS = ("sync", "arrive", "popc", "and", "or")  # at a barrier
 SHUFFLES, VOTES = ("up", "down", "bfly", "idx"), ("any", "all", "uni", "ballot")
@@ -169,7 +174,7 @@ class Program:
         if begin % (2 * align) == 0 and align >= 4:
             begin += align
         self.shared_bytes = begin + size
-        return SPACES["shared"] * WINDOW + begin
+        return SHARED + begin
 
     def _place_table(self, name: str, kind: str, elements: int, values: str) -> None:
         numbers = [int(x, 0) for x in values.strip("{} \n").split(",") if x.strip()]
@@ -203,13 +208,13 @@ class Program:
             if kind == "entry":
                 for variable in declared:
                     place = -(-self.parameter_bytes // variable.align) * variable.align
-                    self._addresses[f"{name} {variable.name}"] = SPACES["param"] * WINDOW + place
+                    self._addresses[f"{name} {variable.name}"] = PARAM + place
                     self.parameters.append((place, variable.size))
                     self.parameter_bytes = place + variable.size
             for variable in (*_declared(body, "local"), *_declared(body, "param"),
                              *(declared if kind == "func" else ())):  # fmt: skip
                 local = -(-local // variable.align) * variable.align
-                self._addresses[f"{name} {variable.name}"] = SPACES["local"] * WINDOW + local
+                self._addresses[f"{name} {variable.name}"] = LOCAL + local
                 local += variable.size
             yield kind, name, given, body, self.text[:begin].count("\n") + 1
         self.local_bytes = -(-local // 16) * 16
@@ -615,6 +620,12 @@ def _kind(kind: str) -> str:
     if kind in ("pred", "tf32"):
         return kind
     return "signed" if kind[0] == "s" else "unsigned"
+
+
+def space_at(address: int) -> int:
+    """The space in whose window an address lies; that of global memory, if in none."""
+    number = address // WINDOW - WINDOWS // WINDOW
+    return number if 0 <= number < COUNT else GLOBAL
 
 
 def _space(words: list[str]) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from .arithmetic import CODES
 from .lockstep import COUNTED, Lockstep
 from .machine import COMPUTES, Run
-from .parser import OWN, SPACES, Program
+from .parser import OWN, SPACES, Program, space_at
 
 NAMES = {number: name for name, number in (CODES | OWN).items()}
 ACCESSES = "load", "store", "atomic"
@@ -149,7 +149,7 @@ def kinds(program: Program) -> list[tuple[str, str, int]]:
         if name in ACCESSES:
             space = spaces[int(row["space"])]
             if row["a"] in program.constants and space == "generic":
-                space = spaces[program.constants[int(row["a"])] >> 24]
+                space = spaces[space_at(program.constants[int(row["a"])])]
             found.append((name, space, int(row["size"] * max(row["count"], 1))))
         else:
             found.append(("address" if at in addresses else _kind(name), "", 0))

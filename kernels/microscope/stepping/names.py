@@ -78,10 +78,10 @@ class Names:
 
     def place(self, address: int, regions: np.ndarray) -> str:
         """An address as a place in an array, such as "x+64"; "" if it is none."""
-        from ...gpu.ptx.parser import SPACES, WINDOW
+        from ...gpu.ptx.parser import SPACES, WINDOW, space_at
 
-        if address < 8 * WINDOW:
-            space, offset = divmod(address, WINDOW)
+        space, offset = space_at(address), address % WINDOW
+        if space != SPACES["global"]:
             if space == SPACES["shared"]:
                 begins = [(begin, name) for name, begin in self.shared.items() if begin <= offset]
                 begin, name = max(begins, default=(0, "shared"))
@@ -97,7 +97,7 @@ class Names:
 
     def _found_meanings(self) -> dict[int, str]:
         """What registers are that are written once, in terms of arguments and threads."""
-        from ...gpu.ptx.parser import OWN, SPACES, WINDOW
+        from ...gpu.ptx.parser import OWN, SPACES, WINDOW, space_at
 
         program, found = self.program, dict[int, str]()
         for name, slot in program.specials.items():
@@ -113,7 +113,7 @@ class Names:
             if len(outs) != 1 or len(self._writers[outs[0]]) > 1 or row["guard"] >= 0:
                 continue
             base = program.constants.get(int(row["a"]), 0)
-            if row["code"] == OWN["load"] and base // WINDOW == SPACES["param"]:
+            if row["code"] == OWN["load"] and space_at(base) == SPACES["param"]:
                 if label := places.get(base % WINDOW + int(row["place"])):
                     found[outs[0]] = label
             elif meaning := self._meaning(at, found):

@@ -220,12 +220,12 @@ class _Recorder:
     """Runs a block a step at a time, and notes."""
 
     def __init__(self, made: Lockstep, names: Names) -> None:
-        from ...gpu.ptx.parser import OWN, SPACES, WINDOW
+        from ...gpu.ptx.parser import OWN, SHARED
 
         self.made, self.names, self.program = made, names, made.program
         self.accesses = {OWN["load"], OWN["store"], OWN["atomic"]}
         self.writes = {OWN["store"], OWN["atomic"]}
-        self.shared = SPACES["shared"] * WINDOW
+        self.shared = SHARED
 
     def steps(self, block: int) -> Iterator[Step]:
         """Yield the steps of a block."""
