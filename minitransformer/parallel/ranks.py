@@ -42,6 +42,7 @@ Result = TypeVar("Result")
 Tell = Callable[[str], object]
 
 _PATIENCE = 2.0  # seconds in which what ends all ranks has ended, or reached, each of them
+_HEARD = 0.5  # seconds in which a launcher has read a sentence, which an abort may overtake
 _PAUSE = 0.01  # seconds between looks, as MPI's own waiting keeps a core busy
 _DONE = "done"
 _REMEDY = "MPI adds in another order on each: choose another algorithm of its Iallreduce"
@@ -278,6 +279,7 @@ def together(world: World, tell: Tell, parallel: str = "data") -> Iterator[Toget
             traceback.print_exception(failure)
         _say(f"{name}: {_in_words(failure)}; that ends the others")
         tell(_DONE)
+        time.sleep(_HEARD)
         mpi().COMM_WORLD.Abort(code)
     if speaker == world.size:
         return
