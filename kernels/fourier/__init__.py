@@ -73,7 +73,7 @@ import numpy as np
 from .. import algorithms, recurrent
 from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
 from ..checks import host, one_of, whole
-from ..guards import divided, normaliser_gradients
+from ..guards import GUARDS, divided, normaliser_gradients
 from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible, own_lengths
 from . import fast, plain
@@ -328,9 +328,9 @@ def forward(
     Source: S2.
     """
     one_of("fourier", "denominator", denominator, DENOMINATORS)
-    chosen = {"form": form, "feature_map": feature_map}
-    q = features(query, query_positions, frequency, phase, amplitude, **chosen)
-    k = features(key, key_positions, frequency, **chosen)
+    rotated = {"form": form, "feature_map": feature_map}
+    q = features(query, query_positions, frequency, phase, amplitude, **rotated)
+    k = features(key, key_positions, frequency, **rotated)
     past, plain_past = _linear_states(initial_state, denominator)
     sums: dict[str, Any] = {
         "visible": visible, "algorithm": algorithm, "guard": "none", "version": version,
@@ -490,6 +490,7 @@ def step(
 
 def _guard(denominator: str, guard: str) -> str:
     """The guard of the quotient (8); that of (14) divides by 1."""
+    chosen("guard", guard, GUARDS)
     return "none" if denominator == "none" else guard
 
 
