@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -288,6 +291,24 @@ def test_atomics_of_many_threads_come_one_after_the_other(
         f"atom.global.{how} %old, [%x], %v; ret;"
     )
     assert run(made, np.array([begin], kind), blocks=2)[0] == [expected]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks for a place in memory as Linux has it")
+def test_an_array_low_in_memory_is_global() -> None:
+    """There is the heap of a Python that is linked for fixed addresses, such as Debian's."""
+    libc, bytes_ = ctypes.CDLL(None), 4096
+    libc.mmap.restype = ctypes.c_void_p
+    place = libc.mmap(
+        ctypes.c_void_p(48 << 20), ctypes.c_size_t(bytes_), mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0),
+    )  # fmt: skip
+    x = np.frombuffer((ctypes.c_uint32 * 32).from_address(place), np.uint32)
+    x[:] = COUNT
+    made = kernel(BEFORE + "add.u32 %r2, %r1, 1;" + AFTER)
+    launch(made, (1, 1, 1), (32, 1, 1), [np.uint64(place).tobytes()], [(place, place + bytes_)])
+    assert x.tolist() == list(range(1, 33))
+    del x
+    libc.munmap(ctypes.c_void_p(place), ctypes.c_size_t(bytes_))
 
 
 def test_compare_and_swap() -> None:
