@@ -7,9 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+from minitransformer_kernels.gpu import bounds
+
 from .. import harness, report
-from . import floors, machine
-from .clock import Row
+from . import attention, floors, machine
+from .clock import NOT_RUN, Row
 
 HEADER = """# Measured on a GPU
 
@@ -26,6 +28,21 @@ The floor is the larger of two times: the fewest bytes over the bandwidth of a c
 operations of the formulas over the rate of a float32 product, both as measured above. *Distance* is
 the measured time over it.
 """
+BOUNDS = """
+How long the launches of forward and backward take at least on this GPU, all together, by
+[bounds.tsv](bounds.tsv): what they execute, over what its data sheet says of its busiest unit.
+Latencies are not in it. Of causal softmax attention it is half of what all pairs take.
+"""
+# Cases whose launches are those of a host in the table of bounds, and the share of its pairs.
+HOSTS = {
+    ("causal softmax attention", harness.OURS): ("softmax", 0.5),
+    ("linear attention", harness.OURS): ("linear", 1.0),
+    ("causal linear attention", harness.OURS): ("chunked", 1.0),
+    ("causal linear attention", attention.RECURRENT): ("recurrent", 1.0),
+    ("delta rule", attention.RECURRENT): ("delta", 1.0),
+    ("Shaw's relative positions", attention.RECURRENT): ("relative", 1.0),
+}
+UNMEASURED = NOT_RUN, attention.TOO_LONG
 FARTHEST = 20  # that a terminal shows
 # What is asked first: the start of a case, and whom ours is beside.
 FIRST = (
@@ -68,11 +85,15 @@ def write(folder: Path, sections: Mapping[str, Section]) -> None:
     told: set[str] = set()
     for name, (about, *rows) in records.items():
         section = sections[name]
-        parts.append(
-            report.section(section.title, notes(section.module, told), rows, report.ran(about))
-        )
-        if section.module == "machine" and (table := distances(lines(records.values()))):
+        shown = [row for row in rows if row.get("note") not in UNMEASURED]
+        end = report.ran(about) + unmeasured(rows)
+        parts.append(report.section(section.title, notes(section.module, told), shown, end))
+        if section.module != "machine":
+            continue
+        if table := distances(lines(records.values())):
             parts.append(report.section("Distance from the floor", FLOORS, table))
+        if table := beside_bounds(lines(records.values()), about["machine"].get("GPU", "")):
+            parts.append(report.section("Beside their bounds", BOUNDS, table))
     (folder / "README.md").write_text("\n".join(parts))
 
 
@@ -85,6 +106,13 @@ def recorded(folder: Path, sections: Mapping[str, Section]) -> list[str]:
 def lines(records: Iterable[list[Row]]) -> list[Row]:
     """Return all rows but those that say what a record is."""
     return [row for _, *rows in records for row in rows]
+
+
+def unmeasured(rows: list[Row]) -> str:
+    """Return a sentence on the rows that a table leaves out; nothing if there are none."""
+    counts = [(why, sum(row.get("note") == why for row in rows)) for why in UNMEASURED]
+    said = "; ".join(f"{count} {why}" for why, count in counts if count)
+    return f"\n\nRows without a time: {said}." if said else ""
 
 
 def notes(module: str, told: set[str]) -> str:
@@ -127,6 +155,27 @@ def distances(rows: list[Row]) -> list[Row]:
         and row["median_ms"] is not None
     ]
     return sorted(ours, key=lambda row: -row["distance"])
+
+
+def beside_bounds(rows: list[Row], gpu: str) -> list[Row]:
+    """Return our passes at the shape of the table of bounds, beside what they take at least."""
+    _, table = bounds.read(bounds.TABLE)
+    _, _, length, width = bounds.SHAPE
+    suffix = f", forward and backward, L={length:,}, E={width}"
+    found = []
+    for row in rows:
+        name, contestant = row.get("case", "").removesuffix(suffix), row.get("contestant")
+        if (name, contestant) not in HOSTS or not row.get("median_ms"):
+            continue
+        host, share = HOSTS[name, contestant]
+        least = [x.microseconds for x in table if x.host == host and x.gpu in gpu.split()]
+        bound = share * sum(least) / 1000
+        if bound:
+            found.append({
+                "case": row["case"], "contestant": contestant, "ms": row["median_ms"],
+                "bound ms": bound, "times": row["median_ms"] / bound,
+            })  # fmt: skip
+    return sorted(found, key=lambda row: row["times"])
 
 
 def distance(row: Row, ceilings: floors.Ceilings) -> Row:

@@ -1,8 +1,11 @@
 """The planner counts what is there: the seed's numbers, allocated bytes, blocks, and the choice."""
 
 import itertools
+import json
+import re
 import tracemalloc
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +155,27 @@ def test_bytes_with_all_kernels_launched(algorithm, causal, term):
 
 
 # -- The choice ------------------------------------------------------------------------------------
+
+RACED = "causal linear attention", "Shaw's relative positions"
+
+
+def test_of_each_pair_raced_on_a_gpu_it_takes_the_faster():
+    folder = Path(__file__).parents[2] / "results" / "gpu"
+    processors = json.loads((folder / "machine.jsonl").read_text().splitlines()[0])["machine"]
+    raced = {}
+    for path in folder.glob("*.jsonl"):
+        for row in map(json.loads, path.read_text().splitlines()):
+            name, *_ = row.get("case", "").split(",")
+            if name in RACED and row["contestant"].startswith("minitransformer"):
+                algorithm = "recurrent" if "recurrent" in row["contestant"] else "chunked"
+                raced.setdefault(row["case"], {})[algorithm] = row["median_ms"]
+    pairs = {case: times for case, times in raced.items() if all(times.values())}
+    assert len(pairs) > 20
+    for case, times in pairs.items():
+        length, width = (int(re.search(rf"{x}=([\d,]+)", case)[1].replace(",", "")) for x in "LE")
+        sizes = Sizes(length, length, width, width, causal=True, heads=2**19 // length)
+        chosen = choose(sizes, processors["multiprocessors"])
+        assert chosen == min(times, key=times.get), case
 
 
 @given(queries=lengths, keys=lengths, offset=st.integers(-200, 3000), causal=st.booleans())
