@@ -192,7 +192,7 @@ def test_ways_to_launch_are_timed_or_say_why_not():
     for name, build in launches.launchers(CPU, 4).items():
         row = launches.launching(CPU, build, 2)
         assert bool(row["us"]) != bool(row["note"])
-        assert bool(row["us"]) == name.startswith(harness.OURS)
+        assert row["us"] or not name.startswith(harness.OURS)
 
 
 @pytest.mark.nightly

@@ -204,8 +204,15 @@ def _typed_once() -> Any:
 
 def head() -> str:
     """Return the table's first line: what it depends on beside the kernels."""
-    versions = [f"{package} {metadata.version(package)}" for package in COMPILERS]
+    versions = [f"{package} {_version(package)}" for package in COMPILERS]
     return f"# {COMMAND}: {', '.join(versions)}, pipeline {pipeline()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "of the system"  # part of a CUDA toolkit
 
 
 def read(path: Path) -> tuple[str, list[Row]]:
