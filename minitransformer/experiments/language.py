@@ -59,7 +59,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "default": {"context": 128, "width": 96, "heads": 3, "layers": 2, "batch": 8, "steps": 1500},
     "full": {"context": 512, "width": 512, "heads": 8, "layers": 6, "batch": 32, "steps": 10_000},
 }
-RATE, LOOKS = 3e-3, 15  # how often the held-out text is read
+RATE, LOOKS, READ = 3e-3, 15, 64  # how often the held-out text is read, windows at a time
 PROMPT, SAMPLES, TEMPERATURE = "The ", 3, 0.8
 
 
@@ -202,7 +202,7 @@ class LanguageTask:
         right = flat.numpy().argmax(axis=-1) == targets
         return F.cross_entropy(flat, targets), float(right.mean())
 
-    def held_out_bits(self, model: Any, tokens: NDArray[np.int64], batch: int) -> float:
+    def held_out_bits(self, model: Any, tokens: NDArray[np.int64], batch: int = READ) -> float:
         """Return (1) for tokens, in windows one behind the other."""
         count = (len(tokens) - 1) // self.context
         starts = self.context * np.arange(count)
@@ -267,7 +267,7 @@ def learned(case: Case) -> Row:
         trainer.advance()
         seconds += time.process_time() - began
         if step * LOOKS // steps > (step - 1) * LOOKS // steps:
-            bits = task.held_out_bits(trainer.model, held_out, case["batch"])
+            bits = task.held_out_bits(trainer.model, held_out)
             curve.append((step * case["batch"] * task.context, round(bits, 4), round(seconds, 2)))
     return {
         "parameters": trainer.model.num_parameters(),
