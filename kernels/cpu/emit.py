@@ -102,6 +102,13 @@ class Body:
             self.write()
         return str(self.text)
 
+    @staticmethod
+    def extra_types(
+        kinds: tuple[types.Type, ...], shadowed: Mapping[int, bool]
+    ) -> tuple[types.Type, ...]:
+        """The types of the function's arguments besides the kernel's own."""
+        return ()
+
     def write(self) -> None:
         """Write the function's body."""
         for array in self.form.arrays.values():

@@ -43,7 +43,7 @@ class Compiled(NamedTuple):
 
     function: Callable[..., int]
     variant: Variant
-    body: Any  # who wrote it, if it is instrumented
+    shadowed: dict[int, bool]  # see `Variant.function`
 
 
 SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides nothing
@@ -329,14 +329,14 @@ class CpuKernel:
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
         with turn(variant.path):
-            function, _, body = variant.function()
+            function, _, shadowed = variant.function()
             self._variant = replace(variant, mode=PLAIN)
-            extra = body.extra_types() if mode.instrumented else ()
+            extra = mode.body.extra_types(kinds, shadowed)
             try:
                 function.compile((numba.int64,) * 5 + kinds + extra)
             except (NumbaError, NotImplementedError) as error:
                 raise typing_errors.uncompiled(self.source, kinds, error) from error
-        return Compiled(function, variant, body)
+        return Compiled(function, variant, shadowed)
 
     def _declared(self, arguments: tuple[Any, ...]) -> int:
         """Bytes of the shared arrays that the kernel declares."""

@@ -73,22 +73,22 @@ class Variant:
     shared_bytes: int = 0
     mode: Mode = PLAIN
 
-    def function(self) -> tuple[Any, str, Any]:
+    def function(self) -> tuple[Any, str, dict[int, bool]]:
         """Make the function, or load it from the cache.
 
         Returns:
             Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, its
-            text, and what wrote that if the mode is instrumented. The text is not made again when
-            the cache has it.
+            text, and the places of the arguments with shadow memory: see `instrument.Checked`. The
+            text is not made again when the cache has it.
         """
         path = self.path
         kept = cache.read(path)
-        body: Any = self.written() if kept is None or self.mode.instrumented else None
-        text = str(body.text) if kept is None else kept.decode()
+        text = str(self.written().text) if kept is None else kept.decode()
         if kept is None:
             rehearsal.begin()
             cache.write(path, text.encode())
-        return getattr(_load(path, text), function_name(self.source)), text, body
+        made = vars(_load(path, text))
+        return made[function_name(self.source)], text, made.get("SHADOWED", {})
 
     @functools.cached_property
     def path(self) -> Path:

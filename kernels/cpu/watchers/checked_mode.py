@@ -120,8 +120,8 @@ def _run(
     mode: Mode,
 ) -> None:
     own = arguments[: len(arguments) - len(kernel.constants)]
-    run, variant, body = kernel.compiled(block, own, shared_bytes, mode)
-    memory, shadows = _shadows(body, arguments)
+    run, variant, shadowed = kernel.compiled(block, own, shared_bytes, mode)
+    memory, shadows = _shadows(shadowed, mode.body.readers, arguments)
     differences = set[int]()
 
     def blocks(first: int, last: int) -> None:
@@ -157,22 +157,24 @@ _spare: list[np.ndarray] = []  # memory of earlier launches: new memory costs mo
 class _Frame(NamedTuple):
     """Memory in which one array lies, or several that overlap."""
 
-    names: list[str]
+    places: list[int]  # of the arrays among the arguments
     low: int  # its address
     unit: int  # bytes for a word: a multiple leads from there to each element of several arrays
     words: int
 
 
-def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[Any]]:
+def _shadows(
+    shadowed: dict[int, bool], readers: str, arguments: tuple[Any, ...]
+) -> tuple[np.ndarray, list[Any]]:
     """Shadow memory for the arrays that the kernel writes to; they overlap as the arrays do."""
-    given = zip(body.form.parameters, arguments, strict=True)
-    arrays = {name: array for name, array in given if name in body.shadowed}
+    arrays = {place: arguments[place] for place in shadowed}
     wanted: list[tuple[_Frame, str, np.dtype]] = []
     for frame in _frames(arrays):
-        for what, leaf in (("writes", "writes"), ("reads", body.readers)):
-            if what == "reads" and not any(map(body.intervals.keeps_readers, frame.names)):
+        dtype = arrays[frame.places[0]].dtype
+        for what, leaf in (("writes", "writes"), ("reads", readers)):
+            if what == "reads" and not any(shadowed[place] for place in frame.places):
                 frame = frame._replace(words=0)
-            wanted.append((frame, what, shadow.shadow_dtype(arrays[frame.names[0]].dtype, leaf)))
+            wanted.append((frame, what, shadow.shadow_dtype(dtype, leaf)))
     sizes = [max(frame.words, 1) * dtype.itemsize // 8 for frame, _, dtype in wanted]
     needed = sum(sizes)
     memory = _spare.pop() if _spare else np.zeros(0, np.int64)
@@ -182,55 +184,55 @@ def _shadows(body: Any, arguments: tuple[Any, ...]) -> tuple[np.ndarray, list[An
         memory[:needed] = 0
     parts = np.split(memory[:needed], np.cumsum(sizes))
     made = {
-        (name, what): _laid_out_as(arrays[name], frame, part.view(dtype))
+        (place, what): _laid_out_as(arrays[place], frame, part.view(dtype))
         for part, (frame, what, dtype) in zip(parts, wanted, strict=False)
-        for name in frame.names
+        for place in frame.places
     }
-    return memory, [made[name, what] for name in arrays for what in ("writes", "reads")]
+    return memory, [made[place, what] for place in arrays for what in ("writes", "reads")]
 
 
 def _laid_out_as(array: np.ndarray, frame: _Frame, words: np.ndarray) -> np.ndarray:
     """The words of an array's elements; one for all if the frame has none."""
     if frame.words == 0:
         return words[:1].reshape((1,) * array.ndim)
-    if len(frame.names) == 1:
+    if len(frame.places) == 1:
         return words.reshape(array.shape)
     first = (array.__array_interface__["data"][0] - frame.low) // frame.unit
     strides = [stride // frame.unit * words.itemsize for stride in array.strides]
     return as_strided(words[first:], array.shape, strides)
 
 
-def _frames(arrays: dict[str, np.ndarray]) -> Iterator[_Frame]:
+def _frames(arrays: dict[int, np.ndarray]) -> Iterator[_Frame]:
     """The stretches of memory that the arrays lie in. Records and numbers have other words."""
 
-    def stretch(name: str) -> tuple[str, int, int]:
-        array = arrays[name]
+    def stretch(place: int) -> tuple[str, int, int]:
+        array = arrays[place]
         ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
         address = array.__array_interface__["data"][0]
         low, high = (sum(end for end in ends if (end < 0) == below) for below in (True, False))
         word = str(shadow.shadow_dtype(array.dtype, "writes"))
         return word, address + low, address + high + array.itemsize
 
-    def frame(names: list[str], low: int, high: int) -> _Frame:
-        if len(names) == 1:
-            return _Frame(names, low, 1, arrays[names[0]].size)
+    def frame(places: list[int], low: int, high: int) -> _Frame:
+        if len(places) == 1:
+            return _Frame(places, low, 1, arrays[places[0]].size)
         unit = gcd(*(
             step
-            for name in names
-            for step in (arrays[name].itemsize, *arrays[name].strides, stretch(name)[1] - low)
+            for place in places
+            for step in (arrays[place].itemsize, *arrays[place].strides, stretch(place)[1] - low)
         ))  # fmt: skip
-        return _Frame(names, low, unit, (high - low) // unit)
+        return _Frame(places, low, unit, (high - low) // unit)
 
-    together: list[str] = []
+    together: list[int] = []
     kind, low, high = "", 0, 0
-    for name in sorted(arrays, key=stretch):
-        word, begin, end = stretch(name)
+    for place in sorted(arrays, key=stretch):
+        word, begin, end = stretch(place)
         if together and (word != kind or begin >= high):
             yield frame(together, low, high)
             together = []
         if not together:
             kind, low, high = word, begin, end
-        together.append(name)
+        together.append(place)
         high = max(high, end)
     if together:
         yield frame(together, low, high)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -538,13 +539,25 @@ class Checked(Watched):
         self.in_order = False  # does the region being written depend on the order of its threads?
         self.differences: list[Difference] = []
 
-    def extra_types(self) -> tuple[types.Type, ...]:
-        """The types of the arguments besides the kernel's own."""
-        found = [types.Array(types.int64, 1, "C")]
-        for name in self.shadowed:
-            for leaf in ("writes", self.readers):
-                found.append(shadow_type(self.form.kinds[name], leaf))
-        return tuple(found)
+    def module(self, runtime: str, fastmath: bool) -> str:
+        """Write the module; it also says which arguments have shadow memory.
+
+        These are their places, and whether what is known of readers has an element's size.
+        """
+        super().module(runtime, fastmath)
+        places = {name: place for place, name in enumerate(self.form.parameters)}
+        shadowed = {places[name]: self.intervals.keeps_readers(name) for name in self.shadowed}
+        self.text.line(f"\n\nSHADOWED = {shadowed}")
+        return str(self.text)
+
+    @classmethod
+    def extra_types(
+        cls, kinds: tuple[types.Type, ...], shadowed: Mapping[int, bool]
+    ) -> tuple[types.Type, ...]:
+        """The types of what a mistake is told in, and of shadow memory."""
+        leaves = "writes", cls.readers
+        shadows = [shadow_type(kinds[place], leaf) for place in shadowed for leaf in leaves]
+        return (types.Array(types.int64, 1, "C"), *shadows)
 
     def is_shadowed(self, name: str) -> bool:
         """Whether an argument has shadow memory."""
@@ -767,8 +780,11 @@ class Traced(Watched):
         super().__init__(*given)
         self.steps = ["run__step"]
 
-    def extra_types(self) -> tuple[types.Type, ...]:
-        """The types of the arguments besides the kernel's own."""
+    @staticmethod
+    def extra_types(
+        kinds: tuple[types.Type, ...], shadowed: Mapping[int, bool]
+    ) -> tuple[types.Type, ...]:
+        """The types of the tables, and of how many rows they have."""
         table, row = (types.Array(types.int64, n, "C") for n in (2, 1))
         return table, table, row, row
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitransformer_kernels.cpu import cache
+from minitransformer_kernels import checked
+from minitransformer_kernels.cpu import cache, lowering
 from minitransformer_kernels.cuda import cuda
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +50,17 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path / "cache"))
     assert (compiled(), compiled()) == (1, 0)
     return tmp_path / "cache"
+
+
+def test_nor_is_what_checks_a_launch_written_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.zeros(5)
+    with checked(tested=False):
+        made()[1, 8](x)
+        monkeypatch.setattr(lowering.Variant, "written", lambda variant: pytest.fail("written"))
+        made()[1, 8](x)
+    np.testing.assert_array_equal(x, 3)
 
 
 def cut(file: Path) -> None:
