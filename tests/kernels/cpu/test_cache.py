@@ -52,7 +52,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_nor_is_what_checks_a_launch_written_again(
+def test_a_checked_launch_writes_nothing_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = np.zeros(5)
