@@ -121,7 +121,8 @@ def _run(
 ) -> None:
     own = arguments[: len(arguments) - len(kernel.constants)]
     run, variant, shadowed = kernel.compiled(block, own, shared_bytes, mode)
-    memory, shadows = _shadows(shadowed, mode.body.readers, arguments)
+    readers = "reads" if mode is CHECKED else "readers"
+    memory, shadows = _shadows(shadowed, readers, arguments)
     differences = set[int]()
 
     def blocks(first: int, last: int) -> None:
