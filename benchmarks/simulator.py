@@ -45,8 +45,14 @@ def measure(turns: int) -> list[float]:
 
 
 def simulate(launch: Launch, *arguments: object) -> None:
-    """Launch on what Numba takes for a GPU: its simulator, in a process that asks for it."""
-    launch.kernel.on_gpu[launch.grid, launch.block](*arguments)
+    """Launch on what Numba takes for a GPU: its simulator, in a process that asks for it.
+
+    It copies every array back, so that those nobody may write to go there as copies.
+    """
+    own = [
+        a.copy() if isinstance(a, np.ndarray) and not a.flags.writeable else a for a in arguments
+    ]
+    launch.kernel.on_gpu[launch.grid, launch.block](*own)
 
 
 if __name__ == "__main__":
