@@ -164,7 +164,7 @@ def beside_bounds(rows: list[Row], gpu: str) -> list[Row]:
     suffix = f", forward and backward, L={length:,}, E={width}"
     found = []
     for row in rows:
-        name, contestant = row.get("case", "").removesuffix(suffix), row.get("contestant")
+        name, contestant = row.get("case", "").removesuffix(suffix), row.get("contestant", "")
         if (name, contestant) not in HOSTS or not row.get("median_ms"):
             continue
         host, share = HOSTS[name, contestant]
