@@ -21,6 +21,7 @@ from benchmarks import model as copying
 from benchmarks.on_gpu import clock, decoding, launches, models, steps
 from minitransformer import Tensor
 from minitransformer.attention import softmax_attention
+from minitransformer.device import cuda_problem
 
 SMALL = models.SCALES["rehearsal"]
 CPU = clock.on("cpu")
@@ -192,7 +193,8 @@ def test_ways_to_launch_are_timed_or_say_why_not():
     for name, build in launches.launchers(CPU, 4).items():
         row = launches.launching(CPU, build, 2)
         assert bool(row["us"]) != bool(row["note"])
-        assert row["us"] or not name.startswith(harness.OURS)
+        ours = name.startswith(harness.OURS)
+        assert bool(row["us"]) == ours or (not ours and not cuda_problem())
 
 
 @pytest.mark.nightly
