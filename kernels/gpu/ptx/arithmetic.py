@@ -1,16 +1,15 @@
 """The instructions of PTX that make a number of others: what each computes.
 
-Each is a function of up to four registers and of `how`, the `ROW` of the instruction, which holds
-its modifiers. Its name in `INSTRUCTIONS` is that of the instruction and the kind of its type, as
-`add.int` or `min.signed`. All are written from NVIDIA's manual, "Parallel Thread Execution ISA",
-whose chapter on each has the same name. Where it leaves a value open, within an error that it
-states, the machine computes the exact value rounded once; `jitter`, from -1 to 1, moves it within
-that error.
+`INSTRUCTIONS` has an expression for each, of up to four registers, a to d, and of `how`, the `ROW`
+of the instruction, which holds its modifiers. Its name there is that of the instruction and the
+kind of its type, as `add.int` or `min.signed`. All are written from NVIDIA's manual, "Parallel
+Thread Execution ISA", whose chapter on each has the same name. Where it leaves a value open, within
+an error that it states, the machine computes the exact value rounded once; `jitter`, from -1 to 1,
+moves it within that error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import copysign, isfinite, isnan
 from typing import Any
 
@@ -21,7 +20,7 @@ from .bits import (
     bits_of_float64,
     compiled,
     float32_of,
-    float64_of,
+    float64_of,  # noqa: F401 - for the table
     flushed,
     fused,
     high_signed,
@@ -34,7 +33,7 @@ ROW = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "code",  # the place of its function in INSTRUCTIONS, or of what the machine does itself
+            "code",  # its place in INSTRUCTIONS, or of what the machine does itself
             "guard",  # the register that says whether it runs; -1: it always does
             "negated",  # whether it runs where that is false
             "out",  # the register that it writes
@@ -68,111 +67,42 @@ OPPOSITES = (7, 6, 11, 10, 9, 8, 1, 0, 5, 4, 3, 2, 13, 12)  # which holds where 
 OTHER_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 ONE_STEP = 1 << 20  # of the jitter, an integer in a row
 
-INSTRUCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def instruction(*names: str) -> Callable[[Any], Any]:
-    """Compile a function and list it under its names."""
-
-    def listed(function: Any) -> Any:
-        made = compiled(function)
-        INSTRUCTIONS.update(dict.fromkeys(names, made))
-        return made
-
-    return listed
-
-
 # Integers -----------------------------------------------------------------------------------------
 
 
-@instruction("add.int")
-def _add(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a + b) & low(how.bits)
-
-
-@instruction("sub.int")
-def _sub(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a - b) & low(how.bits)
-
-
-@instruction("mul.lo")
-def _mul_lo(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a * b) & low(how.bits)
-
-
-@instruction("mul.hi.unsigned")
-def _mul_hi_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _mul_hi_unsigned(a, b, how):  # type: ignore[no-untyped-def]
     if how.bits == 64:
         return high_unsigned(a, b)
     return (a * b) >> np.uint64(how.bits)
 
 
-@instruction("mul.hi.signed")
-def _mul_hi_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _mul_hi_signed(a, b, how):  # type: ignore[no-untyped-def]
     bits = how.bits
     if bits == 64:
         return high_signed(a, b)
     return np.uint64((signed(a, bits) * signed(b, bits)) >> np.int64(bits)) & low(bits)
 
 
-@instruction("mul.wide.unsigned")
-def _mul_wide_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a * b
-
-
-@instruction("mul.wide.signed")
-def _mul_wide_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _mul_wide_signed(a, b, how):  # type: ignore[no-untyped-def]
     bits = how.bits
     return np.uint64(signed(a, bits) * signed(b, bits)) & low(2 * bits)
 
 
-@instruction("mad.lo")
-def _mad_lo(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a * b + c) & low(how.bits)
-
-
-@instruction("mad.hi.unsigned")
-def _mad_hi_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (_mul_hi_unsigned(a, b, c, d, how) + c) & low(how.bits)
-
-
-@instruction("mad.hi.signed")
-def _mad_hi_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (_mul_hi_signed(a, b, c, d, how) + c) & low(how.bits)
-
-
-@instruction("mad.wide.unsigned")
-def _mad_wide_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a * b + c) & low(2 * how.bits)
-
-
-@instruction("mad.wide.signed")
-def _mad_wide_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (_mul_wide_signed(a, b, c, d, how) + c) & low(2 * how.bits)
-
-
-@instruction("div.unsigned")
-def _div_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a // b if b != 0 else low(how.bits)  # by zero: whatever; this is what GPUs give
-
-
-@instruction("rem.unsigned")
-def _rem_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a % b if b != 0 else a
-
-
-@instruction("div.signed")
-def _div_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _div_signed(a, b, how):  # type: ignore[no-untyped-def]
     bits = how.bits
     x, y = signed(a, bits), signed(b, bits)
     if y == 0:
         return low(bits)
-    size = low(64) if y == 0 else _size(x) // _size(y)
+    size = _size(x) // _size(y)
     return (np.uint64(0) - size if (x < 0) != (y < 0) else size) & low(bits)
 
 
-@instruction("rem.signed")
-def _rem_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _rem_signed(a, b, how):  # type: ignore[no-untyped-def]
     bits = how.bits
     x, y = signed(a, bits), signed(b, bits)
     if y == 0:
@@ -187,38 +117,8 @@ def _size(x):  # type: ignore[no-untyped-def]
     return np.uint64(0) - np.uint64(x) if x < 0 else np.uint64(x)
 
 
-@instruction("abs.signed")
-def _abs_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _size(signed(a, how.bits)) & low(how.bits)
-
-
-@instruction("neg.int")
-def _neg(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (np.uint64(0) - a) & low(how.bits)
-
-
-@instruction("min.unsigned")
-def _min_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return min(a, b)
-
-
-@instruction("max.unsigned")
-def _max_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return max(a, b)
-
-
-@instruction("min.signed")
-def _min_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a if signed(a, how.bits) < signed(b, how.bits) else b
-
-
-@instruction("max.signed")
-def _max_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return b if signed(a, how.bits) < signed(b, how.bits) else a
-
-
-@instruction("popc.int")
-def _popc(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _popc(a):  # type: ignore[no-untyped-def]
     count = np.uint64(0)
     while a != 0:
         a &= a - np.uint64(1)
@@ -226,8 +126,8 @@ def _popc(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return count
 
 
-@instruction("clz.int")
-def _clz(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _clz(a, how):  # type: ignore[no-untyped-def]
     count = np.uint64(how.bits)
     while a != 0:
         a >>= np.uint64(1)
@@ -235,8 +135,8 @@ def _clz(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return count
 
 
-@instruction("brev.int")
-def _brev(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _brev(a, how):  # type: ignore[no-untyped-def]
     found = np.uint64(0)
     for _ in range(how.bits):
         found = (found << np.uint64(1)) | (a & np.uint64(1))
@@ -244,8 +144,8 @@ def _brev(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return found
 
 
-@instruction("bfind.unsigned")
-def _bfind(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _bfind(a):  # type: ignore[no-untyped-def]
     found = np.uint64(0xFFFF_FFFF)
     while a != 0:
         found = (found + np.uint64(1)) & low(32)
@@ -253,21 +153,15 @@ def _bfind(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return found
 
 
-@instruction("bfind.shiftamt.unsigned")
-def _bfind_shiftamt(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    """How far to the left its first one goes to come to the front."""
-    return _clz(a, b, c, d, how) if a != 0 else np.uint64(0xFFFF_FFFF)
-
-
-@instruction("bfe.unsigned")
-def _bfe_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _bfe_unsigned(a, b, c):  # type: ignore[no-untyped-def]
     place, length = b & np.uint64(0xFF), c & np.uint64(0xFF)
     moved = a >> place if place < 64 else np.uint64(0)
     return moved & low(int(length))
 
 
-@instruction("bfe.signed")
-def _bfe_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _bfe_signed(a, b, c, how):  # type: ignore[no-untyped-def]
     bits = how.bits
     place, length = int(b & np.uint64(0xFF)), int(c & np.uint64(0xFF))
     if length == 0:
@@ -277,7 +171,7 @@ def _bfe_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return np.uint64(signed(np.uint64(moved), max(top, 1)) if top > 0 else moved) & low(bits)
 
 
-@instruction("bfi.int")
+@compiled
 def _bfi(a, b, c, d, how):  # type: ignore[no-untyped-def]
     place, length = int(c & np.uint64(0xFF)), int(d & np.uint64(0xFF))
     if place >= how.bits:
@@ -286,33 +180,8 @@ def _bfi(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return (b & ~field) | ((a << np.uint64(place)) & field)
 
 
-@instruction("and.int", "and.pred")
-def _and(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a & b
-
-
-@instruction("or.int", "or.pred")
-def _or(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a | b
-
-
-@instruction("xor.int", "xor.pred")
-def _xor(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a ^ b
-
-
-@instruction("not.int", "not.pred")
-def _not(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return ~a & low(how.bits)
-
-
-@instruction("cnot.int")
-def _cnot(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return np.uint64(a == 0)
-
-
-@instruction("lop3.int")
-def _lop3(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _lop3(a, b, c, d):  # type: ignore[no-untyped-def]
     found = np.uint64(0)
     for row in range(8):  # of the truth table d
         if (d >> np.uint64(row)) & np.uint64(1):
@@ -323,36 +192,21 @@ def _lop3(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return found & low(32)
 
 
-@instruction("shl.int")
-def _shl(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (a << b) & low(how.bits) if b < np.uint64(how.bits) else np.uint64(0)
-
-
-@instruction("shr.unsigned")
-def _shr_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a >> b if b < np.uint64(how.bits) else np.uint64(0)
-
-
-@instruction("shr.signed")
-def _shr_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _shr_signed(a, b, how):  # type: ignore[no-untyped-def]
     away = min(b, np.uint64(how.bits - 1))
     return np.uint64(signed(a, how.bits) >> np.int64(away)) & low(how.bits)
 
 
-@instruction("shf.l.wrap")
-def _shf_l_wrap(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    both = (b << np.uint64(32)) | a
-    return ((both << (c & np.uint64(31))) >> np.uint64(32)) & low(32)
+@compiled
+def _both(high, low):  # type: ignore[no-untyped-def]
+    """Two registers of 32 bits as one of 64."""
+    return (high << np.uint64(32)) | low
 
 
-@instruction("shf.r.wrap")
-def _shf_r_wrap(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (((b << np.uint64(32)) | a) >> (c & np.uint64(31))) & low(32)
-
-
-@instruction("prmt.int")
-def _prmt(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    both, found = (b << np.uint64(32)) | a, np.uint64(0)
+@compiled
+def _prmt(both, c):  # type: ignore[no-untyped-def]
+    found = np.uint64(0)
     for place in range(4):
         choice = (c >> np.uint64(4 * place)) & np.uint64(15)
         byte = (both >> (np.uint64(8) * (choice & np.uint64(7)))) & np.uint64(0xFF)
@@ -360,16 +214,6 @@ def _prmt(a, b, c, d, how):  # type: ignore[no-untyped-def]
             byte = np.uint64(0xFF) if byte >> np.uint64(7) else np.uint64(0)
         found |= byte << np.uint64(8 * place)
     return found
-
-
-@instruction("selp.int", "selp.float32", "selp.float64")
-def _selp(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a if c != 0 else b
-
-
-@instruction("mov.int", "mov.pred", "cvta.int")
-def _mov(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a
 
 
 # Comparisons --------------------------------------------------------------------------------------
@@ -393,9 +237,10 @@ def _holds(which, less, equal, nan):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _combined(holds, other, how):  # type: ignore[no-untyped-def]
-    """With another predicate: 0 as it is, 1 and, 2 or, 3 exclusive or; the other's opposite: +4."""
-    combine = how.combine
+def _compared(x, y, c, how):  # type: ignore[no-untyped-def]
+    """A comparison and another predicate: 0 none, 1 and, 2 or, 3 exclusive or; +4: its opposite."""
+    holds = _holds(how.which, x < y, x == y, x != x or y != y)
+    other, combine = c != 0, how.combine
     if combine >= 4:
         other, combine = not other, combine - 4
     if combine == 1:
@@ -405,33 +250,9 @@ def _combined(holds, other, how):  # type: ignore[no-untyped-def]
     return np.uint64(holds != (other and combine == 3))
 
 
-@instruction("setp.signed")
-def _setp_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = signed(a, how.bits), signed(b, how.bits)
-    return _combined(_holds(how.which, x < y, x == y, False), c != 0, how)
-
-
-@instruction("setp.unsigned")
-def _setp_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _combined(_holds(how.which, a < b, a == b, False), c != 0, how)
-
-
-@instruction("setp.float32")
-def _setp_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    return _combined(_holds(how.which, x < y, x == y, isnan(x) or isnan(y)), c != 0, how)
-
-
-@instruction("setp.float64")
-def _setp_float64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = float64_of(a), float64_of(b)
-    return _combined(_holds(how.which, x < y, x == y, isnan(x) or isnan(y)), c != 0, how)
-
-
-@instruction("testp.float32", "testp.float64")
-def _testp(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x = float64_of(a) if how.bits == 64 else np.float64(float32_of(a))
-    least = 2.0**-1022 if how.bits == 64 else 2.0**-126
+@compiled
+def _testp(x, least, how):  # type: ignore[no-untyped-def]
+    """Of what sort a number is; `least` is the smallest that is normal."""
     which = how.which
     if which == 0:
         return np.uint64(isfinite(x))
@@ -448,7 +269,32 @@ def _testp(a, b, c, d, how):  # type: ignore[no-untyped-def]
 TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 
+@compiled
+def _smaller(x, y):  # type: ignore[no-untyped-def]
+    """Of two floats; of a number and NaN it is the number, and -0 is smaller than 0."""
+    if isnan(x) or isnan(y):
+        return y if isnan(x) else x
+    return x if x < y or (x == y and copysign(1.0, x) < 0) else y
+
+
+@compiled
+def _larger(x, y):  # type: ignore[no-untyped-def]
+    return -_smaller(-x, -y)
+
+
 # float32 ------------------------------------------------------------------------------------------
+
+
+@compiled
+def _given(bits, how):  # type: ignore[no-untyped-def]
+    """A float32 in a register, as the modifiers want it."""
+    return flushed(float32_of(bits), how.flush)
+
+
+@compiled
+def _wide(bits, how):  # type: ignore[no-untyped-def]
+    """The same as a float64, which has more than twice the bits: rounding twice is no harm."""
+    return np.float64(_given(bits, how))
 
 
 @compiled
@@ -467,7 +313,7 @@ def _nearby(wide, rest, way):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum(x, y, way):  # type: ignore[no-untyped-def]
-    """The sum of two float64 as a float32, not to nearest; what it loses is Knuth's two-sum."""
+    """The sum of two float64 as a float32; what it loses is Knuth's two-sum."""
     total = x + y
     part = total - x
     rest = (x - (total - part)) + (y - part)
@@ -489,77 +335,22 @@ def _about(exact, error, how):  # type: ignore[no-untyped-def]
     return exact * (1 + error * how.jitter / ONE_STEP) if how.approximate else exact
 
 
-@instruction("add.float32")
-def _add32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    if how.rounding == NEAREST:
-        return _finished(x + y, how)
-    return _finished(_sum(np.float64(x), np.float64(y), how.rounding), how)
-
-
-@instruction("sub.float32")
-def _sub32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _add32(a, bits_of_float32(-float32_of(b)), c, d, how)
-
-
-@instruction("mul.float32")
-def _mul32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    if how.rounding == NEAREST:
-        return _finished(x * y, how)
-    return _finished(_nearby(np.float64(x) * np.float64(y), 0.0, how.rounding), how)
-
-
-@instruction("fma.float32", "mad.float32")
-def _fma32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    z = flushed(float32_of(c), how.flush)
+@compiled
+def _fma32(x, y, z, how):  # type: ignore[no-untyped-def]
     if how.rounding == NEAREST:
         return _finished(fused(x, y, z), how)
     return _finished(_sum(np.float64(x) * np.float64(y), np.float64(z), how.rounding), how)
 
 
-@instruction("div.float32")
-def _div32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
+@compiled
+def _div32(x, y, how):  # type: ignore[no-untyped-def]
     if how.approximate == 2 and abs(y) > np.float32(2.0**126) and abs(y) < np.inf:
         return _finished(np.float32(np.nan) if abs(x) == np.inf else np.float32(0) * x, how)
     quotient = np.float64(x) / np.float64(y)
-    if how.rounding == NEAREST:  # float64 has more than twice the bits: rounding twice is no harm
+    if how.rounding == NEAREST:
         return _finished(np.float32(_about(quotient, 2.0**-22, how)), how)
     rest = -fused(quotient, np.float64(y), -np.float64(x)) / np.float64(y)
     return _finished(_nearby(quotient, rest, how.rounding), how)
-
-
-@instruction("min.float32")
-def _min32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    if isnan(x) or isnan(y):
-        return bits_of_float32(y if isnan(x) else x)
-    return bits_of_float32(x if x < y or (x == y and copysign(1.0, x) < 0) else y)
-
-
-@instruction("max.float32")
-def _max32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = flushed(float32_of(a), how.flush), flushed(float32_of(b), how.flush)
-    if isnan(x) or isnan(y):
-        return bits_of_float32(y if isnan(x) else x)
-    return bits_of_float32(x if x > y or (x == y and copysign(1.0, x) > 0) else y)
-
-
-@instruction("neg.float32")
-def _neg32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float32(flushed(-float32_of(a), how.flush))
-
-
-@instruction("abs.float32")
-def _abs32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float32(flushed(abs(float32_of(a)), how.flush))
-
-
-@instruction("copysign.float32")
-def _copysign32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return (b & np.uint64(0x7FFF_FFFF)) | (a & np.uint64(0x8000_0000))
 
 
 @compiled
@@ -570,47 +361,9 @@ def _rooted(exact, how):  # type: ignore[no-untyped-def]
     return _finished(_nearby(exact, 0.0, how.rounding), how)
 
 
-@instruction("sqrt.float32")
-def _sqrt32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _rooted(np.sqrt(np.float64(flushed(float32_of(a), how.flush))), how)
-
-
-@instruction("rsqrt.float32")
-def _rsqrt32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _rooted(1 / np.sqrt(np.float64(flushed(float32_of(a), how.flush))), how)
-
-
-@instruction("rcp.float32")
-def _rcp32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _rooted(1 / np.float64(flushed(float32_of(a), how.flush)), how)
-
-
-@instruction("ex2.float32")
-def _ex2(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _rooted(np.exp2(np.float64(flushed(float32_of(a), how.flush))), how)
-
-
-@instruction("lg2.float32")
-def _lg2(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _rooted(np.log2(np.float64(flushed(float32_of(a), how.flush))), how)
-
-
-@instruction("tanh.float32")
-def _tanh32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    exact = np.tanh(np.float64(flushed(float32_of(a), how.flush)))
-    return _finished(np.float32(_about(exact, 2.0**-11, how)), how)
-
-
-@instruction("sin.float32")
-def _sin32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    exact = np.sin(np.float64(flushed(float32_of(a), how.flush)))
-    moved = exact + 2.0**-21 * how.jitter / ONE_STEP if how.jitter else exact
-    return _finished(np.float32(moved), how)
-
-
-@instruction("cos.float32")
-def _cos32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    exact = np.cos(np.float64(flushed(float32_of(a), how.flush)))
+@compiled
+def _turned(exact, how):  # type: ignore[no-untyped-def]
+    """A sine or a cosine, which is allowed an absolute error."""
     moved = exact + 2.0**-21 * how.jitter / ONE_STEP if how.jitter else exact
     return _finished(np.float32(moved), how)
 
@@ -619,83 +372,11 @@ def _cos32(a, b, c, d, how):  # type: ignore[no-untyped-def]
 # Rounded to nearest; another way is refused when the text is read.
 
 
-@instruction("add.float64")
-def _add64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(float64_of(a) + float64_of(b))
-
-
-@instruction("sub.float64")
-def _sub64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(float64_of(a) - float64_of(b))
-
-
-@instruction("mul.float64")
-def _mul64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(float64_of(a) * float64_of(b))
-
-
-@instruction("fma.float64", "mad.float64")
-def _fma64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(fused(float64_of(a), float64_of(b), float64_of(c)))
-
-
-@instruction("div.float64")
-def _div64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(float64_of(a) / float64_of(b))
-
-
-@instruction("min.float64")
-def _min64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = float64_of(a), float64_of(b)
-    if isnan(x) or isnan(y):
-        return b if isnan(x) else a
-    return a if x < y or (x == y and copysign(1.0, x) < 0) else b
-
-
-@instruction("max.float64")
-def _max64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x, y = float64_of(a), float64_of(b)
-    if isnan(x) or isnan(y):
-        return b if isnan(x) else a
-    return a if x > y or (x == y and copysign(1.0, x) > 0) else b
-
-
-@instruction("neg.float64")
-def _neg64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(-float64_of(a))
-
-
-@instruction("abs.float64")
-def _abs64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(abs(float64_of(a)))
-
-
-@instruction("copysign.float64")
-def _copysign64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    sign = np.uint64(1) << np.uint64(63)
-    return (b & ~sign) | (a & sign)
-
-
-@instruction("sqrt.float64")
-def _sqrt64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(np.sqrt(float64_of(a)))
-
-
 @compiled
 def _coarse(x, how):  # type: ignore[no-untyped-def]
     """What `.approx.ftz.f64` keeps: the upper half of the bits."""
     bits = bits_of_float64(x)
     return bits & ~low(32) if how.approximate else bits
-
-
-@instruction("rsqrt.float64")
-def _rsqrt64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _coarse(1 / np.sqrt(float64_of(a)), how)
-
-
-@instruction("rcp.float64")
-def _rcp64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _coarse(1 / float64_of(a), how)
 
 
 # Conversions --------------------------------------------------------------------------------------
@@ -733,19 +414,8 @@ def _to_integer(x, how, with_sign):  # type: ignore[no-untyped-def]
     return np.uint64(np.int64(rounded))
 
 
-@instruction("cvt.signed.signed", "cvt.unsigned.signed")
-def _cvt_of_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return np.uint64(signed(a, how.given_bits)) & low(how.bits)
-
-
-@instruction("cvt.signed.unsigned", "cvt.unsigned.unsigned")
-def _cvt_of_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return a & low(how.given_bits) & low(how.bits)
-
-
-@instruction("cvt.float32.signed")
-def _cvt_float32_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x = signed(a, how.given_bits)
+@compiled
+def _cvt_float32_signed(x, how):  # type: ignore[no-untyped-def]
     near = np.float32(x)
     if how.rounding == NEAREST:
         return bits_of_float32(near)
@@ -753,90 +423,150 @@ def _cvt_float32_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
     return bits_of_float32(_sum(high, np.float64(x & np.int64(0xFFFF_FFFF)), how.rounding))
 
 
-@instruction("cvt.float32.unsigned")
-def _cvt_float32_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x = a & low(how.given_bits)
+@compiled
+def _cvt_float32_unsigned(x, how):  # type: ignore[no-untyped-def]
     if how.rounding == NEAREST:
         return bits_of_float32(np.float32(x))
     high = np.float64(x >> np.uint64(32)) * 2.0**32
     return bits_of_float32(_sum(high, np.float64(x & low(32)), how.rounding))
 
 
-@instruction("cvt.float64.signed")
-def _cvt_float64_signed(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(np.float64(signed(a, how.given_bits)))
+@compiled
+def _whole_if_wanted(x, how):  # type: ignore[no-untyped-def]
+    return _whole(x, how.rounding - TO_WHOLE) if how.rounding >= TO_WHOLE else x
 
 
-@instruction("cvt.float64.unsigned")
-def _cvt_float64_unsigned(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(np.float64(a & low(how.given_bits)))
-
-
-@instruction("cvt.signed.float32")
-def _cvt_signed_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _to_integer(np.float64(flushed(float32_of(a), how.flush)), how, True)
-
-
-@instruction("cvt.unsigned.float32")
-def _cvt_unsigned_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _to_integer(np.float64(flushed(float32_of(a), how.flush)), how, False)
-
-
-@instruction("cvt.signed.float64")
-def _cvt_signed_float64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _to_integer(float64_of(a), how, True)
-
-
-@instruction("cvt.unsigned.float64")
-def _cvt_unsigned_float64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _to_integer(float64_of(a), how, False)
-
-
-@instruction("cvt.float32.float32")
-def _cvt_float32_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x = flushed(float32_of(a), how.flush)
-    if how.rounding >= TO_WHOLE:
-        x = np.float32(_whole(np.float64(x), how.rounding - TO_WHOLE))
-    return _finished(x, how)
-
-
-@instruction("cvt.float64.float64")
-def _cvt_float64_float64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    x = float64_of(a)
-    return bits_of_float64(_whole(x, how.rounding - TO_WHOLE) if how.rounding >= TO_WHOLE else x)
-
-
-@instruction("cvt.float64.float32")
-def _cvt_float64_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return bits_of_float64(np.float64(flushed(float32_of(a), how.flush)))
-
-
-@instruction("cvt.float32.float64")
-def _cvt_float32_float64(a, b, c, d, how):  # type: ignore[no-untyped-def]
-    return _finished(_nearby(float64_of(a), 0.0, how.rounding), how)
-
-
-@instruction("cvt.tf32.float32")
-def _cvt_tf32_float32(a, b, c, d, how):  # type: ignore[no-untyped-def]
+@compiled
+def _cvt_tf32_float32(a):  # type: ignore[no-untyped-def]
     """Rounded to 10 bits of fraction, ties away from zero."""
     x = float32_of(a)
     return (a + np.uint64(0x1000)) & np.uint64(0xFFFF_E000) if isfinite(x) else a
 
 
-# Which of them ------------------------------------------------------------------------------------
+# All of them --------------------------------------------------------------------------------------
+
+INSTRUCTIONS = {
+    "add.int": "(a + b) & low(how.bits)",
+    "sub.int": "(a - b) & low(how.bits)",
+    "mul.lo": "(a * b) & low(how.bits)",
+    "mul.hi.unsigned": "_mul_hi_unsigned(a, b, how)",
+    "mul.hi.signed": "_mul_hi_signed(a, b, how)",
+    "mul.wide.unsigned": "a * b",
+    "mul.wide.signed": "_mul_wide_signed(a, b, how)",
+    "mad.lo": "(a * b + c) & low(how.bits)",
+    "mad.hi.unsigned": "(_mul_hi_unsigned(a, b, how) + c) & low(how.bits)",
+    "mad.hi.signed": "(_mul_hi_signed(a, b, how) + c) & low(how.bits)",
+    "mad.wide.unsigned": "(a * b + c) & low(2 * how.bits)",
+    "mad.wide.signed": "(_mul_wide_signed(a, b, how) + c) & low(2 * how.bits)",
+    # Division by zero gives whatever; this is what GPUs give.
+    "div.unsigned": "a // b if b != 0 else low(how.bits)",
+    "rem.unsigned": "a % b if b != 0 else a",
+    "div.signed": "_div_signed(a, b, how)",
+    "rem.signed": "_rem_signed(a, b, how)",
+    "abs.signed": "_size(signed(a, how.bits)) & low(how.bits)",
+    "neg.int": "(np.uint64(0) - a) & low(how.bits)",
+    "min.unsigned": "min(a, b)",
+    "max.unsigned": "max(a, b)",
+    "min.signed": "a if signed(a, how.bits) < signed(b, how.bits) else b",
+    "max.signed": "b if signed(a, how.bits) < signed(b, how.bits) else a",
+    "popc.int": "_popc(a)",
+    "clz.int": "_clz(a, how)",
+    "brev.int": "_brev(a, how)",
+    "bfind.unsigned": "_bfind(a)",
+    # How far to the left its first one goes to come to the front.
+    "bfind.shiftamt.unsigned": "_clz(a, how) if a != 0 else np.uint64(0xFFFF_FFFF)",
+    "bfe.unsigned": "_bfe_unsigned(a, b, c)",
+    "bfe.signed": "_bfe_signed(a, b, c, how)",
+    "bfi.int": "_bfi(a, b, c, d, how)",
+    "and.int": "a & b",
+    "and.pred": "a & b",
+    "or.int": "a | b",
+    "or.pred": "a | b",
+    "xor.int": "a ^ b",
+    "xor.pred": "a ^ b",
+    "not.int": "~a & low(how.bits)",
+    "not.pred": "~a & low(how.bits)",
+    "cnot.int": "np.uint64(a == 0)",
+    "lop3.int": "_lop3(a, b, c, d)",
+    "shl.int": "(a << b) & low(how.bits) if b < np.uint64(how.bits) else np.uint64(0)",
+    "shr.unsigned": "a >> b if b < np.uint64(how.bits) else np.uint64(0)",
+    "shr.signed": "_shr_signed(a, b, how)",
+    "shf.l.wrap": "(_both(b, a) << (c & np.uint64(31))) >> np.uint64(32)",
+    "shf.r.wrap": "(_both(b, a) >> (c & np.uint64(31))) & low(32)",
+    "prmt.int": "_prmt(_both(b, a), c)",
+    "selp.int": "a if c != 0 else b",
+    "selp.float32": "a if c != 0 else b",
+    "selp.float64": "a if c != 0 else b",
+    "mov.int": "a",
+    "mov.pred": "a",
+    "cvta.int": "a",
+    "setp.signed": "_compared(signed(a, how.bits), signed(b, how.bits), c, how)",
+    "setp.unsigned": "_compared(a, b, c, how)",
+    "setp.float32": "_compared(_given(a, how), _given(b, how), c, how)",
+    "setp.float64": "_compared(float64_of(a), float64_of(b), c, how)",
+    "testp.float32": "_testp(np.float64(float32_of(a)), 2.0**-126, how)",
+    "testp.float64": "_testp(float64_of(a), 2.0**-1022, how)",
+    "add.float32": "_finished(_sum(_wide(a, how), _wide(b, how), how.rounding), how)",
+    "sub.float32": "_finished(_sum(_wide(a, how), -_wide(b, how), how.rounding), how)",
+    "mul.float32": "_finished(_nearby(_wide(a, how) * _wide(b, how), 0.0, how.rounding), how)",
+    "fma.float32": "_fma32(_given(a, how), _given(b, how), _given(c, how), how)",
+    "mad.float32": "_fma32(_given(a, how), _given(b, how), _given(c, how), how)",
+    "div.float32": "_div32(_given(a, how), _given(b, how), how)",
+    "min.float32": "bits_of_float32(_smaller(_given(a, how), _given(b, how)))",
+    "max.float32": "bits_of_float32(_larger(_given(a, how), _given(b, how)))",
+    "neg.float32": "bits_of_float32(-_given(a, how))",
+    "abs.float32": "bits_of_float32(abs(_given(a, how)))",
+    "copysign.float32": "(b & low(31)) | (a & np.uint64(0x8000_0000))",
+    "sqrt.float32": "_rooted(np.sqrt(_wide(a, how)), how)",
+    "rsqrt.float32": "_rooted(1 / np.sqrt(_wide(a, how)), how)",
+    "rcp.float32": "_rooted(1 / _wide(a, how), how)",
+    "ex2.float32": "_rooted(np.exp2(_wide(a, how)), how)",
+    "lg2.float32": "_rooted(np.log2(_wide(a, how)), how)",
+    "tanh.float32": "_finished(np.float32(_about(np.tanh(_wide(a, how)), 2.0**-11, how)), how)",
+    "sin.float32": "_turned(np.sin(_wide(a, how)), how)",
+    "cos.float32": "_turned(np.cos(_wide(a, how)), how)",
+    "add.float64": "bits_of_float64(float64_of(a) + float64_of(b))",
+    "sub.float64": "bits_of_float64(float64_of(a) - float64_of(b))",
+    "mul.float64": "bits_of_float64(float64_of(a) * float64_of(b))",
+    "fma.float64": "bits_of_float64(fused(float64_of(a), float64_of(b), float64_of(c)))",
+    "mad.float64": "bits_of_float64(fused(float64_of(a), float64_of(b), float64_of(c)))",
+    "div.float64": "bits_of_float64(float64_of(a) / float64_of(b))",
+    "min.float64": "bits_of_float64(_smaller(float64_of(a), float64_of(b)))",
+    "max.float64": "bits_of_float64(_larger(float64_of(a), float64_of(b)))",
+    "neg.float64": "bits_of_float64(-float64_of(a))",
+    "abs.float64": "bits_of_float64(abs(float64_of(a)))",
+    "copysign.float64": "(b & low(63)) | (a & ~low(63))",
+    "sqrt.float64": "bits_of_float64(np.sqrt(float64_of(a)))",
+    "rsqrt.float64": "_coarse(1 / np.sqrt(float64_of(a)), how)",
+    "rcp.float64": "_coarse(1 / float64_of(a), how)",
+    "cvt.signed.signed": "np.uint64(signed(a, how.given_bits)) & low(how.bits)",
+    "cvt.unsigned.signed": "np.uint64(signed(a, how.given_bits)) & low(how.bits)",
+    "cvt.signed.unsigned": "a & low(how.given_bits) & low(how.bits)",
+    "cvt.unsigned.unsigned": "a & low(how.given_bits) & low(how.bits)",
+    "cvt.float32.signed": "_cvt_float32_signed(signed(a, how.given_bits), how)",
+    "cvt.float32.unsigned": "_cvt_float32_unsigned(a & low(how.given_bits), how)",
+    "cvt.float64.signed": "bits_of_float64(np.float64(signed(a, how.given_bits)))",
+    "cvt.float64.unsigned": "bits_of_float64(np.float64(a & low(how.given_bits)))",
+    "cvt.signed.float32": "_to_integer(_wide(a, how), how, True)",
+    "cvt.unsigned.float32": "_to_integer(_wide(a, how), how, False)",
+    "cvt.signed.float64": "_to_integer(float64_of(a), how, True)",
+    "cvt.unsigned.float64": "_to_integer(float64_of(a), how, False)",
+    "cvt.float32.float32": "_finished(_whole_if_wanted(_given(a, how), how), how)",
+    "cvt.float64.float64": "bits_of_float64(_whole_if_wanted(float64_of(a), how))",
+    "cvt.float64.float32": "bits_of_float64(_wide(a, how))",
+    "cvt.float32.float64": "_finished(_nearby(float64_of(a), 0.0, how.rounding), how)",
+    "cvt.tf32.float32": "_cvt_tf32_float32(a)",
+}
 
 
 def _choice() -> Any:
-    """A function that calls the one with a number: LLVM makes a table of jumps of it."""
+    """A function that computes the one with a number: LLVM makes a table of jumps of it."""
     lines = ["def compute(code, a, b, c, d, how):"]
-    for number, name in enumerate(INSTRUCTIONS):
+    for number, (name, expression) in enumerate(INSTRUCTIONS.items()):
         lines.append(f"    if code == {number}:  # {name}")
-        lines.append(f"        return function_{number}(a, b, c, d, how)")
+        lines.append(f"        return {expression}")
     lines.append("    return a")
-    known: dict[str, Any] = {
-        f"function_{i}": function for i, function in enumerate(INSTRUCTIONS.values())
-    }
-    known["__name__"] = __name__
+    known = dict(globals())
     exec("\n".join(lines), known)
     return compiled(known["compute"])
 
