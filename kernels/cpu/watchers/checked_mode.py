@@ -207,12 +207,8 @@ def _frames(arrays: dict[int, np.ndarray]) -> Iterator[_Frame]:
     """The stretches of memory that the arrays lie in. Records and numbers have other words."""
 
     def stretch(place: int) -> tuple[str, int, int]:
-        array = arrays[place]
-        ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
-        address = array.__array_interface__["data"][0]
-        low, high = (sum(end for end in ends if (end < 0) == below) for below in (True, False))
-        word = str(shadow.shadow_dtype(array.dtype, "writes"))
-        return word, address + low, address + high + array.itemsize
+        word = str(shadow.shadow_dtype(arrays[place].dtype, "writes"))
+        return word, *np.lib.array_utils.byte_bounds(arrays[place])
 
     def frame(places: list[int], low: int, high: int) -> _Frame:
         if len(places) == 1:

@@ -86,9 +86,9 @@ def _noted(
 
 def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with memory of their own, but laid out, and shared among them, as it was."""
-    spans = [_span(a) for a in arguments if isinstance(a, np.ndarray)]
+    arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.size]
     memory: list[tuple[int, int, np.ndarray]] = []
-    for low, high in sorted(spans):
+    for low, high in sorted(map(np.lib.array_utils.byte_bounds, arrays)):
         if memory and low < memory[-1][1]:
             low, high = memory[-1][0], max(high, memory.pop()[1])
         memory.append((low, high, np.empty(high - low, np.uint8)))
@@ -104,16 +104,6 @@ def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return new
 
     return tuple(map(copy, arguments))
-
-
-def _span(array: np.ndarray) -> tuple[int, int]:
-    """The first and the last address of an array's memory, the last exclusive."""
-    if array.size == 0:
-        return 0, 0
-    first = array.__array_interface__["data"][0]
-    ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
-    low, high = (sum(choose(0, end) for end in ends) for choose in (min, max))
-    return first + low, first + high + array.itemsize
 
 
 def _arrays(body: Any, arguments: tuple[Any, ...]) -> dict[str, np.ndarray]:
