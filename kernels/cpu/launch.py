@@ -378,7 +378,7 @@ def unpacked(argument: Any) -> tuple[str, list[Any]]:
     an array in the record's own memory.
     """
     if isinstance(argument, np.void) and argument.dtype.names:
-        row = np.asarray(_Memory(argument)).view(argument.dtype).reshape(1)
+        row = _memory(argument).view(argument.dtype).reshape(1)
         return "{}[0]", [row]
     if not isinstance(argument, tuple):
         return "{}", [argument]
@@ -409,7 +409,7 @@ def _writable_alias(array: Any) -> Any:
     """The same memory without the read-only mark, which Numba would compile again for."""
     if not isinstance(array, np.ndarray) or array.flags.writeable:
         return array
-    return np.asarray(_Memory(array))
+    return _memory(array)
 
 
 def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -> int:
@@ -421,10 +421,8 @@ def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -
     return int(np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize)
 
 
-class _Memory:
-    """The memory of an array or a record, for `numpy.asarray`."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-        address, _ = array.__array_interface__["data"]
-        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+def _memory(owner: Any) -> np.ndarray:
+    """The memory of an array or a record, without a read-only mark."""
+    address, _ = owner.__array_interface__["data"]
+    interface = {**owner.__array_interface__, "data": (address, False)}
+    return np.asarray(types.SimpleNamespace(__array_interface__=interface, owner=owner))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -428,15 +429,9 @@ def from_cuda_array_interface(
     stream: Any = 0 if made_on is None else external_stream(made_on)
     if stream and sync:
         stream.synchronize()
-    return DeviceNDArray(np.asarray(_Described(desc, owner)), stream)
-
-
-class _Described:
-    """Memory, for `numpy.asarray`."""
-
-    def __init__(self, description: dict[str, Any], owner: Any) -> None:
-        taken = {key: description.get(key) for key in ("shape", "strides", "data", "typestr")}
-        self.__array_interface__, self.owner = taken | {"version": 3}, owner
+    interface = {key: desc.get(key) for key in ("shape", "strides", "data", "typestr")}
+    memory = SimpleNamespace(__array_interface__=interface | {"version": 3}, owner=owner)
+    return DeviceNDArray(np.asarray(memory), stream)
 
 
 class In:
