@@ -12,7 +12,9 @@ import ast
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Set
 
+from .paths import indices_of
 from .regions import Regions
+from .trees import Substitute, parse, walk
 from .uniformity import THREADS, base_name, range_arguments, reads
 
 LINE = 16  # elements: a cache line holds 16 of float32
@@ -24,11 +26,10 @@ def next_turn(body: Iterable[ast.stmt], loops: list[ast.For], regions: Regions) 
     shared = {array.name for array in form.arrays.values() if array.space == "shared"}
     only_read = set(form.parameters) - uniformity.written
     found = []
-    for statement in (inner for part in body for inner in ast.walk(part)):
+    for statement in walk(body):
         if isinstance(statement, ast.Assign) and base_name(statement.targets[0]) in shared:
             for load in _loads(statement.value, only_read):
-                indices = load.slice.elts if isinstance(load.slice, ast.Tuple) else [load.slice]
-                places = [expanded(index, regions.recomputed) for index in indices]
+                places = [expanded(index, regions.recomputed) for index in indices_of(load)]
                 if _along_a_row(places, uniformity.varying):
                     found += _later(load, places, loops)
     return list(dict.fromkeys(found))
@@ -58,9 +59,8 @@ def expanded(index: ast.expr, definitions: Mapping[str, ast.expr]) -> ast.expr:
 def _along_a_row(indices: list[ast.expr], varying: Set[str]) -> bool:
     """Whether neighbouring threads read neighbouring elements, at indices that only add up."""
     *outer, last = map(reads, indices)
-    nodes = [node for index in indices for node in ast.walk(index)]
     plain = not any(isinstance(node, ast.Subscript | ast.Call | ast.Div | ast.FloorDiv | ast.Mod)
-                    for node in nodes)  # fmt: skip
+                    for node in walk(indices))  # fmt: skip
     known = all(names.isdisjoint(varying - THREADS) for names in [*outer, last])
     in_a_row = "thread_x" in last and not any("thread_x" in names for names in outer)
     return plain and known and in_a_row
@@ -73,16 +73,7 @@ def _later(load: ast.Subscript, indices: list[ast.expr], loops: list[ast.For]) -
         assert isinstance(loop.target, ast.Name)
         if loop.target.id in names:
             target, step = loop.target.id, ast.unparse(range_arguments(loop)[2])
-            later = {target: ast.parse(f"({target} + {step})", mode="eval").body}
-            texts = [ast.unparse(_substituted(index, later)) for index in indices]
+            later = Substitute({target: parse(f"({target} + {step})")})
+            texts = [ast.unparse(later.visit(copy.deepcopy(index))) for index in indices]
             return [f"prefetch({ast.unparse(load.value)}, ({', '.join(texts)},))"]
     return []
-
-
-def _substituted(index: ast.expr, values: dict[str, ast.expr]) -> ast.expr:
-    class Substitute(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return values.get(node.id, node)
-
-    substituted: ast.expr = Substitute().visit(copy.deepcopy(index))
-    return substituted

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ast
 import types
+from contextlib import suppress
+from typing import Any
 
 
 def decided(tree: ast.FunctionDef, function: types.FunctionType) -> ast.FunctionDef:
     """A kernel's tree, which it changes, without the branches that its constants exclude."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    outside = {name: cell.cell_contents for name, cell in cells if _has_a_value(cell)}
-    known = {**function.__globals__, **outside}
     choices = {
         name: value
-        for name, value in known.items()
+        for name, value in around(function).items()
         if isinstance(value, bool) and name not in function.__code__.co_varnames
     }
     _Decide(choices).visit(tree)
@@ -28,11 +27,13 @@ def decided(tree: ast.FunctionDef, function: types.FunctionType) -> ast.Function
     return tree
 
 
-def _has_a_value(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+def around(function: types.FunctionType) -> dict[str, Any]:
+    """What the names mean that a function takes from outside, those that have no value left out."""
+    known = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            known[name] = cell.cell_contents
+    return known
 
 
 class _Decide(ast.NodeTransformer):

@@ -38,16 +38,13 @@ import numba
 from numba.core import types
 
 from . import hints
-from .flatten import cuda_path, flatten, located
+from .flatten import cuda_path, flatten
 from .paths import indices_of, is_part, joined
-from .source import Names, Source, dtype_text, stores
+from .source import Source, dtype_text
+from .trees import Names, assign, call, located, name, named, names_in, parse, stores, walk
 
 AXES = "xyz"
 WARP = 32
-ATOMICS = {
-    "add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin",
-    "cas", "compare_and_swap",
-}  # fmt: skip
 BITS = {"popc", "clz", "ffs", "brev", "cbrt", "selp", "fma"}
 # What a lane takes from what the others left: the name in CUDA, and in `warps`.
 WARP_OPERATIONS = {
@@ -62,7 +59,7 @@ BLOCK_VOTES = {
 }  # fmt: skip
 FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
 # The calls that stand for these: of atomics, of what looks at all threads, of what looks at a warp.
-ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in ATOMICS)
+ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in hints.ATOMICS)
 VOTES = frozenset(BLOCK_VOTES.values())
 TAKES = frozenset({*WARP_OPERATIONS.values(), "warp_active"})
 Shape3 = tuple[int, int, int]
@@ -135,19 +132,9 @@ def linear(block: Shape3) -> ast.expr:
     return parse(" + ".join(terms) or "0")
 
 
-def name(identifier: str) -> ast.Name:
-    """A name being read."""
-    return ast.Name(identifier, ast.Load())
-
-
 def whole(identifier: str) -> Whole:
     """A name being read, of all threads at once."""
     return Whole(identifier, ast.Load())
-
-
-def parse(text: str) -> ast.expr:
-    """A small expression from its text."""
-    return ast.parse(text, mode="eval").body
 
 
 def _tuple(items: Iterable[ast.expr]) -> ast.Tuple:
@@ -222,8 +209,7 @@ class _Draft:
     def __init__(self, source: Source, block: Shape3, shared_bytes: int) -> None:
         self.source, self.block, self.shared_bytes = source, block, shared_bytes
         self.parameters = [*source.parameters, *sorted(source.arrays)]
-        used = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name)}
-        self.names = Names(used | set(source.parameters))
+        self.names = Names(names_in(source.tree) | set(source.parameters))
         self.arrays: dict[str, Array] = {}
         self.sent: set[str] = set()
 
@@ -243,19 +229,19 @@ def _with_own_arguments(draft: _Draft, body: list[ast.stmt]) -> tuple[list[str],
     for index, parameter in enumerate(parameters):
         if parameter in assigned:
             parameters[index] = draft.names.fresh(f"{parameter}_argument")
-            copies.append(ast.Assign([ast.Name(parameter, ast.Store())], name(parameters[index])))
+            copies.append(assign(parameter, name(parameters[index])))
     return parameters, copies
 
 
 def _check_arrays(draft: _Draft, body: list[ast.stmt]) -> None:
     """Local arrays have the threads as more dimensions: use them element by element only."""
-    whole = [node for statement in body for node in ast.walk(statement)]
+    whole = list(walk(body))
     local = {array.name for array in draft.arrays.values() if array.space == "local"}
     elements = {id(node.value) for node in whole if isinstance(node, ast.Subscript)}
     for node in whole:
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             array = draft.arrays.get(node.value.id)
-            indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            indices = indices_of(node)
             if array is None or array.space != "local":
                 continue
             if any(isinstance(index, ast.Slice) for index in indices):
@@ -313,11 +299,8 @@ def _with_shared_meetings(sent: set[str], body: list[ast.stmt]) -> list[ast.stmt
 
 def _is_of_other_names(value: ast.expr, names: set[str]) -> bool:
     """Whether an expression reads neither memory nor any of these names."""
-    memory = ast.Subscript | ast.Attribute
-    return not any(
-        isinstance(n, memory) or (isinstance(n, ast.Name) and n.id in names)
-        for n in ast.walk(value)
-    )
+    reads_memory = any(isinstance(n, ast.Subscript | ast.Attribute) for n in ast.walk(value))
+    return not reads_memory and names.isdisjoint(names_in(value))
 
 
 class _Sizes(ast.NodeTransformer):
@@ -361,9 +344,8 @@ class _Sizes(ast.NodeTransformer):
 
 def _without_tuples(draft: _Draft, body: list[ast.stmt]) -> list[ast.stmt]:
     """Keep each item of a variable that is always a tuple in a variable of its own."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
     assigned: dict[str, list[ast.expr | None]] = {}
-    for node in nodes:
+    for node in walk(body):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             assigned.setdefault(node.targets[0].id, []).append(node.value)
         elif isinstance(node, ast.For | ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -476,8 +458,7 @@ class _Rows(_Transformer):
         if isinstance(whole, ast.Subscript):
             whole.slice = _tuple(map(name, kept))
         self.rows[row] = whole
-        targets = (ast.Name(k, ast.Store()) for k in kept)
-        return [ast.Assign([t], index) for t, index in zip(targets, indices, strict=True)]
+        return list(map(assign, kept, indices))
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         row = self.rows.get(node.id)
@@ -489,14 +470,11 @@ def at_once(
 ) -> list[ast.Assign]:
     """Several assignments of which none sees what another did: `a, b = b, a`."""
     assigned = [target.id for target in targets if isinstance(target, ast.Name)]
-    read = {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)}
     before: list[ast.Assign] = []
-    if len(assigned) != len(targets) or read & set(assigned):
+    if len(assigned) != len(targets) or named(values).keys() & set(assigned):
         kept = [names.fresh("item") for _ in values]
-        before = [
-            ast.Assign([ast.Name(k, ast.Store())], v) for k, v in zip(kept, values, strict=True)
-        ]
-        values = [name(k) for k in kept]
+        before = list(map(assign, kept, values))
+        values = list(map(name, kept))
     return before + [ast.Assign([t], v) for t, v in zip(targets, values, strict=True)]
 
 
@@ -514,9 +492,9 @@ class _Rewriter(_Transformer):
         if isinstance(node.value, ast.Call):
             match self.cuda_path(node.value.func):
                 case ["syncthreads"] if not node.value.args:
-                    return ast.Expr(ast.Call(name("barrier"), [], []))
+                    return ast.Expr(call("barrier"))
                 case ["syncwarp"]:
-                    return ast.Expr(ast.Call(name("syncwarp"), [], []))
+                    return ast.Expr(call("syncwarp"))
                 case [called] if called in FENCES:
                     return None
         return self.generic_visit(node)
@@ -554,60 +532,51 @@ class _Rewriter(_Transformer):
                 case [called] if called in BLOCK_VOTES:
                     return self.block_vote(target, BLOCK_VOTES[called], node.value)
                 case ["activemask"]:
-                    own = [linear(self.draft.block), self.threads()]
-                    value = ast.Call(name("warp_active"), own, [])
-                    return [self.meet("meet"), ast.Assign([target], value)]
+                    threads = parse("BLOCK_X * BLOCK_Y * BLOCK_Z")
+                    value = call("warp_active", linear(self.draft.block), threads)
+                    return [ast.Expr(call("meet")), ast.Assign([target], value)]
         self.generic_visit(node)
         return self.split(target, node) if isinstance(target, ast.Tuple) else node
-
-    def meet(self, what: str) -> ast.stmt:
-        return ast.Expr(ast.Call(name(what), [], []))
-
-    def threads(self) -> ast.expr:
-        """The number of threads of a block."""
-        return parse("BLOCK_X * BLOCK_Y * BLOCK_Z")
 
     def send(self, value: ast.expr) -> tuple[ast.stmt, ast.expr]:
         """Leave a value where the other threads find it; and what they find there."""
         sent = self.draft.names.fresh("sent")
         self.draft.sent.add(sent)
-        return ast.Assign([ast.Name(sent, ast.Store())], self.visit(value)), whole(sent)
+        return assign(sent, self.visit(value)), whole(sent)
 
-    def check_arguments(self, call: ast.Call, pattern: str) -> None:
+    def check_arguments(self, node: ast.Call, pattern: str) -> None:
         """Refuse a call that does not have the arguments of `cuda.name(first, second, ...)`."""
-        if call.keywords or len(call.args) != pattern.count(",") + 1:
+        if node.keywords or len(node.args) != pattern.count(",") + 1:
             self.draft.refuse(
-                call, f"`{ast.unparse(call)}` does not have the arguments of {pattern}",
+                node, f"`{ast.unparse(node)}` does not have the arguments of {pattern}",
                 "Pass exactly these, by position",
             )  # fmt: skip
 
-    def warp_operation(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
-        self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
-        members, value, *lane = call.args
+    def warp_operation(self, target: ast.Name, operation: str, node: ast.Call) -> list[ast.stmt]:
+        self.check_arguments(node, hints.CUDA[self.cuda_path(node.func)[0]])
+        members, value, *lane = node.args
         send, sent = self.send(value)
         arguments = [sent, self.visit(members), *map(self.visit, lane), linear(self.draft.block)]
-        taken = ast.Call(name(operation), arguments, [])
-        return [send, self.meet("meet"), ast.Assign([target], taken)]
+        return [send, ast.Expr(call("meet")), ast.Assign([target], call(operation, *arguments))]
 
-    def block_vote(self, target: ast.Name, operation: str, call: ast.Call) -> list[ast.stmt]:
-        self.check_arguments(call, hints.CUDA[self.cuda_path(call.func)[0]])
-        send, sent = self.send(call.args[0])
-        taken = ast.Call(name(operation), [sent], [])
-        return [send, self.meet("barrier"), ast.Assign([target], taken)]
+    def block_vote(self, target: ast.Name, operation: str, node: ast.Call) -> list[ast.stmt]:
+        self.check_arguments(node, hints.CUDA[self.cuda_path(node.func)[0]])
+        send, sent = self.send(node.args[0])
+        return [send, ast.Expr(call("barrier")), ast.Assign([target], call(operation, sent))]
 
-    def declare(self, target: str, space: str, call: ast.Call) -> None:
+    def declare(self, target: str, space: str, node: ast.Call) -> None:
         """Take an array's declaration out of the text."""
-        arguments = dict(zip(("shape", "dtype"), call.args, strict=False))
-        arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
+        arguments = dict(zip(("shape", "dtype"), node.args, strict=False))
+        arguments |= {str(keyword.arg): keyword.value for keyword in node.keywords}
         if set(arguments) != {"shape", "dtype"}:
             self.draft.refuse(
-                call, f"`{ast.unparse(call)}`: cuda.{space}.array takes a shape and a dtype",
+                node, f"`{ast.unparse(node)}`: cuda.{space}.array takes a shape and a dtype",
                 f"Write cuda.{space}.array(32, float32)",
             )  # fmt: skip
         shape = self.constant_shape(arguments["shape"], f"{space} array {target!r}", space)
         array = Array(target, shape, self.dtype(arguments["dtype"]), space)
         if self.draft.arrays.setdefault(target, array) != array:
-            self.draft.refuse(call, f"array {target!r} is declared twice, differently",
+            self.draft.refuse(node, f"array {target!r} is declared twice, differently",
                              "Use two names")  # fmt: skip
 
     def dtype(self, node: ast.expr) -> str:
@@ -679,7 +648,7 @@ class _Rewriter(_Transformer):
         else:
             if not isinstance(value, ast.Name | ast.Attribute):
                 kept = self.draft.names.fresh("items")
-                before = [ast.Assign([ast.Name(kept, ast.Store())], value)]
+                before = [assign(kept, value)]
                 value = name(kept)
             values = [ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(count)]
         parts = [*before, *at_once(self.draft.names, target.elts, values)]
@@ -741,14 +710,14 @@ class _Rewriter(_Transformer):
                 return self.generic_visit(node)
             case ["grid" | "gridsize" as what]:
                 return self.place(what, node)
-            case ["atomic", operation] if operation in ATOMICS:
+            case ["atomic", operation] if operation in hints.ATOMICS:
                 self.check_arguments(node, hints.ATOMICS[operation])
                 return self.atomic(f"atomic_{operation}", node)
             case [called] if called in BITS:
                 self.check_arguments(node, hints.CUDA[called])
-                return ast.Call(name(called), list(map(self.visit, node.args)), [])
+                return call(called, *map(self.visit, node.args))
             case ["lanemask_lt"]:
-                return ast.Call(name("warp_lanes_below"), [self.lane()], [])
+                return call("warp_lanes_below", self.lane())
             case ["const", "array_like"] if len(node.args) == 1:
                 return self.visit(node.args[0])
             case [called] if (vector := hints.vector(called)) and len(node.args) == vector[1]:
@@ -783,7 +752,7 @@ class _Rewriter(_Transformer):
         if isinstance(array, ast.Name) and self.draft.arrays.get(array.id, _NONE).space == "local":
             self.draft.refuse(node, f"an atomic operation on local array {array.id!r} is of no use",
                              "No other thread sees it: use a plain assignment")  # fmt: skip
-        return ast.Call(name(function), list(map(self.visit, node.args)), [])
+        return call(function, *map(self.visit, node.args))
 
 
 _NONE = Array("", (), "", "")

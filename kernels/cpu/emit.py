@@ -19,8 +19,9 @@ import numpy as np
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, WARP, Array, Shape3, Whole, is_barrier, name
+from .canonical import AXES, WARP, Array, Shape3, Whole, is_barrier
 from .compiler import LANES
+from .paths import indices_of
 from .regions import (
     Barrier,
     Branch,
@@ -35,8 +36,9 @@ from .regions import (
     is_cheap,
     needs,
 )
-from .source import Names, dtype_text, stores
+from .source import dtype_text
 from .text import Text, begun, function_name, signature
+from .trees import Names, call, name, names_in, negated, stores, walk
 from .uniformity import (
     THREADS,
     Uniformity,
@@ -197,7 +199,7 @@ class Body:
     def barrier(self, node: Barrier) -> None:
         """Under a mask, go on only if all threads are at this barrier, or none."""
         if node.mask:
-            all_barriers = [n for s in self.form.body for n in ast.walk(s) if is_barrier(n)]
+            all_barriers = list(filter(is_barrier, walk(self.form.body)))
             reached, number = self.slot_names[node.mask], all_barriers.index(node.statement)
             with self.text.block(f"if block_parts({reached}):"):
                 self.text.line(f"return divergence(block, {number}, {reached})")
@@ -289,7 +291,7 @@ class Body:
         Under a mask some processors load slowly from far memory. What holds a loop is long enough
         to be written once.
         """
-        if any(isinstance(n, ast.For | ast.While) for s in body for n in ast.walk(s)):
+        if any(isinstance(node, ast.For | ast.While) for node in walk(body)):
             return None
         for statement in body:
             choice = getattr(statement, "value", statement)
@@ -392,7 +394,7 @@ class Body:
             case ast.BoolOp(op=ast.And(), values=values):
                 return [part for value in values for part in self.conjuncts(value)]
             case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=values)):
-                return [p for v in values for p in self.conjuncts(ast.UnaryOp(ast.Not(), v))]
+                return [part for value in values for part in self.conjuncts(negated(value))]
             case ast.Name(id=known) if known in self.regions.conditions:
                 return self.conjuncts(self.regions.conditions[known])
         return [ahead.expanded(test, self.regions.recomputed)]
@@ -473,9 +475,8 @@ class Body:
 
     def is_fixed(self, value: ast.expr) -> bool:
         """Whether an expression is the same for all threads of a row."""
-        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
         others = THREADS - {f"thread_{self.row_axis}"}
-        return names.isdisjoint(self.uniformity.varying - others)
+        return names_in(value).isdisjoint(self.uniformity.varying - others)
 
     def ran(self, region: Lanes, header: int) -> None:
         """All threads have run a region, whose loop begins at a line of the text."""
@@ -546,9 +547,9 @@ def decided(body: list[ast.stmt], test: str, holds: str) -> list[ast.stmt]:
     What no thread does is still written: the types of variables depend on it.
     """
     body = copy.deepcopy(body)
-    for node in [node for statement in body for node in ast.walk(statement)]:
+    for node in list(walk(body)):
         if isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == test:
-            node.test = ast.Call(name(holds), [node.test], [])
+            node.test = call(holds, node.test)
     return body
 
 
@@ -562,7 +563,7 @@ class Rewriter(ast.NodeTransformer):
     def __init__(self, uniformity: Uniformity, lane: str, slots: Mapping[str, str]) -> None:
         self.form = uniformity.form
         self.uniformity = uniformity
-        self.lane = [ast.Name(part, ast.Load()) for part in lane.split(", ")]
+        self.lane = list(map(name, lane.split(", ")))
         self.slots = slots
 
     def visit_Whole(self, node: Whole) -> ast.AST:
@@ -574,8 +575,7 @@ class Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if isinstance(node.value, ast.Attribute) or base_name(node) is None:
             return node
-        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        indices = [self.unsigned(index) for index in indices]
+        indices = list(map(self.unsigned, indices_of(node)))
         array = self.form.arrays.get(base_name(node) or "")
         if array and array.space == "local":
             indices += self.lane
@@ -589,4 +589,4 @@ class Rewriter(ast.NodeTransformer):
         )
         if plain or not self.uniformity.is_nonnegative(index):
             return index
-        return ast.Call(ast.Name("u", ast.Load()), [index], [])
+        return call("u", index)

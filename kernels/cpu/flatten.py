@@ -22,7 +22,21 @@ from dataclasses import replace
 from typing import Any
 
 from .paths import indices_of
-from .source import Names, Source, stores
+from .source import Source
+from .trees import (
+    Names,
+    Substitute,
+    assign,
+    call,
+    located,
+    name,
+    named,
+    names_in,
+    negated,
+    stores,
+    target,
+    walk,
+)
 
 # Operations of CUDA that involve other threads and have a value.
 TOGETHER = {
@@ -48,7 +62,7 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
     `every_call` puts the device functions that only compute in place of their calls as well.
     """
     tree = copy.deepcopy(source.tree)
-    names = Names({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {*source.parameters})
+    names = Names(names_in(tree) | {*source.parameters})
     flat = replace(
         source, tree=tree, constants=dict(source.constants), values=dict(source.values),
         arrays=dict(source.arrays), device_functions=dict(source.device_functions),
@@ -56,7 +70,7 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
     )  # fmt: skip
     flattener = _Flattener(flat, names, every_call)
     tree.body = flattener.without_returns(flattener.body(tree.body, flat), None)
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    used = names_in(tree)
     ast.fix_missing_locations(tree)
     functions = {n: f for n, f in flat.device_functions.items() if n in used}
     return replace(flat, device_functions=functions)
@@ -129,12 +143,11 @@ class _Flattener:
             else:
                 own = self.fresh(f"{parameter}_in_{callee.name}")
                 self.remember(own, argument)
-                before.append(ast.Assign([ast.Name(own, ast.Store())], argument))
-                renamed[parameter] = ast.Name(own, ast.Load())
-        locals_ = self.rename(callee, stored.keys() - given.keys())
-        renamed |= {old: ast.Name(new, ast.Load()) for old, new in locals_.items()}
-        renamed |= {old: ast.Name(new, ast.Load()) for old, new in self.take_over(callee).items()}
-        substitute = _Substitute(renamed)
+                before.append(assign(own, argument))
+                renamed[parameter] = name(own)
+        own_names = self.rename(callee, stored.keys() - given.keys()) | self.take_over(callee)
+        renamed |= {old: name(new) for old, new in own_names.items()}
+        substitute = Substitute(renamed)
         body = [substitute.visit(statement) for statement in body]
         tree.body = body
         inner = Source(
@@ -149,8 +162,8 @@ class _Flattener:
     def is_outside(self, node: ast.AST) -> bool:
         """Whether it is a device function, or what has a dot: `cuda.atomic.add`, `math.sin`."""
         match node:
-            case ast.Name(id=name):
-                return name in self.flat.device_functions
+            case ast.Name(id=identifier):
+                return identifier in self.flat.device_functions
             case ast.Attribute(value=ast.Name(id=module)) if module in self.flat.constants:
                 return True
         return bool(cuda_path(node, self.flat.cuda_names))
@@ -183,17 +196,16 @@ class _Flattener:
         flat = self.flat
         for table in ("constants", "device_functions", "arrays"):
             theirs, ours = getattr(callee, table), getattr(flat, table)
-            for name, value in theirs.items():
-                same = ours.get(name) == value if table == "constants" else ours.get(name) is value
+            for old, value in theirs.items():
+                same = ours.get(old) == value if table == "constants" else ours.get(old) is value
                 if not same:
-                    renamed[name] = self.fresh(name) if name in self.names else name
-                    self.names.add(renamed[name])
-                    ours[renamed[name]] = value
-                if name in callee.values:
-                    flat.values[renamed.get(name, name)] = callee.values[name]
-        for name in callee.cuda_names - flat.cuda_names:
-            renamed[name] = self.fresh(name) if name in self.names else name
-            flat.cuda_names.add(renamed[name])
+                    renamed[old] = self.fresh(old)
+                    ours[renamed[old]] = value
+                if old in callee.values:
+                    flat.values[renamed.get(old, old)] = callee.values[old]
+        for old in callee.cuda_names - flat.cuda_names:
+            renamed[old] = self.fresh(old)
+            flat.cuda_names.add(renamed[old])
         return renamed
 
     # Returns
@@ -204,8 +216,7 @@ class _Flattener:
         body = returns.convert(body, in_loop=False)
         if not returns.asked:
             return _without_assignments(body, returns.left)
-        start = ast.Assign([ast.Name(returns.left, ast.Store())], ast.Constant(False))
-        return [located(start, body[0]), *body]
+        return [located(assign(returns.left, ast.Constant(False)), body[0]), *body]
 
 
 class _Scope:
@@ -276,7 +287,7 @@ class _Scope:
         """A loop over numbers or while a condition without effects holds, and without an `else`."""
         match loop:
             case ast.While(test=test, body=body) if self.has_effect(test):
-                again = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
+                again = ast.If(negated(test), [ast.Break()], [])
                 endless = ast.While(ast.Constant(True), [again, *body], loop.orelse)
                 if loop.orelse:  # that `break` is the loop's natural end
                     return self.natural_end(endless, loop)
@@ -294,15 +305,9 @@ class _Scope:
         """`for item in items:` as a loop over the numbers of the items."""
         number = self.flattener.fresh("number")
         counts, item = self.walked(loop.iter, number, loop)
-        count = counts[0]
-        if len(counts) > 1:
-            count = ast.Call(ast.Name("min", ast.Load()), counts, [])
-        counted = ast.For(
-            ast.Name(number, ast.Store()),
-            ast.Call(ast.Name("range", ast.Load()), [count], []),
-            [ast.Assign([loop.target], item), *loop.body],
-            loop.orelse,
-        )
+        count = counts[0] if len(counts) == 1 else call("min", *counts)
+        body = [ast.Assign([loop.target], item), *loop.body]
+        counted = ast.For(target(number), call("range", count), body, loop.orelse)
         return self.statement(located(counted, loop))
 
     def walked(
@@ -312,7 +317,7 @@ class _Scope:
 
         What is walked along is what it was before the loop.
         """
-        turn = ast.Name(number, ast.Load())
+        turn = name(number)
         match iterator:
             case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *first]):
                 counts, item = self.walked(inner, number, loop)
@@ -336,8 +341,7 @@ class _Scope:
                 kept = ast.Tuple([self.once(each, loop) for each in items], ast.Load())
                 return [ast.Constant(len(items))], ast.Subscript(kept, turn, ast.Load())
         array = self.once(iterator, loop)
-        length = ast.Call(ast.Name("len", ast.Load()), [copy.deepcopy(array)], [])
-        return [length], ast.Subscript(array, turn, ast.Load())
+        return [call("len", copy.deepcopy(array))], ast.Subscript(array, turn, ast.Load())
 
     def once(self, value: ast.expr, loop: ast.For) -> ast.expr:
         """An expression as it is before a loop, which may change it."""
@@ -357,8 +361,8 @@ class _Scope:
         otherwise, loop.orelse = loop.orelse, []
         _flag_breaks(loop.body, ended)
         loop.body = self.inner(loop.body)
-        start = ast.Assign([ast.Name(ended, ast.Store())], ast.Constant(True))
-        return [start, loop, ast.If(ast.Name(ended, ast.Load()), self.inner(otherwise), [])]
+        start = assign(ended, ast.Constant(True))
+        return [start, loop, ast.If(name(ended), self.inner(otherwise), [])]
 
     def natural_end(self, loop: ast.While, statement: ast.While) -> list[ast.stmt]:
         """`while test: ... else: ...` whose test has to be taken apart."""
@@ -367,9 +371,9 @@ class _Scope:
         first, *body = loop.body
         _flag_breaks(body, ended)
         loop.body = [first, *body]
-        start = ast.Assign([ast.Name(ended, ast.Store())], ast.Constant(True))
-        test = ast.If(ast.Name(ended, ast.Load()), self.inner(otherwise), [])
-        return [start, *self.inner([located(loop, statement)]), test]
+        test = ast.If(name(ended), self.inner(otherwise), [])
+        again = self.inner([located(loop, statement)])
+        return [assign(ended, ast.Constant(True)), *again, test]
 
     # Expressions
 
@@ -382,9 +386,7 @@ class _Scope:
         if function is None:
             return None
         assert isinstance(call, ast.Call)
-        passes = {
-            n.id for n in ast.walk(call) if isinstance(n, ast.Name)
-        } & self.flattener.local.keys()
+        passes = names_in(call) & self.flattener.local.keys()
         gets = any(map(self.flattener.is_outside, call.args))
         must = bool(passes) or gets or _is_part_of_its_kernel(function)
         if function.itself and must:
@@ -407,8 +409,8 @@ class _Scope:
     def keep(self, value: ast.expr) -> ast.expr:
         """Evaluate an expression now; return the name that has its value."""
         kept = self.flattener.fresh("kept")
-        self.before.append(ast.Assign([ast.Name(kept, ast.Store())], value))
-        return ast.Name(kept, ast.Load())
+        self.before.append(assign(kept, value))
+        return name(kept)
 
     def call(self, call: ast.Call, result: str, *, used: bool = True) -> list[ast.stmt]:
         """A device function's body in place of its call."""
@@ -442,7 +444,7 @@ class _Scope:
             case ast.Call() if self.callee(node):
                 result = self.flattener.fresh(f"{_text(node.func)}_result")
                 self.before += self.call(node, result)
-                return ast.Name(result, ast.Load())
+                return name(result)
         plain = isinstance(node, ast.Call) and not self.has_effect(node.func)
         self.operands(node, [field for field in node._fields if field != "func" or not plain])
         return self.keep(node) if self.is_effect(node) else node
@@ -485,19 +487,15 @@ class _Scope:
         last = rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
         kept = self.keep(self.expression(first))
         assert isinstance(kept, ast.Name)
-        test = kept if isinstance(op, ast.And) else ast.UnaryOp(ast.Not(), kept)
-        then: ast.stmt = ast.Assign([ast.Name(kept.id, ast.Store())], last)
-        self.before.append(ast.If(test, self.inner([then]), []))
-        return ast.Name(kept.id, ast.Load())
+        test = kept if isinstance(op, ast.And) else negated(kept)
+        self.before.append(ast.If(test, self.inner([assign(kept.id, last)]), []))
+        return name(kept.id)
 
     def branch(self, test: ast.expr, body: ast.expr, orelse: ast.expr) -> ast.expr:
         kept = self.flattener.fresh("kept")
-        then, otherwise = (
-            self.inner([ast.Assign([ast.Name(kept, ast.Store())], value)])
-            for value in (body, orelse)
-        )
+        then, otherwise = (self.inner([assign(kept, value)]) for value in (body, orelse))
         self.before.append(ast.If(test, then, otherwise))
-        return ast.Name(kept, ast.Load())
+        return name(kept)
 
     def positional(self, call: ast.Call) -> None:
         """Put keyword and default arguments of a device function in their places."""
@@ -586,15 +584,14 @@ class _Returns:
                     new.append(located(ast.If(self.flag(), [ast.Break()], []), statement))
                     continue
             if rest:
-                stay = ast.UnaryOp(ast.Not(), self.flag())
-                inner = self.convert(rest, in_loop=False)
-                new.append(located(ast.If(stay, inner or [ast.Pass()], []), rest[0]))
+                inner = self.convert(rest, in_loop=False) or [ast.Pass()]
+                new.append(located(ast.If(negated(self.flag()), inner, []), rest[0]))
             return new
         return new
 
     def flag(self) -> ast.expr:
         self.asked = True
-        return ast.Name(self.left, ast.Load())
+        return name(self.left)
 
     def leave(self, statement: ast.Return, in_loop: bool) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -604,8 +601,8 @@ class _Returns:
                 statement, "a kernel returns a value", "Write it to an array argument"
             )
         if value is not None and self.result is not None:
-            new.append(ast.Assign([ast.Name(self.result, ast.Store())], value))
-        new.append(ast.Assign([ast.Name(self.left, ast.Store())], ast.Constant(True)))
+            new.append(assign(self.result, value))
+        new.append(assign(self.left, ast.Constant(True)))
         if in_loop:
             new.append(ast.Break())
         return [located(part, statement) for part in new]
@@ -613,7 +610,7 @@ class _Returns:
 
 def _if(test: ast.expr, then: list[ast.stmt], otherwise: list[ast.stmt]) -> ast.If:
     if not then:
-        return ast.If(ast.UnaryOp(ast.Not(), test), otherwise or [ast.Pass()], [])
+        return ast.If(negated(test), otherwise or [ast.Pass()], [])
     return ast.If(test, then, otherwise)
 
 
@@ -654,7 +651,7 @@ def _asks_for_none(function: ast.FunctionDef) -> bool:
 
 def _say_none(body: list[ast.stmt]) -> None:
     """Write `return None` where a function that gives a value elsewhere does so without a word."""
-    for node in (inner for statement in body for inner in ast.walk(statement)):
+    for node in walk(body):
         if isinstance(node, ast.Return) and node.value is None:
             node.value = ast.copy_location(ast.Constant(None), node)
     if _has_an_end(body):
@@ -669,7 +666,7 @@ def _has_an_end(body: list[ast.stmt]) -> bool:
         case [*_, ast.If(body=then, orelse=otherwise)]:
             return _has_an_end(then) or _has_an_end(otherwise)
         case [*_, ast.While(test=ast.Constant(value=always), body=inner)] if always:
-            return any(isinstance(n, ast.Break) for part in inner for n in ast.walk(part))
+            return any(isinstance(node, ast.Break) for node in walk(inner))
     return True
 
 
@@ -715,18 +712,15 @@ def _is_constant(node: ast.expr) -> bool:
 
 def _in_indices(body: list[ast.stmt]) -> set[str]:
     """The names that are part of an index: whole numbers."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
-    return {n.id for index in indices for n in ast.walk(index) if isinstance(n, ast.Name)}
+    return {*named(node.slice for node in walk(body) if isinstance(node, ast.Subscript))}
 
 
 def _is_short_sum(argument: ast.expr, result: str) -> bool:
     """Whether an argument can be made again wherever its parameter stands."""
     plain = ast.Name | ast.Constant | ast.BinOp | ast.Add | ast.Sub | ast.Mult | ast.Load
     nodes = list(ast.walk(argument))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
     short = all(isinstance(node, plain) for node in nodes) and len(nodes) <= SHORT
-    return short and result not in names
+    return short and result not in names_in(argument)
 
 
 def _default(callee: Source, value: ast.expr) -> ast.expr:
@@ -735,29 +729,12 @@ def _default(callee: Source, value: ast.expr) -> ast.expr:
     return copy.deepcopy(value)
 
 
-class _Substitute(ast.NodeTransformer):
-    """Names by others, or by constants."""
-
-    def __init__(self, new: dict[str, ast.expr]) -> None:
-        self.new = new
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        new = self.new.get(node.id)
-        if new is None:
-            return node
-        new = copy.deepcopy(new)
-        if isinstance(new, ast.Name):
-            new.ctx = node.ctx
-        return ast.copy_location(new, node)
-
-
 def _flag_breaks(body: list[ast.stmt], flag: str) -> None:
     """Put `flag = False` before each `break` of the loop that this is the body of."""
     for index in reversed(range(len(body))):
         statement = body[index]
         if isinstance(statement, ast.Break):
-            clear = ast.Assign([ast.Name(flag, ast.Store())], ast.Constant(False))
-            body.insert(index, located(clear, statement))
+            body.insert(index, located(assign(flag, ast.Constant(False)), statement))
         elif isinstance(statement, ast.If):
             _flag_breaks(statement.body, flag)
             _flag_breaks(statement.orelse, flag)
@@ -773,11 +750,3 @@ def _loaded(node: ast.expr) -> ast.expr:
 
 def _text(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "call"
-
-
-def located(node: Any, like: ast.AST) -> Any:
-    """Give a new node, and the new nodes in it, the place of another."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.stmt | ast.expr) and not hasattr(inner, "lineno"):
-            ast.copy_location(inner, like)
-    return node

@@ -18,13 +18,15 @@ import copy
 import enum
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numba
 import numpy as np
 
 from . import hints
+from .branches import around
+from .trees import Names, assign, call, located, name, names_in, negated, parse, target
 
 INDICES = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
 DIRECT = math, np, numba  # whose members are looked at later, by their names
@@ -75,19 +77,16 @@ def _convert(tree: ast.FunctionDef, outside: _Outside, kinds: tuple[Any, ...], r
     def converted(kind: Any, value: ast.expr) -> ast.expr:
         if not isinstance(kind, numba.types.Number):
             return value
-        return ast.Call(outside.named(f"as_{kind}", kind), [value], [])
+        return call(outside.named(f"as_{kind}", kind), value)
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and node.value is not None:
             node.value = converted(result, node.value)
     for argument, kind in zip(tree.args.args, kinds, strict=False):
         if isinstance(kind, numba.types.Number):
-            own = ast.Name(argument.arg, ast.Load())
-            target: list[ast.expr] = [ast.Name(argument.arg, ast.Store())]
-            tree.body.insert(0, ast.Assign(target, converted(kind, own)))
-    for node in ast.walk(tree):
-        if not hasattr(node, "lineno"):
-            ast.copy_location(node, tree)
+            own = converted(kind, name(argument.arg))
+            tree.body.insert(0, assign(argument.arg, own))
+    located(tree, tree)
 
 
 def _unpack(tree: ast.FunctionDef, outside: _Outside, packed: Mapping[int, str]) -> dict[str, str]:
@@ -96,15 +95,15 @@ def _unpack(tree: ast.FunctionDef, outside: _Outside, packed: Mapping[int, str])
     written: dict[str, str] = {}
     for place in sorted(packed, reverse=True):
         whole, how = arguments[place].arg, packed[place]
-        parts = [outside.fresh(f"{whole}_{i}").id for i in range(how.count("{}"))]
+        parts = [outside.taken.fresh(f"{whole}_{i}") for i in range(how.count("{}"))]
         arguments[place : place + 1] = map(ast.arg, parts)
         alone = len(parts) == 1 and "(" not in how
         written |= {part: whole if alone else f"{whole}[{i}]" for i, part in enumerate(parts)}
-        made = ast.parse(how.format(*parts), mode="eval").body
+        made = parse(how.format(*parts))
         if whole not in outside.stored:
             _Fields(whole, made).visit(tree)
         made = _Unnamed().visit(made)
-        tree.body.insert(0, ast.Assign([ast.Name(whole, ast.Store())], made))
+        tree.body.insert(0, assign(whole, made))
         for node in ast.walk(tree.body[0]):
             ast.copy_location(node, tree)
     return written
@@ -155,33 +154,25 @@ class _Outside:
             argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg)
         }
         self.stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
-        self.taken = {node.id for node in names} | self.parameters
+        self.taken = Names({node.id for node in names} | self.parameters)
         self.added: dict[str, Any] = {}
         self.dotted: dict[str, str] = {}  # names of those that were written with dots
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self.values = {**vars(builtins), **function.__globals__, **dict(_contents(cells))}
+        self.values = vars(builtins) | around(function)
 
-    def fresh(self, name: str, value: Any = None) -> ast.Name:
-        """A name that nothing has yet; with a value, one from outside."""
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        if value is not None:
-            self.added[name] = value
-        return ast.Name(name, ast.Load())
-
-    def named(self, wanted: str, value: Any) -> ast.Name:
+    def named(self, wanted: str, value: Any) -> str:
         """A name for a value from outside, the same each time."""
-        for name, known in self.added.items():
-            if known is value:
-                return ast.Name(name, ast.Load())
-        return self.fresh(wanted, value)
+        for known, held in self.added.items():
+            if held is value:
+                return known
+        new = self.taken.fresh(wanted)
+        self.added[new] = value
+        return new
 
-    def value(self, name: str) -> Any:
+    def value(self, identifier: str) -> Any:
         """The value of a name from outside; None for a name of the kernel's own."""
-        if name in self.parameters or name in self.stored:
+        if identifier in self.parameters or identifier in self.stored:
             return None
-        return self.added.get(name, self.values.get(name))
+        return self.added.get(identifier, self.values.get(identifier))
 
     def is_cuda(self, node: ast.AST) -> bool:
         """Whether an expression is the namespace `cuda`."""
@@ -192,14 +183,6 @@ def is_cuda_namespace(value: Any) -> bool:
     """Whether a value is `cuda`: ours, or one of Numba's."""
     numbas = "numba.cuda", "numba_cuda.numba.cuda"
     return getattr(value, "is_cuda_namespace", False) or getattr(value, "__name__", "") in numbas
-
-
-def _contents(cells: Any) -> Iterator[tuple[str, Any]]:
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:
-            continue
 
 
 class _Paths(ast.NodeTransformer):
@@ -219,7 +202,7 @@ class _Paths(ast.NodeTransformer):
         if is_cuda_namespace(value) and path[0] == "random":
             return self._named("_".join(path), getattr(value.random, path[-1], None)) or node
         if is_cuda_namespace(value):
-            return self._of_the_library(node, path) if path[0] == "libdevice" else node
+            return self._function(path[-1]) or node if path[0] == "libdevice" else node
         if len(path) == 1 and any(value is module for module in DIRECT):
             return node
         for attribute in path:
@@ -237,15 +220,15 @@ class _Paths(ast.NodeTransformer):
             return node
         return self._named(node.id, value) or node
 
-    def _named(self, name: str, value: Any) -> ast.expr | None:
+    def _named(self, wanted: str, value: Any) -> ast.expr | None:
         """An expression for a value from outside, or None if no kernel can use it."""
         if isinstance(value, enum.Enum):
             value = value.value
         of_numpy = isinstance(value, type) and issubclass(value, np.generic)
         if isinstance(value, VALUES) or of_numpy or _is_a_function(value):
-            return self.outside.named(name, value)
+            return name(self.outside.named(wanted, value))
         if _is_of_cuda(value):
-            found: ast.expr = self.outside.named("cuda", NAMESPACE)
+            found: ast.expr = name(self.outside.named("cuda", NAMESPACE))
             for part in value.__qualname__.split("."):
                 found = ast.Attribute(found, part, ast.Load())
             if value.__module__.endswith("libdevice"):
@@ -253,17 +236,14 @@ class _Paths(ast.NodeTransformer):
             return found
         return None
 
-    def _of_the_library(self, node: ast.Attribute, path: list[str]) -> ast.AST:
-        return self._function(path[-1]) or node
-
-    def _function(self, name: str) -> ast.expr | None:
+    def _function(self, called: str) -> ast.expr | None:
         """A function of CUDA's library that `math` has as well."""
-        plain = name.removeprefix("fast_")
+        plain = called.removeprefix("fast_")
         narrow = plain.endswith("f") and hasattr(math, plain[:-1])
         plain = plain[:-1] if narrow else plain
         if not hasattr(math, plain) or hints.member("math", plain) is not None:
             return None
-        return self.outside.named(f"{plain}_of_math", getattr(math, plain))
+        return name(self.outside.named(f"{plain}_of_math", getattr(math, plain)))
 
 
 def _is_a_function(value: Any) -> bool:
@@ -340,8 +320,8 @@ class _Shapes(ast.NodeTransformer):
 
     def _constant(self, node: ast.expr) -> Any:
         """The whole number, or the tuple of such, that an expression always is; or None."""
-        names = {name: self._named(name) for name in _names(node)}
-        worked_out = any(isinstance(part, _WORK) and _names(part) for part in ast.walk(node))
+        names = {each: self._named(each) for each in names_in(node)}
+        worked_out = any(isinstance(part, _WORK) and names_in(part) for part in ast.walk(node))
         if None in names.values() or worked_out:
             return None
         try:
@@ -372,10 +352,6 @@ class _Shapes(ast.NodeTransformer):
 
 
 _WORK = ast.BinOp | ast.UnaryOp | ast.Call | ast.Attribute | ast.Starred
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _is_whole(value: Any) -> bool:
@@ -417,19 +393,14 @@ class _Plain:
 
     def statement(self, statement: ast.stmt) -> Statements:
         """The plain statements for one."""
-        new = self._said(statement)
-        for made in new:
-            for node in ast.walk(made):
-                if not hasattr(node, "lineno"):
-                    ast.copy_location(node, statement)
-        return new
+        return [located(made, statement) for made in self._said(statement)]
 
     def _said(self, statement: ast.stmt) -> Statements:
         match statement:
             case ast.Assert() if not self.is_kernel:
                 return []
             case ast.Assert(test=test):
-                return self.body([ast.If(ast.UnaryOp(ast.Not(), test), [ast.Return()], [])])
+                return self.body([ast.If(negated(test), [ast.Return()], [])])
             case ast.Raise() if self.is_kernel:
                 return [ast.Return()]
             case ast.Assign(
@@ -437,7 +408,7 @@ class _Plain:
             ) if array in self.ndims:
                 return self._filled(array, statement.value)
             case ast.While(test=test, orelse=[]) if _names_something(test):
-                leave = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])
+                leave = ast.If(negated(test), [ast.Break()], [])
                 return self.body([ast.While(ast.Constant(True), [leave, *statement.body], [])])
         before = self._named_before(statement)
         for part in ("body", "orelse"):
@@ -456,17 +427,14 @@ class _Plain:
 
     def _filled(self, array: str, value: ast.expr) -> Statements:
         """A loop over each axis, and in the innermost the element."""
-        indices = [self.outside.fresh("element") for _ in range(self.ndims[array])]
-        places: list[ast.expr] = [*indices]
+        indices = [self.outside.taken.fresh("element") for _ in range(self.ndims[array])]
+        places: list[ast.expr] = [*map(name, indices)]
         at = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
-        made: ast.stmt = ast.Assign(
-            [ast.Subscript(ast.Name(array, ast.Load()), at, ast.Store())], value
-        )
+        made: ast.stmt = ast.Assign([ast.Subscript(name(array), at, ast.Store())], value)
         for axis, index in reversed([*enumerate(indices)]):
-            shape = ast.Attribute(ast.Name(array, ast.Load()), "shape", ast.Load())
+            shape = ast.Attribute(name(array), "shape", ast.Load())
             size = ast.Subscript(shape, ast.Constant(axis), ast.Load())
-            counted = ast.Call(ast.Name("range", ast.Load()), [size], [])
-            made = ast.For(ast.Name(index.id, ast.Store()), counted, [made], [])
+            made = ast.For(target(index), call("range", size), [made], [])
         return [made]
 
 
@@ -482,8 +450,8 @@ class _Hoist(ast.NodeTransformer):
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
         self.generic_visit(node)
-        self.before.append(ast.Assign([ast.Name(node.target.id, ast.Store())], node.value))
-        return ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+        self.before.append(assign(node.target.id, node.value))
+        return ast.copy_location(name(node.target.id), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         node.values[0] = self.visit(node.values[0])

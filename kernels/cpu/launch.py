@@ -35,6 +35,7 @@ from .regions import Regions
 from .runtime import pool
 from .runtime.warps import diverged
 from .source import Source, place, read
+from .trees import names_in, walk
 from .uniformity import written_arrays
 
 
@@ -201,7 +202,7 @@ class CpuKernel:
         """The error for the number that a compiled function returned."""
         number, barrier, waits, misses = diverged(code)
         form = canonical(self.source, block, shared_bytes, instrumented=mode.instrumented)
-        node = [n for s in form.body for n in ast.walk(s) if is_barrier(n)][barrier]
+        node = list(filter(is_barrier, walk(form.body)))[barrier]
         here = place_of(number, grid)
         waiting, missing = (place_of(thread, block) for thread in (waits, misses))
         return DivergentBarrier(
@@ -415,8 +416,8 @@ def _writable_alias(array: Any) -> Any:
 def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -> int:
     """Bytes of an element of a dtype, from the dtype's text: `float32`, `np.int8`, `x.dtype`."""
     known = {"numba": numba, "numpy": np}
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    names = {name: eval(constants[name], known) for name in used & constants.keys()}
+    used = names_in(ast.parse(text)) & constants.keys()
+    names = {name: eval(constants[name], known) for name in used}
     dtype = eval(text, known, values | names)
     return int(np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize)
 

@@ -32,17 +32,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .canonical import (
-    Canonical,
-    is_barrier,
-    is_meeting,
-    looks_at_others,
-    name,
-    orders_a_warp,
-    parse,
-    whole,
-)
-from .source import Names
+from .canonical import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
+from .trees import Names, assign, call, name, named, negated, parse, stores
+from .trees import target as stored
 from .uniformity import (
     THREADS,
     UNIFORM_ATTRIBUTES,
@@ -258,8 +250,7 @@ class _Cutter:
         if mask is None or isinstance(loop.header, ast.For):
             return [loop]
         self.show(mask)
-        anybody = ast.Call(name("block_or"), [whole(mask)], [])
-        return [Meeting(), Branch(anybody, [loop], [])]
+        return [Meeting(), Branch(call("block_or", whole(mask)), [loop], [])]
 
     def add_masked(self, nodes: list[Node], loop: ast.For | ast.While, mask: str | None) -> None:
         """A loop that each thread leaves at a time of its own: walk it until all have left."""
@@ -277,8 +268,7 @@ class _Cutter:
             self.add_lanes(nodes, before, mask)
         stay = ast.BoolOp(ast.And(), [name(live), test])
         body: list[Node] = [Lanes([_assign(live, stay), _assign(turn, name(live))])]
-        anybody = ast.Call(name("block_or"), [whole(live)], [])
-        leave = ast.If(ast.UnaryOp(ast.Not(), anybody), [ast.Break()], [])
+        leave = ast.If(negated(call("block_or", whole(live))), [ast.Break()], [])
         body.append(Scalar(ast.fix_missing_locations(ast.copy_location(leave, loop))))
         if first:
             body.append(Lanes(first, turn))
@@ -314,9 +304,7 @@ class _Cutter:
     def add_scalar(self, nodes: list[Node], statement: ast.stmt, target: str) -> None:
         """Put a uniform assignment before the open region, where that changes nothing."""
         last = nodes[-1] if nodes else None
-        free = isinstance(last, Lanes) and not any(
-            isinstance(n, ast.Name) and n.id == target for s in last.body for n in ast.walk(s)
-        )
+        free = isinstance(last, Lanes) and target not in named(last.body)
         nodes.insert(len(nodes) - 1 if free else len(nodes), Scalar(statement))
 
     def trips(self, loop: ast.For, mask: str | None) -> Loop:
@@ -331,12 +319,7 @@ class _Cutter:
         self.masks.add(turn)
         own = ast.BinOp(name(first), ast.Add(), offset)
         test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
-        header = ast.For(
-            ast.Name(first, ast.Store()),
-            ast.Call(name("range"), [lowest, stop, step], []),
-            [],
-            [],
-        )
+        header = ast.For(stored(first), call("range", lowest, stop, step), [], [])
         self.uniform = self.uniform.with_definition(target, own)
         nodes: list[Node] = [Lanes([_assign(target, own)])]
         self.mask(nodes, turn, test, mask)
@@ -349,7 +332,7 @@ class _Cutter:
         self.masks |= {active, inactive}
         self.mask(nodes, active, statement.test, mask)
         if statement.orelse:
-            self.mask(nodes, inactive, ast.UnaryOp(ast.Not(), name(active)), mask)
+            self.mask(nodes, inactive, negated(name(active)), mask)
         for body, own in (statement.body, active), (statement.orelse, inactive):
             if self.loops and self.loops[-1]:
                 self.loops[-1].append(own)
@@ -367,8 +350,7 @@ class _Cutter:
 
 
 def _assign(target: str, value: ast.expr) -> ast.stmt:
-    statement = ast.Assign([ast.Name(target, ast.Store())], value)
-    return ast.fix_missing_locations(statement)
+    return ast.fix_missing_locations(assign(target, value))
 
 
 def needs(region: Lanes) -> set[str]:
@@ -501,13 +483,11 @@ def _can_be_a_strip(nodes: list[Node]) -> bool:
         return False
     if any(_jumps_out(statement) for statement in statements):
         return False
-    uniform = {
-        n.id for node in _flat(nodes) if isinstance(node, (Scalar, Loop))
-        for n in ast.walk(node.statement if isinstance(node, Scalar) else node.header.target
-                          if isinstance(node.header, ast.For) else ast.Pass())
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }  # fmt: skip
-    return not exposed(statements, set()) & uniform
+    flat = list(_flat(nodes))
+    scalars = [node.statement for node in flat if isinstance(node, Scalar)]
+    headers = [node.header for node in flat if isinstance(node, Loop)]
+    loops = [header.target for header in headers if isinstance(header, ast.For)]
+    return not exposed(statements, set()) & stores([*scalars, *loops]).keys()
 
 
 def _flat(nodes: list[Node]) -> Iterator[Node]:
@@ -533,7 +513,7 @@ def _as_statements(node: Node) -> list[ast.stmt]:
         case Scalar(statement):
             return [statement]
         case Barrier() | Meeting():
-            return [ast.Expr(ast.Call(name("barrier"), [], []))]
+            return [ast.Expr(call("barrier"))]
         case Loop(ast.For(target=target, iter=iterator), body):
             return [ast.For(target, iterator, _statements(body), [])]
         case Loop(ast.While(test=test), body):
@@ -561,7 +541,7 @@ def _crossing_strips(nodes: list[Node]) -> set[str]:
     for node in _flat(nodes):
         if isinstance(node, Strip):
             statements = _statements(node.body)
-            used = {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
+            used = {*named(statements)}
             crossing |= (used & seen) | exposed(statements, set())
             seen |= used
     return crossing

@@ -15,8 +15,7 @@ import math
 import re
 import sys
 import types
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from . import hints, idioms
 from .branches import decided
 from .errors import KernelError, UnsupportedKernel, line_of
+from .trees import Names, names_in, stores, walk
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
@@ -47,17 +47,6 @@ MODULES = {
 CITATION = re.compile(r"#[^#]*\(\w{1,2}\)[^#\n]*")
 FILE_LINES = 1_000_000  # a tree's line numbers are `file number * FILE_LINES + line`
 _files: list[str] = []
-
-
-class Names(set[str]):
-    """The names that are taken."""
-
-    def fresh(self, identifier: str) -> str:
-        """A name that nothing has yet; it is taken from now on."""
-        while identifier in self:
-            identifier += "_"
-        self.add(identifier)
-        return identifier
 
 
 @dataclass(frozen=True)
@@ -244,19 +233,10 @@ def _as_def(tree: ast.AST, function: types.FunctionType) -> ast.FunctionDef:
     raise KernelError("the text of a lambda cannot be found; write a `def`")
 
 
-def _identifiers(tree: ast.AST) -> set[str]:
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-
-
 def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
     """Give a name of its own to what is called like something of ours; return new -> old."""
-    taken = _identifiers(tree)
-    new_names: dict[str, str] = {}
-    for old in sorted(name for name in taken if RESERVED.fullmatch(name)):
-        new_names[old] = f"{old}_"
-        while new_names[old] in taken:
-            new_names[old] += "_"
+    taken = Names(names_in(tree) | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)})
+    new_names = {old: taken.fresh(old) for old in sorted(filter(RESERVED.fullmatch, taken))}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = new_names.get(node.id, node.id)
@@ -274,7 +254,7 @@ def _refuse_constructs(source: Source) -> None:
             "an argument is not positional (`*`, `**`, or after a `*`)",
             "Write plain positional arguments",
         )
-    nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
+    nodes = list(walk(source.tree.body))
     for node in nodes:
         construct = type(getattr(node, "op", node))
         if construct in hints.CONSTRUCTS:
@@ -310,10 +290,9 @@ def _outside_names(
 ) -> Iterator[tuple[str, Any, ast.AST]]:
     """Each name that the function reads but does not bind, with its value."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    nodes = [node for statement in source.tree.body for node in ast.walk(statement)]
     bound = {*source.parameters, *stores(source.tree.body)}
     seen = set(bound)
-    for node in nodes:
+    for node in walk(source.tree.body):
         if not isinstance(node, ast.Name) or node.id in seen:
             continue
         seen.add(node.id)
@@ -454,9 +433,3 @@ def _number(value: complex) -> str:
     if isinstance(value, float):
         return repr(float(value)) if math.isfinite(value) else f"float('{value}')"
     return repr(value) if isinstance(value, (bool, complex)) else repr(int(value))
-
-
-def stores(body: Iterable[ast.stmt]) -> Counter[str]:
-    """How often statements assign each name."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

@@ -17,9 +17,10 @@ import numba
 from numba.core import types
 
 from . import compiler, text, typing_errors
-from .canonical import AXES, Canonical, Whole, is_meeting, name
+from .canonical import AXES, Canonical, Whole, is_meeting
 from .paths import joined
 from .source import Source
+from .trees import name
 
 RUNTIME = f"{__package__}.runtime"
 INDICES = (types.int64,) * 9  # of a thread and of its block, and the size of the grid

@@ -23,7 +23,9 @@ from numba.np.numpy_support import as_dtype
 from . import hints
 from .canonical import Canonical
 from .errors import UnsupportedKernel, line_of
+from .paths import indices_of
 from .source import Source, place
+from .trees import walk
 
 Sentence = tuple[str, str]  # what is wrong, and the way out
 OPERATORS = {
@@ -88,7 +90,7 @@ def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> Uns
 
 
 def _assignments(body: list[ast.stmt], variable: str) -> Iterator[ast.AST]:
-    for node in (inner for statement in body for inner in ast.walk(statement)):
+    for node in walk(body):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == variable for t in targets):
             yield node
@@ -378,7 +380,7 @@ def refuse_new_arrays(form: Canonical, kinds: dict[str, types.Type]) -> None:
     def is_array(node: ast.expr) -> bool:
         return _dimensions(node, ndims) > 0
 
-    for node in (inner for statement in form.body for inner in ast.walk(statement)):
+    for node in walk(form.body):
         match node:
             case ast.BinOp(left=left, right=right):
                 whole = is_array(left) or is_array(right)
@@ -418,7 +420,7 @@ def refuse_unaligned_fields(form: Canonical) -> None:
     Raises:
         UnsupportedKernel: with the field.
     """
-    for node in (inner for statement in form.body for inner in ast.walk(statement)):
+    for node in walk(form.body):
         field = _field(node)
         record = _record(node.value, form.kinds) if field else None  # type: ignore[attr-defined]
         if record is None or field not in record.fields:
@@ -461,9 +463,8 @@ def _dimensions(node: ast.expr, ndims: dict[str, int]) -> int:
     match node:
         case ast.Name(id=name):
             return ndims.get(name, 0)
-        case ast.Subscript(value=value, slice=index):
-            indices = index.elts if isinstance(index, ast.Tuple) else [index]
-            taken = sum(not isinstance(i, ast.Slice) for i in indices)
+        case ast.Subscript(value=value):
+            taken = sum(not isinstance(i, ast.Slice) for i in indices_of(node))
             return max(_dimensions(value, ndims) - taken, 0)
         case ast.Attribute(value=value, attr="T"):
             return _dimensions(value, ndims)

@@ -22,8 +22,9 @@ from functools import cached_property
 import numpy as np
 
 from .canonical import Canonical, Whole, is_atomic, is_meeting, is_vote
-from .paths import owners
-from .source import Source, stores
+from .paths import indices_of, owners
+from .source import Source
+from .trees import named, names_in, stores, walk
 
 BLOCKS = {"block_x", "block_y", "block_z"}
 THREADS = {"thread_x", "thread_y", "thread_z"}
@@ -132,7 +133,7 @@ class Uniformity:
         """Whether an expression is a part of an array, as a slice or a row is, not an element."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return isinstance(node, ast.Name) and node.id in self.form.ndims
-        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = indices_of(node)
         sliced = any(isinstance(index, ast.Slice) for index in indices)
         record = node.value.id in self.form.records
         return sliced or len(indices) < self.form.ndims.get(node.value.id, 0) + record
@@ -193,7 +194,7 @@ class Uniformity:
     def _never_changes(self, name: str) -> bool:
         """Whether a name has one value in all of a block's run, wherever it is looked at."""
         if name in self.definitions:
-            return all(map(self._never_changes, _names(self.definitions[name])))
+            return all(map(self._never_changes, names_in(self.definitions[name])))
         own = name in self.form.parameters or name in self.form.source.constants
         return name in THREADS | BLOCKS | POSITIVE or (own and not self.changes(name))
 
@@ -218,8 +219,9 @@ class Uniformity:
                 for factor, other in ((left, right), (right, left)):
                     found = self.parts(factor)
                     if found is not None and self.is_positive(other):
-                        low, high = ([_product(p, op, other) for p in side] for side in found)
-                        return low, high
+                        low, high = found
+                        return ([ast.BinOp(each, op, other) for each in low],
+                                [ast.BinOp(each, op, other) for each in high])  # fmt: skip
         return None
 
 
@@ -339,12 +341,7 @@ class _Finder:
         lane_level: bool,
         known_to: list[ast.stmt] | None,
     ) -> None:
-        if not isinstance(loop.target, ast.Name) or not _is_range(loop):
-            raise self.form.source.refuse(
-                loop,
-                f"a loop over `{ast.unparse(loop.iter)}`",
-                "Write `for i in range(...)`",
-            )
+        assert isinstance(loop.target, ast.Name)
         start, stop, step = range_arguments(loop)
         shared = not (self.is_varying(stop) or self.is_varying(step))
         early = lane_level or self._leaves_early(loop, under_varying)
@@ -383,28 +380,21 @@ class _Finder:
         With the threads innermost, neighbouring lanes would touch memory a row apart. Such a loop
         is better left inside the loop over the threads, if nothing in it needs to be outside.
         """
-        nodes = [node for statement in loop.body for node in ast.walk(statement)]
-        if any(map(is_meeting, nodes)) or not self.varying.issuperset(stores(loop.body)):
+        if any(map(is_meeting, walk(loop.body))) or not self.varying.issuperset(stores(loop.body)):
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
         for node in ast.walk(loop):
             if isinstance(node, ast.Subscript) and base_name(node) not in self.known.local_arrays:
-                *outer, last = (
-                    node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-                )
-                follows = any(
-                    isinstance(n, ast.Name) and n.id == loop.target.id for n in ast.walk(last)
-                )
-                apart = any(map(self.is_varying, outer))
-                rows += follows and apart and not self._differs_besides(last, loop.target.id)
+                *outer, last = indices_of(node)
+                follows = loop.target.id in names_in(last) and any(map(self.is_varying, outer))
+                rows += follows and not self._differs_besides(last, loop.target.id)
                 columns += self._differs_besides(last, loop.target.id)
         return rows > columns
 
     def _differs_besides(self, node: ast.expr, target: str) -> bool:
         """Whether an index differs between threads, the loop's own variable left aside."""
-        names = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != target)
-        return any(self.is_varying(name) for name in names)
+        return not self.varying.isdisjoint(names_in(node) - {target})
 
     def _mark(self, name: str, varying: bool) -> None:
         if varying:
@@ -419,10 +409,6 @@ class _Finder:
         return any(self.is_varying(t) or (under_varying and reads_memory(t)) for t in tests)
 
 
-def _product(left: ast.expr, op: ast.operator, right: ast.expr) -> ast.expr:
-    return ast.BinOp(left, op, right)
-
-
 def sum_of(terms: list[ast.expr]) -> ast.expr:
     """The sum of terms; 0 of none."""
     if not terms:
@@ -431,16 +417,6 @@ def sum_of(terms: list[ast.expr]) -> ast.expr:
     for term in others:
         total = ast.BinOp(total, ast.Add(), term)
     return total
-
-
-def _is_range(loop: ast.For) -> bool:
-    call = loop.iter
-    return (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id == "range"
-        and not call.keywords
-    )
 
 
 def own_jumps(body: list[ast.stmt]) -> bool:
@@ -466,10 +442,6 @@ def _jumps(loop: Loop) -> list[list[ast.expr]]:
 
     walk(loop.body, [])
     return found
-
-
-def _nodes(form: Canonical) -> list[ast.AST]:
-    return [node for statement in form.body for node in ast.walk(statement)]
 
 
 def reads_memory(node: ast.AST) -> bool:
@@ -517,20 +489,14 @@ def exposed(body: list[ast.stmt], defined: set[str]) -> set[str]:
     return found
 
 
-def named(body: Iterable[ast.AST]) -> Counter[str]:
-    """How often statements or expressions name each name."""
-    nodes = (node for part in body for node in ast.walk(part))
-    return Counter(node.id for node in nodes if isinstance(node, ast.Name))
-
-
 def written_arrays(form: Canonical) -> frozenset[str]:
     """The arrays that a kernel writes to: by name, through a view, by an atomic or in a call."""
-    return frozenset(written_in(_nodes(form), form.source))
+    return frozenset(written_in(walk(form.body), form.source))
 
 
 def written_parameters(function: Source) -> list[int]:
     """The positions of the arguments that a device function writes to."""
-    written = written_in(list(ast.walk(function.tree)), function)
+    written = written_in(ast.walk(function.tree), function)
     return [i for i, name in enumerate(function.parameters) if name in written]
 
 
@@ -554,10 +520,6 @@ def written_in(nodes: Iterable[ast.AST], source: Source) -> set[str]:
     return written
 
 
-def _names(node: ast.AST) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
 def _count_assignments(form: Canonical) -> Counter[str]:
     counts = stores(form.body)
     counts.update(form.parameters)  # an argument that is assigned has two definitions
@@ -567,11 +529,11 @@ def _count_assignments(form: Canonical) -> Counter[str]:
 def _single_definitions(form: Canonical, assignments: Counter[str]) -> dict[str, ast.expr]:
     return {
         node.targets[0].id: node.value
-        for node in _nodes(form)
+        for node in walk(form.body)
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and assignments[node.targets[0].id] == 1
-        and not named([node.value])[node.targets[0].id]
+        and node.targets[0].id not in names_in(node.value)
     }
 
 
@@ -579,7 +541,7 @@ def _own_loops(form: Canonical, counts: Counter[str]) -> dict[str, ast.For]:
     """The loop of each name that only one loop, and nothing else, assigns."""
     return {
         node.target.id: node
-        for node in _nodes(form)
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and _is_range(node)
+        for node in walk(form.body)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
         and counts[node.target.id] == 1
     }  # fmt: skip

@@ -27,6 +27,7 @@ from numba.np.numpy_support import as_dtype, from_dtype
 
 from ..canonical import Canonical, is_atomic
 from ..paths import indices_of, is_part, owners
+from ..trees import call, walk
 from ..uniformity import Uniformity, is_shape
 
 FIELD = "run__field"  # what emitted code calls for a field
@@ -88,7 +89,7 @@ class Arrays:
         views = set(form.ndims) - own
         self.roots = {name: {name} for name in own}
         found: dict[str, set[str]] = {view: set() for view in views}
-        for node in (inner for statement in form.body for inner in ast.walk(statement)):
+        for node in walk(form.body):
             match node:
                 case ast.Assign(targets=[ast.Name(id=target)], value=value) if target in views:
                     found[target] |= owners(value) & form.ndims.keys()
@@ -101,7 +102,7 @@ class Arrays:
         self.roots |= {view: names - views for view, names in found.items()}
         outputs = self.uniformity.written & set(form.parameters)
         self.roots |= {name: {name} | outputs for name in self.uniformity.aliased & own}
-        chosen = (n for s in form.body for n in ast.walk(s) if is_choice(n))
+        chosen = filter(is_choice, walk(form.body))
         self.views = [*self.roots.values(), *map(self.memory_of, filter(self.is_memory, chosen))]
 
     # Memory
@@ -232,7 +233,7 @@ class Arrays:
         view: ast.expr = ast.Subscript(found.view, ast.Constant(name), ast.Load())
         if is_record(found.kind) and not isinstance(kind, types.Array | types.Record):
             kind = types.Array(kind, 0, "A")
-            view = ast.Call(ast.Name(FIELD, ast.Load()), [found.view, ast.Constant(name)], [])
+            view = call(FIELD, found.view, ast.Constant(name))
         ast.fix_missing_locations(ast.copy_location(view, value))
         return Element(view, kind, found.indices, (*found.fields, name))
 
@@ -241,7 +242,7 @@ class Arrays:
         reads: set[str] = set()
         writes: set[str] = set()
         own = {id(node) for node in own_reads(body)}
-        for node in (inner for statement in body for inner in ast.walk(statement)):
+        for node in walk(body):
             match node:
                 case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
                     writes |= self.memory_of(node)
@@ -267,7 +268,7 @@ def own_reads(body: list[ast.stmt]) -> list[ast.expr]:
     memory = ast.Subscript | ast.Attribute
     return [
         node
-        for statement in body for assignment in ast.walk(statement)
+        for assignment in walk(body)
         if isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], memory)
         for node in ast.walk(assignment.value)
         if isinstance(node, memory) and ast.unparse(node) == ast.unparse(assignment.targets[0])

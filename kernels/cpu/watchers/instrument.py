@@ -25,11 +25,10 @@ from ..errors import KernelError
 from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Scalar, Strip, all_lanes
 from ..source import place as place_in_file
+from ..trees import assign, call, located, name, parse
 from ..uniformity import exposed, is_shape
 from .elements import Arrays, Element, is_choice, is_record, numbers_in, own_reads
 from .shadow import CLOCK, PLACES, shadow_type
-
-WRITES = ("writes",)
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ class Watched(emit.Body):
     def define(self, target: str, value: ast.expr) -> None:
         """A value that is made again; with a view goes what belongs to it."""
         new = self.rewriter.visit(copy.deepcopy(value))
-        made = [ast.Assign([ast.Name(target, ast.Store())], new)]
+        made = [assign(target, new)]
         views = self.view(target, new) if target in self.form.ndims else []
         self.text.statements([*made, *views])
 
@@ -317,7 +316,7 @@ class Watcher(emit.Rewriter):
                 whole.append(self.visit(index))
             else:
                 spot = self.spot(node, Element(node.value, kind, [index]), axis)
-                whole.append(_expression(self.body.along(spot, axis)))
+                whole.append(parse(self.body.along(spot, axis)))
         several = isinstance(node.slice, ast.Tuple)
         index = ast.Tuple(whole, ast.Load()) if several else whole[0]
         return ast.Subscript(view, index, ast.Load())
@@ -339,7 +338,7 @@ class Watcher(emit.Rewriter):
         back = self.constant(index)
         if back is None or back >= 0:
             return self.visit(index)
-        return _expression(f"{ast.unparse(view)}.shape[{axis}] - {-back}")
+        return parse(f"{ast.unparse(view)}.shape[{axis}] - {-back}")
 
     def constant(self, index: ast.expr) -> int | None:
         """The value of an index that is written as a number, or as the name of one."""
@@ -423,10 +422,9 @@ class Watcher(emit.Rewriter):
         number = self.body.names.fresh("run__number")
         to, of = self.arrays.kind(target), self.arrays.kind(node.value)
         rows = isinstance(to, types.Array) and isinstance(of, types.Array) and to.ndim == of.ndim
-        value = _part(node.value, ast.Name(number, ast.Load())) if rows else node.value
-        count = ast.Call(ast.Name("len", ast.Load()), [_part(target)], [])
-        turns = ast.Call(ast.Name("range", ast.Load()), [count], [])
-        row = ast.Assign([_part(target, ast.Name(number, ast.Load()))], value)
+        value = _part(node.value, name(number)) if rows else node.value
+        row = ast.Assign([_part(target, name(number))], value)
+        turns = call("range", call("len", _part(target)))
         loop = ast.For(ast.Name(number, ast.Store()), turns, [row], [])
         return self.body.rewrite(_located(loop, node))
 
@@ -469,9 +467,9 @@ class Watcher(emit.Rewriter):
             return self.generic_visit(node)
         others = [self.visit(other) for other in others]
         spot = self.spot(access, found)
-        node.args = [spot.view, _expression(self.body.atomic(spot)), *others]
+        node.args = [spot.view, parse(self.body.atomic(spot)), *others]
         if whole:
-            node.func = ast.Name("atomic_cas", ast.Load())
+            node.func = name("atomic_cas")
         return node
 
 
@@ -494,13 +492,9 @@ def _is_real(kind: Any) -> bool:
     return isinstance(kind.dtype if isinstance(kind, types.Array) else kind, types.Float)
 
 
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
 def _at(spot: Spot, index: str, node: ast.expr) -> ast.expr:
     """The element at an index."""
-    return ast.copy_location(ast.Subscript(spot.view, _expression(index), ast.Load()), node)
+    return ast.copy_location(ast.Subscript(spot.view, parse(index), ast.Load()), node)
 
 
 def _part(node: ast.expr, *way: str | int | ast.Name) -> Any:
@@ -519,9 +513,7 @@ def _located(statement: Any, like: ast.AST) -> Any:
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign):
             node.targets[0].ctx = ast.Store()  # type: ignore[attr-defined]
-        if isinstance(node, ast.stmt | ast.expr) and not hasattr(node, "lineno"):
-            ast.copy_location(node, like)
-    return statement
+    return located(statement, like)
 
 
 class Checked(Watched):
@@ -634,7 +626,7 @@ class Checked(Watched):
         """A loop that each thread runs for itself, while all is well."""
         super().own_loop(loop)
         if isinstance(loop, ast.While):  # a mistake may keep it going
-            fine = ast.parse(f"run__checks.is_fine(run__fault, {self.thread()})", mode="eval").body
+            fine = parse(f"run__checks.is_fine(run__fault, {self.thread()})")
             loop.test = ast.BoolOp(ast.And(), [fine, loop.test])
         return loop
 
@@ -701,13 +693,13 @@ class Checked(Watched):
         function = {"max": "largest", "min": "smallest"}[node.func.id]
         number = self.numbered(text, "nan")
         given = ", ".join(ast.unparse(ast.fix_missing_locations(a)) for a in node.args)
-        return _expression(f"run__checks.{function}({given}, {number})")
+        return parse(f"run__checks.{function}({given}, {number})")
 
     def converted(self, node: ast.expr, kind: types.Integer, text: ast.AST) -> ast.expr:
         """A number that may not fit the type of whole numbers that it becomes."""
         number, given = self.numbered(text, str(kind)), ast.unparse(ast.fix_missing_locations(node))
         low, high = float(kind.minval), float(kind.maxval + 1)
-        return _expression(f"run__checks.fits({given}, {low}, {high}, {number})")
+        return parse(f"run__checks.fits({given}, {low}, {high}, {number})")
 
     def among_others(self, function: str, spot: Spot, kind: str, *given: str) -> str:
         """A call that needs to know who writes, and who reads if anybody does meanwhile."""
@@ -727,10 +719,7 @@ class Checked(Watched):
         """The shadow of a view is the same view of the shadow."""
         if not self.arrays.is_written(ast.Name(name)):
             return []
-        return [
-            ast.Assign([ast.Name(f"{name}__{what}", ast.Store())], _shadow_of(value, what))
-            for what in ("writes", "reads")
-        ]
+        return [assign(f"{name}__{what}", _shadow_of(value, what)) for what in ("writes", "reads")]
 
     def is_apart(self, spot: Spot) -> bool:
         """Whether the threads of a row surely access different elements."""
@@ -741,7 +730,7 @@ def _shadow_of(view: ast.expr, what: str) -> ast.expr:
     """The same view of the shadow of an array."""
     match view:
         case ast.Name(id=array):
-            return ast.Name(f"{array}__{what}", ast.Load())
+            return name(f"{array}__{what}")
         case ast.Subscript(value=array, slice=index):
             return ast.Subscript(_shadow_of(array, what), index, ast.Load())
         case ast.Attribute(value=array, attr=attribute):
@@ -837,7 +826,7 @@ class Traced(Watched):
         assert isinstance(mark.value, ast.Call)
         number = ast.unparse(mark.value.args[0])
         call = f"run__trace.execute(run__marks, run__counts, {number}, {self.here()})"
-        return ast.Expr(ast.parse(call, mode="eval").body)
+        return ast.Expr(parse(call))
 
     def own_loop(self, loop: ast.For | ast.While) -> list[ast.stmt]:
         """A loop that each thread runs for itself, with a step for each turn."""

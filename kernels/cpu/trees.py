@@ -1,0 +1,95 @@
+"""What all steps say of syntax trees: their nodes and names, and new nodes in short."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+class Names(set[str]):
+    """The names that are taken."""
+
+    def fresh(self, identifier: str) -> str:
+        """A name that nothing has yet; it is taken from now on."""
+        while identifier in self:
+            identifier += "_"
+        self.add(identifier)
+        return identifier
+
+
+def walk(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of statements or expressions."""
+    return (node for part in body for node in ast.walk(part))
+
+
+def named(body: Iterable[ast.AST]) -> Counter[str]:
+    """How often statements or expressions name each name."""
+    return Counter(node.id for node in walk(body) if isinstance(node, ast.Name))
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names that a statement or an expression names."""
+    return {*named([node])}
+
+
+def stores(body: Iterable[ast.AST]) -> Counter[str]:
+    """How often statements assign each name."""
+    names = (node for node in walk(body) if isinstance(node, ast.Name))
+    return Counter(node.id for node in names if isinstance(node.ctx, ast.Store))
+
+
+def name(identifier: str) -> ast.Name:
+    """A name being read."""
+    return ast.Name(identifier, ast.Load())
+
+
+def target(identifier: str) -> ast.Name:
+    """A name being assigned to."""
+    return ast.Name(identifier, ast.Store())
+
+
+def assign(identifier: str, value: ast.expr) -> ast.Assign:
+    """The assignment of a value to a name."""
+    return ast.Assign([target(identifier)], value)
+
+
+def call(function: str, *arguments: ast.expr) -> ast.Call:
+    """The call of a function."""
+    return ast.Call(name(function), list(arguments), [])
+
+
+def negated(test: ast.expr) -> ast.UnaryOp:
+    """The opposite of a condition."""
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def parse(text: str) -> ast.expr:
+    """A small expression from its text."""
+    return ast.parse(text, mode="eval").body
+
+
+def located(node: Any, like: ast.AST) -> Any:
+    """Give a new node, and the new nodes in it, the place of another."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.stmt | ast.expr) and not hasattr(inner, "lineno"):
+            ast.copy_location(inner, like)
+    return node
+
+
+class Substitute(ast.NodeTransformer):
+    """Names by expressions: each time by a new one, where the name stood."""
+
+    def __init__(self, new: Mapping[str, ast.expr]) -> None:
+        self.new = new
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A name, or what stands for it."""
+        if node.id not in self.new:
+            return node
+        new = copy.deepcopy(self.new[node.id])
+        if isinstance(new, ast.Name):
+            new.ctx = node.ctx
+        return ast.copy_location(new, node)
