@@ -11,7 +11,7 @@ import ast
 import linecache
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -148,17 +148,15 @@ def _sentence(error: Exception) -> Sentence:
     if isinstance(error, KeyError):
         return f"a record has no field {message}", "See the fields of its dtype: x.dtype.names"
     for pattern, say in _CAUSES:
-        if found := pattern.search(message):
+        if not (found := pattern.search(message)):
+            continue
+        if callable(say):
             return say(*found.groups())
+        given = list(map(readable, found.groups()))
+        return say[0].format(*given, a=_a("".join(given))), say[1]
     lines = [line.strip() for line in message.splitlines()]
     said = next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
     return f"Numba finds: {readable(said)}", "Kernels compute with numbers and with arrays of them"
-
-
-def _index(kind: str) -> Sentence:
-    return f"an index has the type {readable(kind)}", (
-        "An index is a whole number: divide with `//` instead of `/`, or convert with int(...)"
-    )
 
 
 def _indices(array: str, count: str) -> Sentence:
@@ -168,11 +166,6 @@ def _indices(array: str, count: str) -> Sentence:
     return f"a {kind} gets {count} indices", (
         "Give one index for each dimension at most; cuda.grid(2) is for arrays of 2 dimensions"
     )
-
-
-def _own(message: str) -> Sentence:
-    """An error that this package raised while Numba was asking it for types."""
-    return readable(message), "Convert what it is given, or use an array of another dtype"
 
 
 def _signature(name: str, arguments: str) -> Sentence:
@@ -260,62 +253,46 @@ def _two_types(one: str, other: str, variable: str) -> Sentence:
     )
 
 
-def _two_results(one: str, other: str) -> Sentence:
-    what = f"a device function returns sometimes {readable(one)}, sometimes {readable(other)}"
-    return what, "It must return one type: convert"
-
-
-def _returned(kind: str) -> Sentence:
-    return f"{_a(readable(kind))} is returned", "Write it to an array argument"
-
-
-def _out_of_range() -> Sentence:
-    what = "a tuple has fewer items than the index asks for"
-    return what, "An array of one dimension has x.shape[0] only, one of two has x.shape[1] as well"
-
-
 def _undefined(name: str) -> Sentence:
     return f"the variable {name!r} is used before it has a value", "Assign to it first"
 
 
-def _new_array() -> Sentence:
-    what = "an operation in it makes a new array, for which a thread has no memory"
-    return what, f"Write a loop, with one statement for {ONE}"
-
-
-def _no_code(name: str) -> Sentence:
-    what = f"Numba has no machine code for `{name}` of these types"
-    return what, "Index arrays with a whole number for each dimension, and compute with numbers"
-
-
-def _called(kind: str) -> Sentence:
-    what = f"{_a(readable(kind))} is called like a function"
-    return what, "Leave out ( ) if it is a value, or write [ ] for an index"
-
-
-def _keywords() -> Sentence:
-    return "print gets a keyword", "Pass what to print, and nothing else: print('x is', x[0])"
-
-
-_CAUSES = [
+# What Numba says, and what is to be said: a function of what the pattern finds, or a sentence with
+# these in their places, {a} with its article.
+_CAUSES: list[tuple[re.Pattern[str], Callable[..., Sentence] | Sentence]] = [
     (re.compile(pattern, re.DOTALL), say)
     for pattern, say in (
-        (rf"TypingError: ([^\n]*)\n\s*raised from {OF_THIS_PACKAGE}", _own),
-        (r"Unsupported array index type ([^\n]+?) in ", _index),
+        (rf"TypingError: ([^\n]*)\n\s*raised from {OF_THIS_PACKAGE}",  # while Numba asked for types
+         ("{}", "Convert what it is given, or use an array of another dtype")),
+        (r"Unsupported array index type ([^\n]+?) in ",
+         ("an index has the type {}",
+          "An index is a whole number: divide with `//` instead of `/`, or convert with int(...)")),
         (r"cannot index (\w* ?array\([^\n]*\)) with (\d+) indices", _indices),
-        (r"print\(\) function implementation does not support keyword", _keywords),
+        (r"print\(\) function implementation does not support keyword",
+         ("print gets a keyword", "Pass what to print, and nothing else: print('x is', x[0])")),
         (r"Unknown attribute '(\w+)' of type ([^\n]+)", _attribute),
-        (r"Can't unify return type from the following types: ([^\n]+), ([^\n]+)", _two_results),
-        (r"No conversion from ([^\n]+) to none for", _returned),
-        (r"tuple index out of range", _out_of_range),
-        (r"NRT required", _new_array),
-        (r"No definition for lowering <built-in function (\w+)>", _no_code),
+        (r"Can't unify return type from the following types: ([^\n]+), ([^\n]+)",
+         ("a device function returns sometimes {}, sometimes {}",
+          "It must return one type: convert")),
+        (r"No conversion from ([^\n]+) to none for",
+         ("{a} is returned", "Write it to an array argument")),
+        (r"tuple index out of range",
+         ("a tuple has fewer items than the index asks for",
+          "An array of one dimension has x.shape[0] only, one of two has x.shape[1] as well")),
+        (r"NRT required",
+         ("an operation in it makes a new array, for which a thread has no memory",
+          f"Write a loop, with one statement for {ONE}")),
+        (r"No definition for lowering <built-in function (\w+)>",
+         ("Numba has no machine code for `{}` of these types",
+          "Index arrays with a whole number for each dimension, and compute with numbers")),
         (r"Cannot unify ([^\n]+) and ([^\n]+) for '([^']+)'", _two_types),
         (r"Variable '([\w.]+)' is not defined", _undefined),
-        (r"Invalid use of ([^\n]+) with parameters [^\n]*\nNo type info available", _called),
+        (r"Invalid use of ([^\n]+) with parameters [^\n]*\nNo type info available",
+         ("{a} is called like a function",
+          "Leave out ( ) if it is a value, or write [ ] for an index")),
         (r">>> (\w+)\(([^\n]*)\)", _signature),
     )
-]
+]  # fmt: skip
 
 
 def readable(kind: str) -> str:
