@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -241,6 +242,21 @@ def uniformity(
     return finder.found()
 
 
+class _Where(NamedTuple):
+    """Where statements stand.
+
+    Attributes:
+        under_varying: Whether only some threads may come here.
+        lane_level: Whether in a loop that each thread runs for itself.
+        known_to: What the threads that come here run, if all of them run it whole: a variable that
+            is used nowhere else may be uniform, though not all threads assign it.
+    """
+
+    under_varying: bool = False
+    lane_level: bool = False
+    known_to: list[ast.stmt] | None = None
+
+
 class _Finder:
     """Walks through a kernel and marks what varies, until there is nothing more to mark."""
 
@@ -269,21 +285,11 @@ class _Finder:
         """Mark what varies, as far as is known now."""
         for loops in self.block_loops, self.trip_loops, self.masked_loops:
             loops.clear()
-        self._visit(self.form.body, under_varying=False, lane_level=False)
+        self._visit(self.form.body, _Where())
 
-    def _visit(
-        self,
-        body: list[ast.stmt],
-        *,
-        under_varying: bool,
-        lane_level: bool,
-        known_to: list[ast.stmt] | None = None,
-    ) -> None:
-        """Mark what varies in a list of statements.
-
-        `known_to` is what the threads that come here run, if all of them run it whole: a variable
-        that is used nowhere else may be uniform, though not all threads assign it.
-        """
+    def _visit(self, body: list[ast.stmt], where: _Where) -> None:
+        """Mark what varies in a list of statements."""
+        under_varying, lane_level, known_to = where
         for statement in body:
             match statement:
                 case (
@@ -298,12 +304,11 @@ class _Finder:
                     for part in then, otherwise:
                         whole = varying and not lane_level and not own_jumps(part)
                         known = part if whole else None if varying else known_to
-                        self._visit(part, under_varying=under_varying or varying,
-                                    lane_level=lane_level, known_to=known)  # fmt: skip
+                        self._visit(part, _Where(under_varying or varying, lane_level, known))
                 case ast.For():
-                    self._visit_for(statement, under_varying, lane_level, known_to)
+                    self._visit_for(statement, where)
                 case ast.While():
-                    self._visit_while(statement, under_varying, lane_level, known_to)
+                    self._visit_while(statement, where)
 
     def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
         """Whether a variable lives in these statements only, and its value reads no memory."""
@@ -311,68 +316,39 @@ class _Finder:
             return False
         return named(body)[target] == self.named[target]
 
-    def _visit_while(
-        self,
-        loop: ast.While,
-        under_varying: bool,
-        lane_level: bool,
-        known_to: list[ast.stmt] | None,
-    ) -> None:
-        lane_level = (
-            lane_level or self.is_varying(loop.test) or self._leaves_early(loop, under_varying)
-        )
-        lane_level = lane_level or (under_varying and reads_memory(loop.test))
-        masked = lane_level and has_meeting(loop)
-        if not lane_level:
+    def _visit_while(self, loop: ast.While, where: _Where) -> None:
+        early = self.is_varying(loop.test) or self._leaves_early(loop, loop.test, where)
+        if not early:
             self.block_loops.add(loop)
+            return self._visit(loop.body, where)
+        self._visit_own(loop)
+
+    def _visit_own(self, loop: Loop) -> None:
+        """A loop that each thread leaves when it likes."""
+        masked = has_meeting(loop)
         if masked:
             self.masked_loops.add(loop)
-        self._visit(
-            loop.body,
-            under_varying=under_varying or lane_level,
-            lane_level=lane_level and not masked,
-            known_to=None if lane_level else known_to,
-        )
+        self._visit(loop.body, _Where(under_varying=True, lane_level=not masked))
 
-    def _visit_for(
-        self,
-        loop: ast.For,
-        under_varying: bool,
-        lane_level: bool,
-        known_to: list[ast.stmt] | None,
-    ) -> None:
+    def _visit_for(self, loop: ast.For, where: _Where) -> None:
         assert isinstance(loop.target, ast.Name)
         start, stop, step = range_arguments(loop)
         shared = not (self.is_varying(stop) or self.is_varying(step))
-        early = lane_level or self._leaves_early(loop, under_varying)
-        early = early or (under_varying and reads_memory(loop.iter))
+        early = self._leaves_early(loop, loop.iter, where)
         only_inside = named(loop.body)[loop.target.id] + 1 == self.named[loop.target.id]
         is_its_own = only_inside and not self.known.changes(loop.target.id)
         walks_rows = not self.is_varying(start) and self._walks_rows(loop)
         together = shared and not early and not walks_rows
-        self._mark(loop.target.id, under_varying and not is_its_own)
+        self._mark(loop.target.id, where.under_varying and not is_its_own)
         if together and not self.is_varying(start) and loop.target.id not in self.varying:
             self.block_loops.add(loop)
-        elif together and is_its_own and self._in_trips(loop, start, step):
-            self.trip_loops.add(loop)
-            self._mark(loop.target.id, True)
-            under_varying = True
-        else:
-            masked = has_meeting(loop)
-            if masked:
-                self.masked_loops.add(loop)
-            lane_level, under_varying = not masked, True
-            self._mark(loop.target.id, True)
-        if loop not in self.block_loops:
-            known_to = None
-        self._visit(
-            loop.body, under_varying=under_varying, lane_level=lane_level, known_to=known_to
-        )
-
-    def _in_trips(self, loop: ast.For, start: ast.expr, step: ast.expr) -> bool:
-        assert isinstance(loop.target, ast.Name)
+            return self._visit(loop.body, where)
         in_step = self.known.is_positive(step) and self.known.parts(start) is not None
-        return in_step and not _jumps(loop)
+        self._mark(loop.target.id, True)
+        if not (together and is_its_own and in_step) or _jumps(loop):
+            return self._visit_own(loop)
+        self.trip_loops.add(loop)
+        self._visit(loop.body, _Where(under_varying=True))
 
     def _walks_rows(self, loop: ast.For) -> bool:
         """Whether each thread walks along a row of its own: `for e in ...: total += a[thread, e]`.
@@ -400,13 +376,14 @@ class _Finder:
         if varying:
             self.varying.add(name)
 
-    def _leaves_early(self, loop: Loop, under_varying: bool) -> bool:
+    def _leaves_early(self, loop: Loop, head: ast.expr, where: _Where) -> bool:
         """Whether some threads may leave the loop, or skip a turn, before others.
 
         Under a mask a condition that reads memory is not for all threads to evaluate.
         """
         tests = [test for jump in _jumps(loop) for test in jump]
-        return any(self.is_varying(t) or (under_varying and reads_memory(t)) for t in tests)
+        reads = where.under_varying and any(map(reads_memory, [head, *tests]))
+        return where.lane_level or reads or any(map(self.is_varying, tests))
 
 
 def sum_of(terms: list[ast.expr]) -> ast.expr:
