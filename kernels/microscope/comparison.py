@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .units import bytes_text, count_text, shape_text, time_text
+from .units import aligned, bytes_text, count_text, ratio_text, shape_text, time_text
 
 if TYPE_CHECKING:
     from .report import Report
@@ -29,11 +29,10 @@ def compare(reports: Mapping[str, Report]) -> str:
     if len(reports) < 2 or len(gpus) > 1:
         raise ValueError(f"compare needs two reports or more of one GPU, got {len(reports)} of "
                          f"{', '.join(sorted(gpus)) or 'none'}")  # fmt: skip
-    rows = [(name, texts, _ratio(numbers)) for name, texts, numbers in _rows([*reports.values()])]
-    head = ("", [*reports], "last / first")
-    cells = [[name, *texts, ratio] for name, texts, ratio in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(_line(row, widths) for row in cells)
+    rows = [["", *reports, "last / first"]]
+    for name, texts, numbers in _rows([*reports.values()]):
+        rows.append([name, *texts, ratio_text(numbers)])
+    return "\n".join(aligned(rows))
 
 
 def _rows(reports: list[Report]) -> Iterator[Row]:
@@ -75,13 +74,3 @@ def _compiled(reports: list[Report]) -> Iterator[tuple[str, list[int]]]:
             yield f"registers, sm_{major}{minor}", [each.registers for each in needs]
             if any(each.spills for each in needs):
                 yield f"bytes spilled, sm_{major}{minor}", [each.spills for each in needs]
-
-
-def _ratio(numbers: list[float]) -> str:
-    return f"{numbers[-1] / numbers[0]:.3g}" if numbers and numbers[0] else ""
-
-
-def _line(row: Iterable[str], widths: Iterable[int]) -> str:
-    name, *cells = zip(row, widths, strict=True)
-    shown = [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in cells)]
-    return "   ".join(shown).rstrip()

@@ -25,7 +25,7 @@ from .. import host
 from ..cpu import KernelError
 from ..cuda import Launch
 from ..gpu import codegen, cubins
-from .units import count_text, plural, shape_text
+from .units import aligned, count_text, plural, ratio_text, shape_text
 
 if TYPE_CHECKING:
     from ..gpu.ptx import Profile, Row
@@ -191,9 +191,8 @@ def compare_ptx(found: Mapping[str, Instructions]) -> str:
     rows = [["", *found, "last / first"]]
     for name, numbers in counts.items():
         if any(numbers):
-            ratio = f"{numbers[-1] / numbers[0]:.3g}" if numbers[0] else ""
-            rows.append([name, *(f"{number:,}" for number in numbers), ratio])
-    return "\n".join(_aligned(rows))
+            rows.append([name, *(f"{number:,}" for number in numbers), ratio_text(numbers)])
+    return "\n".join(aligned(rows))
 
 
 _TOTALS = {"executions": "by threads", "sectors": "sectors", "wavefronts": "wavefronts"}
@@ -287,15 +286,8 @@ def _kinds(found: Instructions) -> Iterator[str]:
         rows.append([label, *numbers, *([f"{plain[label]:,}"] if plain else [])])
     rows.append(["in all", f"{text.total()}", f"{found.issued:,}", "", *(
         [f"{found.unhinted.issued:,}"] if found.unhinted else [])])  # fmt: skip
-    yield from _aligned(rows)
+    yield from aligned(rows)
     if found.unhinted:
         saved = 1 - found.issued / found.unhinted.issued
         yield ""
         yield f"What `gpu.codegen` tells the compiler saves {saved:.1%} of the instructions issued."
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "   ".join([first.ljust(widths[0]), *cells]).rstrip()

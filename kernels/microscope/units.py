@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 
 def bytes_text(size: float) -> str:
     """Write a number of bytes.
@@ -62,6 +64,19 @@ def shape_text(shape: tuple[int, ...]) -> str:
     """
     longest = max((i + 1 for i, size in enumerate(shape) if size != 1), default=1)
     return " × ".join(map(str, shape[:longest]))
+
+
+def ratio_text(numbers: Sequence[float]) -> str:
+    """Write the last number over the first, where there are any and that is not zero."""
+    return f"{numbers[-1] / numbers[0]:.3g}" if numbers and numbers[0] else ""
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write the lines of a table: names to the left, all else to the right of their columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        yield "   ".join([first.ljust(widths[0]), *cells]).rstrip()
 
 
 def plural(count: int, noun: str) -> str:
