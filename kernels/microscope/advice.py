@@ -12,7 +12,7 @@ from ..cpu.watchers.trace import Site, Trace
 from . import causes
 from .roofline import needed
 from .units import bytes_text
-from .warps import SECTOR, SiteTraffic, Traffic
+from .warps import SECTOR, Requests, Traffic
 
 if TYPE_CHECKING:
     from .report import Line
@@ -25,7 +25,7 @@ _MUCH = 0.1  # share of an array in all that is moved
 _DIVERGENT = 0.75  # share of lanes
 
 
-def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[str]:
+def advice(trace: Trace, traffic: list[Requests], lines: list[Line]) -> list[str]:
     """Return a sentence for each thing that makes a launch slower than it has to be."""
     return [
         *(_scattered(*found) for found in _wasteful(trace, traffic, "global")),
@@ -36,17 +36,17 @@ def advice(trace: Trace, traffic: list[SiteTraffic], lines: list[Line]) -> list[
 
 
 def _wasteful(
-    trace: Trace, traffic: Iterable[SiteTraffic], space: str
+    trace: Trace, traffic: Iterable[Requests], space: str
 ) -> list[tuple[str, str, Traffic]]:
     """Return what is done where, why it costs so much, and its traffic, where most need not be.
 
     What a line does to an array for the same cause, reading and writing say, is one.
     """
     cause = {"global": causes.global_memory, "shared": causes.shared_memory}[space]
-    alike: dict[tuple[str, int, str, str], list[SiteTraffic]] = defaultdict(list)
+    alike: dict[tuple[str, int, str, str], list[Requests]] = defaultdict(list)
     for at in traffic:
         if at.site.space == space and at.traffic.waste >= _WASTE:
-            why = cause(at.requests, trace.block[0]) if at.site.kind != "atomic" else ""
+            why = cause(at, trace.block[0]) if at.site.kind != "atomic" else ""
             alike[at.site.filename, at.site.line, at.site.array, why].append(at)
     found = []
     for (*_, why), sites in alike.items():
@@ -70,7 +70,7 @@ def _conflict(what: str, why: str, traffic: Traffic) -> str:
     return f"{what} is a {traffic.worst}-way bank conflict: {why}"
 
 
-def _moved_again(traffic: list[SiteTraffic]) -> Iterator[str]:
+def _moved_again(traffic: list[Requests]) -> Iterator[str]:
     """Name the arrays of which a warp asks for what another, or itself, has had already."""
     moved: dict[str, int] = defaultdict(int)
     for found in traffic:

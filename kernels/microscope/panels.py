@@ -62,7 +62,7 @@ class Panel:
         return f"line {site.line}: {site.kind} of {site.array}, {site.space}, {shape}"
 
     def _explanation(self) -> str:
-        cost = self.made.traffic()
+        cost = self.made.traffic
         if self._shared:
             conflict = (
                 "no bank conflict" if cost.worst == 1 else f"a {cost.worst}-way bank conflict"

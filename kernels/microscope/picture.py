@@ -93,7 +93,7 @@ def _shown(report: Report, array: str | None) -> list[Requests]:
     else:
         spaces = ([at for at in worst if at.site.space == s] for s in ("global", "shared"))
         chosen = [sites[0] for sites in spaces if sites]
-    return [at.requests for at in chosen]
+    return chosen
 
 
 def _title(figure: Figure, report: Report) -> None:

@@ -16,7 +16,7 @@ from .advice import advice
 from .compiled import Compiled
 from .roofline import Roofline, roofline
 from .table import table
-from .warps import SiteTraffic, Traffic
+from .warps import Requests, Traffic
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Line:
     filename: str
     number: int
     text: str
-    sites: tuple[SiteTraffic, ...]
+    sites: tuple[Requests, ...]
     flops: int = 0
     active: int = 0
     lanes: int = 0
@@ -61,7 +61,7 @@ class Report:
 
     Attributes:
         trace: What the threads did.
-        traffic: The traffic of each place that accesses an array.
+        traffic: The requests of each place that accesses an array, and their traffic.
         roofline: How fast the kernel can be at most, on the GPU that was asked for.
         compiled: What the kernel needs on GPUs, or in one sentence why that is not known.
         doubles: How many operations of each (file, line) are on float64, by their types, in a
@@ -77,7 +77,7 @@ class Report:
         doubles: Counter[tuple[str, int]] | None = None,
     ) -> None:
         self.trace = trace
-        self.traffic = warps.traffic(trace)
+        self.traffic = list(warps.requests(trace))
         self.roofline: Roofline = roofline(trace, self.traffic, gpu, itemsize)
         self.compiled = compiled
         self.doubles = doubles or Counter()

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..cpu.watchers.trace import Trace
 from ..gpu.gpus import GPU
-from .warps import SECTOR, SiteTraffic
+from .warps import SECTOR, Requests
 
 
 class Roofline(NamedTuple):
@@ -71,7 +71,7 @@ class Roofline(NamedTuple):
         return "memory" if self.intensity(moved) < self.ridge else "compute"
 
 
-def roofline(trace: Trace, traffic: list[SiteTraffic], gpu: GPU, itemsize: int) -> Roofline:
+def roofline(trace: Trace, traffic: list[Requests], gpu: GPU, itemsize: int) -> Roofline:
     """Put a launch under the roof of a GPU."""
     runs = np.bincount(trace.executions["statement"], minlength=len(trace.statements))
     flops = sum(
@@ -81,13 +81,13 @@ def roofline(trace: Trace, traffic: list[SiteTraffic], gpu: GPU, itemsize: int) 
     return Roofline(gpu, itemsize, flops, sectors * SECTOR, sum(needed(traffic).values()))
 
 
-def needed(traffic: Iterable[SiteTraffic]) -> dict[str, int]:
+def needed(traffic: Iterable[Requests]) -> dict[str, int]:
     """Return the bytes of each global array that come at least once, and go at least once."""
     touched = defaultdict(list)
     for at in traffic:
         if at.site.space == "global":
             key = at.site.array, at.site.kind == "read", at.site.itemsize
-            touched[key].append(at.requests.address)
+            touched[key].append(at.address)
     sizes: dict[str, int] = defaultdict(int)
     for (array, _, itemsize), addresses in touched.items():
         sizes[array] += len(np.unique(np.concatenate(addresses))) * itemsize

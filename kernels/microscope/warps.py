@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +94,9 @@ class Requests:
     lane: Integers
     address: Integers
 
+    @cached_property
     def traffic(self) -> Traffic:
-        """Count what the requests cost."""
+        """What the requests cost."""
         transactions, fewest, _ = self._costs()
         accesses = len(self.request)
         return Traffic(
@@ -145,8 +147,9 @@ class Requests:
         owner[own_part] = self.request
         return wanted.max(axis=1), np.ones(len(wanted), np.int64), owner
 
+    @cached_property
     def stride(self) -> int | None:
-        """Return how far the addresses of lanes lie apart that are active next to each other."""
+        """Bytes from a lane's address to the next active lane's, if most agree, or None."""
         neighbours = np.diff(self.request) == 0
         steps, counts = np.unique(np.diff(self.address)[neighbours], return_counts=True)
         if not len(steps) or 2 * counts.max() < counts.sum():
@@ -181,39 +184,6 @@ def _requests(site: Site, accesses: NDArray[np.void]) -> Requests:
     request = number(rows["block"], rows["step"], thread // WARP)
     # Threads of a block stand in order at each step, so requests come out sorted.
     return Requests(site, request, thread % WARP, rows["address"].astype(np.int64))
-
-
-@dataclass(frozen=True)
-class SiteTraffic:
-    """The traffic of one place in the text.
-
-    Attributes:
-        site: The place.
-        traffic: What happened there.
-        stride: Bytes from a lane's address to the next active lane's, if most agree, or None.
-        used: Distinct bytes that were touched in the whole launch.
-        requests: What the counts are of.
-    """
-
-    site: Site
-    traffic: Traffic
-    stride: int | None
-    used: int
-    requests: Requests
-
-
-def traffic(trace: Trace) -> list[SiteTraffic]:
-    """Count the traffic of every site that was reached."""
-    return [
-        SiteTraffic(
-            made.site,
-            made.traffic(),
-            made.stride(),
-            len(np.unique(made.address)) * made.site.itemsize,
-            made,
-        )
-        for made in requests(trace)
-    ]
 
 
 def lanes(trace: Trace) -> tuple[Integers, Integers]:

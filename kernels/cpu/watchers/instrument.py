@@ -37,7 +37,6 @@ class Place:
 
     filename: str
     line: int
-    column: int
     array: str
     fields: tuple[str, ...]  # of a record that is the array's element
     space: str  # "global", "shared" or "local"
@@ -183,7 +182,7 @@ class Watched(emit.Body):
         packed = indices + (len(self.rewriter.lane) if space == "local" else 0)
         itemsize = as_dtype(spot.element.kind.dtype).itemsize
         self.places.append(
-            Place(filename, line, spot.node.col_offset, spot.array, spot.element.fields, space,
+            Place(filename, line, spot.array, spot.element.fields, space,
                   kind, itemsize, indices, packed)
         )  # fmt: skip
         return str(len(self.places) - 1)

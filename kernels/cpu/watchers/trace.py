@@ -23,7 +23,6 @@ class Site:
 
     Attributes:
         line: Line of the file, from 1.
-        column: Column in the line, from 0.
         filename: The file of the kernel, or of the device function that holds the access.
         array: The array's name in the kernel.
         space: "global", "shared" or "local".
@@ -33,7 +32,6 @@ class Site:
     """
 
     line: int
-    column: int
     filename: str
     array: str
     space: str

@@ -127,7 +127,7 @@ def _site(body: Any, access: Any, arguments: tuple[Any, ...]) -> Site:
     if array is not None:
         shape = (body.form.shared_bytes // itemsize,) if array.is_dynamic else array.shape
     name = body.form.source.originals.get(access.array, access.array)
-    return Site(access.line, access.column, access.filename, name, access.space, access.kind,
+    return Site(access.line, access.filename, name, access.space, access.kind,
                 itemsize, shape)  # fmt: skip
 
 

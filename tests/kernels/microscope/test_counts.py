@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from minitransformer_kernels.gpu import gpus
 from minitransformer_kernels.microscope.report import Report
-from minitransformer_kernels.microscope.warps import Traffic, number, requests, traffic
+from minitransformer_kernels.microscope.warps import Traffic, number, requests
 from tests.kernels.microscope.traces import Access, Run, by_hand
 
 # Arrays (64, 64), and what one request of 32 threads along x costs: sectors, and the fewest.
@@ -51,7 +51,7 @@ SHARED = {
 
 
 def only(access: Access, block: tuple[int, int] = (32, 1)) -> Traffic:
-    (found,) = traffic(by_hand([access], block=block))
+    (found,) = requests(by_hand([access], block=block))
     return found.traffic
 
 
@@ -137,7 +137,7 @@ def test_total_adds_up_and_keeps_the_worst():
 def test_strides():
     def stride(access: Access) -> int | None:
         (found,) = requests(by_hand([access]))
-        return found.stride()
+        return found.stride
 
     assert stride(Access(lambda x, y: (5, x))) == 4
     assert stride(Access(lambda x, y: (x, 5))) == 256
@@ -245,10 +245,10 @@ def test_the_picture_is_of_the_worst_warp():
     """The second warp's columns, not the first one's row."""
     access = matrix(64, lambda x, y: (x, 5) if y else (5, x))
     (found,) = requests(by_hand([access], block=(32, 2)))
-    worst = found.worst().traffic()
+    worst = found.worst().traffic
     assert (worst.requests, worst.transactions, worst.fewest) == (1, 32, 4)
     (found,) = requests(by_hand([access._replace(space="shared")], block=(32, 2)))
-    assert found.worst().traffic().worst == 32
+    assert found.worst().traffic.worst == 32
 
 
 def test_advice_on_atomics_that_meet():

@@ -54,7 +54,7 @@ def by_hand(
         grid=(1, 1, 1),
         block=(*block, 1),
         sites=tuple(
-            Site(i + 1, 0, FILE, a.array, a.space, a.kind, a.itemsize, a.shape)
+            Site(i + 1, FILE, a.array, a.space, a.kind, a.itemsize, a.shape)
             for i, a in enumerate(accesses)
         ),
         statements=tuple(Statement(i + 1, FILE, run.flops) for i, run in enumerate(runs)),
