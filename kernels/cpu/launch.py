@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -110,17 +110,14 @@ class CpuKernel:
         self.packed = packed
         self.fastmath = fastmath
         self.limit = limit
-        self._source: Source | None = None
         self._compiled: dict[Any, Compiled] = {}
         self._quick: dict[tuple[Shape3, int], Quick] = {}
         self._variant: Variant | None = None
 
-    @property
+    @cached_property
     def source(self) -> Source:
         """The kernel's parsed source, read on first use."""
-        if self._source is None:
-            self._source = read(self.function, packed=self.packed)
-        return self._source
+        return read(self.function, packed=self.packed)
 
     def launch(
         self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int = 0
@@ -390,7 +387,7 @@ def unpacked(argument: Any) -> tuple[str, list[Any]]:
     return f"{'named' * bool(fields)}({text})", [part for _, parts in items for part in parts]
 
 
-def place_of(number: int, shape: Shape3) -> Shape3:
+def place_of(number: int, shape: Sequence[int]) -> Shape3:
     """The indices (x, y, z) of a thread in its block, or of a block in its grid."""
     x, y, _ = shape
     return number % x, number // x % y, number // (x * y)

@@ -24,7 +24,6 @@ from ..cuda import Kernel
 from . import assembler, compilers
 
 ARCHITECTURES = ((7, 5), (8, 0), (9, 0), (10, 0))  # Turing, Ampere, Hopper, Blackwell
-REGISTERS = 65_536  # of a multiprocessor, on all of these
 
 
 class Needs(NamedTuple):

@@ -13,6 +13,7 @@ import linecache
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import dedent
@@ -143,31 +144,41 @@ def inspect_ptx(
         KernelError: The kernel does not compile for GPUs, or did something that they do not allow.
         ValueError: The architecture is none.
     """
-    if not cubins.available():
-        raise NoCompiler(MISSING)
-    from ..gpu.ptx import run
-
-    wanted = capability(architecture)
-    given = launch.kernel.completed(host.opened(arguments))
-    saved = [(each, each.copy()) for each in given if isinstance(each, np.ndarray)]
 
     def counted() -> Profile:
-        try:
-            return cast("Profile", run(launch, given, wanted, counted=True))
-        except NumbaError as error:
-            raise KernelError(
-                f"kernel {launch.kernel.__name__!r} does not compile for a GPU: {error}"
-            ) from error
-        finally:
-            for array, before in saved:
-                if array.flags.writeable:
-                    array[...] = before
+        from ..gpu.ptx import run
+
+        with tried(launch, arguments) as given:
+            return cast("Profile", run(launch, given, capability(architecture), counted=True))
 
     profile = counted()
     if not hints:
         return Instructions(launch, architecture, profile)
     with codegen.hints():
         return Instructions(launch, architecture, profile, counted())
+
+
+@contextmanager
+def tried(launch: Launch, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of a launch as the PTX machine takes them; in the end they are as they were.
+
+    Raises:
+        NoCompiler: The extra `gate` is not installed.
+        KernelError: The kernel does not compile for GPUs.
+    """
+    if not cubins.available():
+        raise NoCompiler(MISSING)
+    given = launch.kernel.completed(host.opened(arguments))
+    saved = [(each, each.copy()) for each in given if isinstance(each, np.ndarray)]
+    try:
+        yield given
+    except NumbaError as error:
+        name = launch.kernel.__name__
+        raise KernelError(f"kernel {name!r} does not compile for a GPU: {error}") from error
+    finally:
+        for array, before in saved:
+            if array.flags.writeable:
+                array[...] = before
 
 
 def compare_ptx(found: Mapping[str, Instructions]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cpu.launch import place_of as indices_of
 from ...cpu.runtime import stack
 from .arithmetic import CODES, ONE_STEP, compute
 from .bits import (
@@ -696,8 +697,7 @@ class Grid:
 
     def begin(self, number: int) -> None:
         """Have a block's threads stand before its first row."""
-        x, y, _ = self.shape
-        self.block = number % x, number // x % y, number // (x * y)
+        self.block = indices_of(number, self.shape)
         self.shared[:], self._local[:], self.registers[:] = 255, 255, self._first
         for axis, place in zip("xyz", self.block, strict=True):
             if f"ctaid.{axis}" in self.program.specials:
@@ -760,13 +760,10 @@ def _said(program: Program, report: np.ndarray, here: Sequence[int], block: Sequ
     space = next(name for name, number in SPACES.items() if number == space_at(address))
     named = f"{space} {address % WINDOW if space != 'global' else address:#x}"
 
-    def thread(column: int) -> tuple[int, int, int]:
-        t = int(report[column])
-        return t % block[0], t // block[0] % block[1], t // (block[0] * block[1])
-
-    other = f"thread {thread(OTHER_THREAD)}" + " of another block" * bool(report[OTHER_BLOCK])
+    thread, met = (indices_of(int(report[column]), block) for column in (THREAD, OTHER_THREAD))
+    other = f"thread {met}" + " of another block" * bool(report[OTHER_BLOCK])
     what = FAULTS[fault].format(bytes=int(report[BYTES]), address=named, other=other)
-    said = f"{program.name}: thread {thread(THREAD)} of block {tuple(here)} {what}: "
+    said = f"{program.name}: thread {thread} of block {tuple(here)} {what}: "
     said += _shown(program.lines[int(report[AT])])
     if fault == RACE:
         said += f"; the other: {_shown(program.lines[int(report[OTHER_AT])])}"

@@ -22,7 +22,7 @@ from .bits import compiled, low, read_memory
 from .parser import MEETINGS, OWN, PtxError
 
 WARP, READERS, WORD = 32, 4, 4
-LOAD, STORE = OWN["load"], OWN["store"]
+STORE = OWN["store"]
 ARRIVE = MEETINGS.index("arrive")
 # A word of what is kept: when | which row | which thread | which bytes of the word.
 TIME, PLACE, THREAD, BYTES = 31, 14, 4, 15

@@ -20,12 +20,14 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import dedent
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ...cpu.branches import decided
 
 if TYPE_CHECKING:
     from ...gpu.ptx import Program
@@ -66,8 +68,11 @@ class Names:
         self._arrays = [(name, each) for name, each in zip(parameters, arguments, strict=True)
                         if isinstance(each, np.ndarray) and each.size]  # fmt: skip
         source, first = inspect.getsourcelines(function)
-        tree = ast.increment_lineno(ast.parse(dedent("".join(source))), first - 1)
-        self._nodes = list(_living(tree, inspect.getclosurevars(function).nonlocals))
+        (tree,) = ast.parse(dedent("".join(source))).body
+        assert isinstance(tree, ast.FunctionDef)
+        living = ast.walk(decided(ast.increment_lineno(tree, first - 1), function))
+        self._nodes = sorted((node for node in living if isinstance(node, ast.stmt)),
+                             key=lambda node: node.lineno)  # fmt: skip
         self._meanings = self._found_meanings()
         named = self._assigned()
         self.shared = self._shared()
@@ -225,16 +230,6 @@ class Names:
         ]  # fmt: skip
         names = called if len(called) == len(found) else [name.strip("_") for name in found]
         return dict(zip(names, found.values(), strict=True))
-
-
-def _living(node: ast.AST, constants: Mapping[str, Any]) -> Iterator[ast.AST]:
-    """The nodes of a tree, without branches that a constant of the kernel's factory rules out."""
-    yield node
-    children = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id in constants:
-        children = [*(node.body if constants[node.test.id] else node.orelse)]
-    for child in children:
-        yield from _living(child, constants)
 
 
 def _labels(arguments: Iterator[tuple[str, Any]]) -> Iterator[str]:

@@ -17,13 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba.core.errors import NumbaError
 
-from ... import host
-from ...cpu import KernelError
 from ...cuda import Launch
-from ...gpu import cubins
-from ..instructions import MISSING, NoCompiler, capability
+from ..instructions import capability, tried
 from ..units import plural
 from .names import Names
 
@@ -155,8 +151,6 @@ def record(launch: Launch, *arguments: Any, architecture: str = "8.0", block: in
         TooLong: It is more than `LIMIT` steps.
         ValueError: The launch has no such block, or the architecture is none.
     """
-    if not cubins.available():
-        raise NoCompiler(MISSING)
     from ...gpu.ptx.driver import prepared
     from ...gpu.ptx.lockstep import Lockstep
 
@@ -164,21 +158,12 @@ def record(launch: Launch, *arguments: Any, architecture: str = "8.0", block: in
     if not 0 <= block < blocks:
         had = plural(blocks, "block")
         raise ValueError(f"{name} is launched with {had}; there is no block {block}")
-    given = launch.kernel.completed(host.opened(arguments))
-    arrays = [each for each in given if isinstance(each, np.ndarray)]
-    saved = [each.copy() for each in arrays]
-    try:
+    with tried(launch, arguments) as given:
         program, slots, regions = prepared(launch, given, capability(architecture), lines=True)
         made = Lockstep(program, launch.grid, launch.block, slots, regions, launch.shared)
         made.run(range(block))
         names = Names(program, launch.kernel.function, given)
         steps = list(_Recorder(made, names).steps(block))
-    except NumbaError as error:
-        raise KernelError(f"kernel {name!r} does not compile for a GPU: {error}") from error
-    finally:
-        for array, before in zip(arrays, saved, strict=True):
-            if array.flags.writeable:
-                array[...] = before
     source, first = inspect.getsourcelines(launch.kernel.function)
     return Recording(
         _title(launch, made.block, architecture), first, dedent("".join(source)).splitlines(),
