@@ -192,11 +192,8 @@ def _is_float(node: ast.AST, body: Any) -> bool:
         case ast.Name(id=name):
             value = source.values.get(name)
             return isinstance(value, float | np.floating) or _floats(body.form.kinds.get(name))
-        case ast.Subscript():
-            while isinstance(node, ast.Subscript):
-                node = node.value
-            form, array = body.form, body.form.arrays.get(_name(node))
-            return _floats(form.kinds.get(_name(node))) or bool(array and "float" in array.dtype)
+        case ast.Subscript() | ast.Attribute():
+            return _floats(body.arrays.kind(node))
         case ast.BinOp(op=ast.Div()):
             return True
         case ast.BinOp(left=left, right=right) | ast.IfExp(body=left, orelse=right):
