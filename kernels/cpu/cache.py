@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numba
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -157,6 +158,15 @@ def _warn(text: str) -> None:
 
 
 _warn_once = cache(_warn)
+
+
+@cache
+def version(folder: Path) -> str:
+    """A digest of the source in a folder that makes code, and of Numba: other code, other cache."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class KernelCache(_Cache):

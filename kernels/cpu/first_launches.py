@@ -59,7 +59,7 @@ class Launches:
         kernel, checked = self.kernel, checked_mode.is_on(self.tested)
         if checked is None:
             checked = self.checked
-        if checked is None and self._check_if_new(kernel, grid, block, arguments, shared_bytes):
+        if checked is None and self._check_if_new(grid, block, arguments, shared_bytes):
             return
         if checked:
             return checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
@@ -67,9 +67,8 @@ class Launches:
         kernel.launch(grid, block, arguments, shared_bytes)
 
     def _check_if_new(
-        self, kernel: CpuKernel, grid: Shape3, block: Shape3, arguments: tuple[Any, ...],
-        shared_bytes: int,
-    ) -> bool:  # fmt: skip
+        self, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int
+    ) -> bool:
         """Run a launch checked, if it has something new; return whether it has run."""
         looks = (grid, block, shared_bytes, *map(_look, arguments))
         if looks in self._seen:
@@ -82,7 +81,7 @@ class Launches:
             return False
         began = perf_counter()
         try:
-            checked_mode.launch(kernel, grid, block, arguments, shared_bytes)
+            checked_mode.launch(self.kernel, grid, block, arguments, shared_bytes)
         except DataRace as race:
             race.add_note("If it does no harm, @cuda.jit(checked=False) leaves this check out")
             raise

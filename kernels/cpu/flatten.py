@@ -290,7 +290,7 @@ class _Scope:
                 again = ast.If(negated(test), [ast.Break()], [])
                 endless = ast.While(ast.Constant(True), [again, *body], loop.orelse)
                 if loop.orelse:  # that `break` is the loop's natural end
-                    return self.natural_end(endless, loop)
+                    return self.without_else(located(endless, loop), 1)
                 return self.statement(located(endless, loop))
             case ast.For(iter=iterator):
                 if _is_walked(iterator):
@@ -355,25 +355,15 @@ class _Scope:
     def inner(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self.flattener.body(body, self.function)
 
-    def without_else(self, loop: ast.For | ast.While) -> list[ast.stmt]:
-        """A loop's `else`, which a `break` skips, as an `if` on a flag."""
+    def without_else(self, loop: ast.For | ast.While, first: int = 0) -> list[ast.stmt]:
+        """A loop's `else`, which a `break` from the `first` statement on skips, as an `if`."""
         ended = self.flattener.fresh("ended")
         otherwise, loop.orelse = loop.orelse, []
-        _flag_breaks(loop.body, ended)
-        loop.body = self.inner(loop.body)
+        before, body = loop.body[:first], loop.body[first:]
+        _flag_breaks(body, ended)
+        loop.body = self.inner([*before, *body])
         start = assign(ended, ast.Constant(True))
         return [start, loop, ast.If(name(ended), self.inner(otherwise), [])]
-
-    def natural_end(self, loop: ast.While, statement: ast.While) -> list[ast.stmt]:
-        """`while test: ... else: ...` whose test has to be taken apart."""
-        ended = self.flattener.fresh("ended")
-        otherwise, loop.orelse = loop.orelse, []
-        first, *body = loop.body
-        _flag_breaks(body, ended)
-        loop.body = [first, *body]
-        test = ast.If(name(ended), self.inner(otherwise), [])
-        again = self.inner([located(loop, statement)])
-        return [assign(ended, ast.Constant(True)), *again, test]
 
     # Expressions
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numba
 from numba.core import types
 
 from . import cache, emit, rehearsal, typing_errors
@@ -27,15 +26,6 @@ from .watchers import instrument
 
 HERE = Path(__file__).parent
 MAX_FRAME = 4 * 2**20
-
-
-@functools.cache
-def _version_of_the_lowering() -> str:
-    """A digest of this package's own source: other code, other cache."""
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(HERE.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ class Variant:
         """Where its text is kept, and beside it the compiled code."""
         parts = [
             self.source.text(), self.block, self.arguments, self.fastmath, sorted(self.aliased),
-            self.shared_bytes, self.mode.name, _version_of_the_lowering(),
+            self.shared_bytes, self.mode.name, cache.version(HERE),
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
         return cache.folder() / f"{self.source.name}_{digest}.py"

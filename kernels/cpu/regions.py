@@ -358,17 +358,24 @@ def needs(region: Lanes) -> set[str]:
     return exposed(region.body, set()) | ({region.mask} if region.mask else set())
 
 
+def flat(nodes: list[Node]) -> Iterator[Node]:
+    """Every node of a tree."""
+    for node in nodes:
+        yield node
+        if isinstance(node, (Loop, Strip, Branch)):
+            yield from flat(node.body)
+        if isinstance(node, Branch):
+            yield from flat(node.orelse)
+
+
 def all_lanes(nodes: list[Node]) -> Iterator[Lanes]:
     """Every lane region of a tree."""
-    for node in nodes:
-        match node:
-            case Lanes():
-                yield node
-            case Loop(body=body) | Strip(body=body):
-                yield from all_lanes(body)
-            case Branch(body=body, orelse=orelse):
-                yield from all_lanes(body)
-                yield from all_lanes(orelse)
+    return (node for node in flat(nodes) if isinstance(node, Lanes))
+
+
+def all_scalars(nodes: list[Node]) -> list[ast.stmt]:
+    """Every statement at block level of a tree."""
+    return [node.statement for node in flat(nodes) if isinstance(node, Scalar)]
 
 
 def _recomputed(
@@ -483,20 +490,9 @@ def _can_be_a_strip(nodes: list[Node]) -> bool:
         return False
     if any(_jumps_out(statement) for statement in statements):
         return False
-    flat = list(_flat(nodes))
-    scalars = [node.statement for node in flat if isinstance(node, Scalar)]
-    headers = [node.header for node in flat if isinstance(node, Loop)]
-    loops = [header.target for header in headers if isinstance(header, ast.For)]
-    return not exposed(statements, set()) & stores([*scalars, *loops]).keys()
-
-
-def _flat(nodes: list[Node]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        if isinstance(node, (Loop, Strip, Branch)):
-            yield from _flat(node.body)
-        if isinstance(node, Branch):
-            yield from _flat(node.orelse)
+    headers = [node.header for node in flat(nodes) if isinstance(node, Loop)]
+    targets = [header.target for header in headers if isinstance(header, ast.For)]
+    return not exposed(statements, set()) & stores([*all_scalars(nodes), *targets]).keys()
 
 
 def _statements(nodes: list[Node]) -> list[ast.stmt]:
@@ -538,7 +534,7 @@ def _crossing_strips(nodes: list[Node]) -> set[str]:
     """The slots that carry a value from one strip to another, or to the next run of the same."""
     crossing: set[str] = set()
     seen: set[str] = set()
-    for node in _flat(nodes):
+    for node in flat(nodes):
         if isinstance(node, Strip):
             statements = _statements(node.body)
             used = {*named(statements)}

@@ -23,9 +23,9 @@ from ..canonical import Array, Canonical, is_atomic
 from ..compiler import LANES
 from ..errors import KernelError
 from ..paths import indices_of, is_field, is_part, owners
-from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Scalar, Strip, all_lanes
+from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Strip, all_lanes, all_scalars
 from ..source import place as place_in_file
-from ..trees import assign, call, located, name, parse
+from ..trees import assign, call, located, name, parse, walk
 from ..uniformity import exposed, is_shape
 from .elements import Arrays, Element, is_choice, is_record, numbers_in, own_reads
 from .shadow import CLOCK, PLACES, shadow_type
@@ -117,7 +117,8 @@ class Intervals:
                 case Loop(_, body):
                     first = len(self.parent)
                     end = self.walk(body, now)
-                    if any(isinstance(n, ast.Break | ast.Continue) for n in _statements(body)):
+                    jumps = ast.Break | ast.Continue
+                    if any(isinstance(node, jumps) for node in walk(all_scalars(body))):
                         for interval in range(first, len(self.parent)):
                             end = self.join(interval, end)
                     now = self.join(end, now)
@@ -142,20 +143,6 @@ class Intervals:
         """Whether the shadow for readers has an array's shape: that of a view is a view of it."""
         space = self.arrays.space(ast.Name(name))
         return any(self.meet(roots, space) for roots in self.arrays.views if name in roots)
-
-
-def _statements(nodes: list[Node]) -> list[ast.AST]:
-    """Everything at block level in a tree."""
-    found: list[ast.AST] = []
-    for node in nodes:
-        match node:
-            case Scalar(statement):
-                found += ast.walk(statement)
-            case Loop(_, body) | Strip(body):
-                found += _statements(body)
-            case Branch(_, body, orelse):
-                found += _statements(body) + _statements(orelse)
-    return found
 
 
 # The text -----------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ functions are for compiled code; LLVM makes one instruction or none of each.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +26,12 @@ ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 POISON = ALL  # what nobody has written: not a number, in float32 and in float64
 
 
-@functools.cache
-def _version() -> str:
-    """A digest of the machine's own source: other code, other cache."""
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 class _Cache(KernelCache):
     """The machine's own code, among that of the kernels."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
-        self._path = cache.folder() / f"ptx_machine_{_version()}"
+        self._path = cache.folder() / f"ptx_machine_{cache.version(Path(__file__).parent)}"
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
