@@ -49,14 +49,14 @@ MISTAKES = {
                          "node.orelse if truth else node.body"),
     "numbers too": ("isinstance(value, bool)", "isinstance(value, int)"),
     "variables too": (" and name not in function.__code__.co_varnames", ""),
-    "the module first": ("{**function.__globals__, **outside}",
-                         "{**outside, **function.__globals__}"),
+    "the module first": ("known[name] = cell.cell_contents",
+                         "known.setdefault(name, cell.cell_contents)"),
     "not forgotten": ("None if truth is None else not truth", "truth"),
     "and as or": ("isinstance(op, ast.Or)", "isinstance(op, ast.And)"),
     "the whole by its first": ("decides if self.truth(first) is decides else None",
                                "self.truth(first)"),
     "an empty branch": ("== []", "== [None]"),
-    "cells without a value": ("if _has_a_value(cell)", ""),
+    "cells without a value": ("with suppress(ValueError)", "if True"),
 }  # fmt: skip
 
 
