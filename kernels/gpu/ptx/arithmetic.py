@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cpu.runtime.bits import brev, clz, popc  # noqa: F401 - for the table
 from .bits import (
     bits_of_float32,
     bits_of_float64,
@@ -115,42 +116,6 @@ def _rem_signed(a, b, how):  # type: ignore[no-untyped-def]
 def _size(x):  # type: ignore[no-untyped-def]
     """|x|, also of the least number."""
     return np.uint64(0) - np.uint64(x) if x < 0 else np.uint64(x)
-
-
-@compiled
-def _popc(a):  # type: ignore[no-untyped-def]
-    count = np.uint64(0)
-    while a != 0:
-        a &= a - np.uint64(1)
-        count += np.uint64(1)
-    return count
-
-
-@compiled
-def _clz(a, how):  # type: ignore[no-untyped-def]
-    count = np.uint64(how.bits)
-    while a != 0:
-        a >>= np.uint64(1)
-        count -= np.uint64(1)
-    return count
-
-
-@compiled
-def _brev(a, how):  # type: ignore[no-untyped-def]
-    found = np.uint64(0)
-    for _ in range(how.bits):
-        found = (found << np.uint64(1)) | (a & np.uint64(1))
-        a >>= np.uint64(1)
-    return found
-
-
-@compiled
-def _bfind(a):  # type: ignore[no-untyped-def]
-    found = np.uint64(0xFFFF_FFFF)
-    while a != 0:
-        found = (found + np.uint64(1)) & low(32)
-        a >>= np.uint64(1)
-    return found
 
 
 @compiled
@@ -469,12 +434,12 @@ INSTRUCTIONS = {
     "max.unsigned": "max(a, b)",
     "min.signed": "a if signed(a, how.bits) < signed(b, how.bits) else b",
     "max.signed": "b if signed(a, how.bits) < signed(b, how.bits) else a",
-    "popc.int": "_popc(a)",
-    "clz.int": "_clz(a, how)",
-    "brev.int": "_brev(a, how)",
-    "bfind.unsigned": "_bfind(a)",
+    "popc.int": "popc(a)",
+    "clz.int": "clz(a) - np.uint64(64 - how.bits)",
+    "brev.int": "brev(a) >> np.uint64(64 - how.bits)",
+    "bfind.unsigned": "np.uint64(63) - clz(a) if a != 0 else low(32)",
     # How far to the left its first one goes to come to the front.
-    "bfind.shiftamt.unsigned": "_clz(a, how) if a != 0 else np.uint64(0xFFFF_FFFF)",
+    "bfind.shiftamt.unsigned": "clz(a) - np.uint64(64 - how.bits) if a != 0 else low(32)",
     "bfe.unsigned": "_bfe_unsigned(a, b, c)",
     "bfe.signed": "_bfe_signed(a, b, c, how)",
     "bfi.int": "_bfi(a, b, c, d, how)",
