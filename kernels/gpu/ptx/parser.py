@@ -343,9 +343,8 @@ class Program:
     def _decode(self, words: list[str], operands: list[str], line: Line) -> None:
         """Make the row of an instruction; `words` are what points part in its name."""
         base, kind = words[0], words[-1]
-        own = getattr(self, f"_{base}", None)
-        if own is not None and base in _SPECIAL_FORMS:
-            return own(words, operands, line)
+        if own := _FORMS.get(base):
+            return own(self, words, operands, line)
         if "cc" in words or base in ("addc", "subc", "madc"):
             return self._carry(words, operands, line)
         if not WORDS.issuperset(words[1:]):
@@ -417,8 +416,6 @@ class Program:
         registers, address = operands
         self._access("load", words, registers, address, line)
 
-    _ldu = _ld
-
     def _st(self, words: list[str], operands: list[str], line: Line) -> None:
         address, registers = operands
         self._access("store", words, registers, address, line)
@@ -471,11 +468,6 @@ class Program:
     def _ret(self, words: list[str], operands: list[str], line: Line) -> None:
         self._row("end" if line.function == self.name or words[0] == "exit" else "return", line)
 
-    _exit = _ret
-
-    def _trap(self, words: list[str], operands: list[str], line: Line) -> None:
-        self._row("trap", line)
-
     def _call(self, words: list[str], operands: list[str], line: Line) -> None:
         """Copy what is given, go there, and copy what comes back."""
         name = next(x for x in operands if not x.startswith("("))
@@ -521,18 +513,18 @@ class Program:
         self._row("barrier", line, out=out, combine=int(negated), which=MEETINGS.index(how),
                   **{"b": -1} | columns)  # fmt: skip
 
-    _barrier = _bar
+    def _alone(self, words: list[str], operands: list[str], line: Line) -> None:
+        self._row("trap" if words[0] == "trap" else "nothing", line)
 
-    def _membar(self, words: list[str], operands: list[str], line: Line) -> None:
-        self._row("nothing", line)
-
-    _fence = _membar
+    def _results(self, text: str, line: Line) -> dict[str, int]:
+        """The columns of a result and a predicate, such as `%r1|%p1`, or of a result alone."""
+        first, _, second = text.partition("|")
+        other = self._operand(second, line) if second else -1
+        return {"out": self._operand(first, line), "d": other}
 
     def _shfl(self, words: list[str], operands: list[str], line: Line) -> None:
-        first, _, second = (x.strip() for x in operands[0].partition("|"))
         value, lane, clamp, mask = (self._operand(x, line, "b32") for x in operands[1:])
-        other = self._operand(second, line) if second else -1
-        self._row("shuffle", line, out=self._operand(first, line), d=other, a=mask, b=value, c=lane,
+        self._row("shuffle", line, **self._results(operands[0], line), a=mask, b=value, c=lane,
                   given_bits=clamp, which=SHUFFLES.index(words[2]))  # fmt: skip
 
     def _vote(self, words: list[str], operands: list[str], line: Line) -> None:
@@ -542,10 +534,8 @@ class Program:
                   which=VOTES.index(words[2]))  # fmt: skip
 
     def _match(self, words: list[str], operands: list[str], line: Line) -> None:
-        first, _, second = (x.strip() for x in operands[0].partition("|"))
         value, mask = (self._operand(x, line, words[-1]) for x in operands[1:])
-        self._row("match", line, out=self._operand(first, line), a=mask, b=value,
-                  d=self._operand(second, line) if second else -1,
+        self._row("match", line, **self._results(operands[0], line), a=mask, b=value,
                   which=("any", "all").index(words[1]))  # fmt: skip
 
     def _activemask(self, words: list[str], operands: list[str], line: Line) -> None:
@@ -568,13 +558,17 @@ class Program:
             "signed": "usf".index({"b": "u"}.get(kind[0], kind[0])),
         })  # fmt: skip
 
-    _red = _atom
 
-
-_SPECIAL_FORMS = (
-    "mov", "ld", "ldu", "st", "setp", "testp", "bra", "ret", "exit", "trap", "call", "bar",
-    "barrier", "membar", "fence", "shfl", "vote", "match", "activemask", "mma", "atom", "red",
-)  # fmt: skip
+# The instructions that do not only compute, or whose operands are written in a way of their own.
+_FORMS: dict[str, Callable[[Program, list[str], list[str], Line], None]] = {
+    "mov": Program._mov, "ld": Program._ld, "ldu": Program._ld, "st": Program._st,
+    "setp": Program._setp, "testp": Program._testp, "bra": Program._bra, "ret": Program._ret,
+    "exit": Program._ret, "call": Program._call, "bar": Program._bar, "barrier": Program._bar,
+    "trap": Program._alone, "membar": Program._alone, "fence": Program._alone,
+    "shfl": Program._shfl, "vote": Program._vote, "match": Program._match,
+    "activemask": Program._activemask, "mma": Program._mma, "atom": Program._atom,
+    "red": Program._atom,
+}  # fmt: skip
 
 
 def _outputs(row: dict[str, int], vector: list[int]) -> list[int]:

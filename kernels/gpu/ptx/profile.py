@@ -121,12 +121,7 @@ def profile(
     """Run a launch with its warps in lockstep, and count.
 
     Args:
-        program: What to run.
-        grid: How many blocks, along x, y and z.
-        block: How many threads a block has, along x, y and z.
-        parameters: The kernel's, as for `machine.launch`.
-        regions: Where the launch's arrays begin and end, as addresses of the host.
-        shared_bytes: Of dynamic shared memory.
+        program, grid, block, parameters, regions, shared_bytes: As for `machine.launch`.
         origins: Where the memory begins that each region is a part of; by default where it does.
         blocks: The numbers of the blocks to run, x first; by default all.
 
