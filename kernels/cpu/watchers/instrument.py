@@ -149,7 +149,7 @@ class Intervals:
 
 
 class Watched(emit.Body):
-    """Writes code whose accesses are calls."""
+    """Writes code whose accesses are calls: what `read`, `put` and `atomic` of its kinds say."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -207,13 +207,6 @@ class Watched(emit.Body):
     def guard(self, body: list[ast.stmt]) -> None:
         """Each access stands in the text once."""
 
-    def read(self, spot: Spot, own: bool) -> str:
-        """The call that stands for the index of an element that is read.
-
-        An `own` read is that of an element that the same statement writes to.
-        """
-        raise NotImplementedError
-
     def row(self, spot: Spot) -> str:
         """The call that stands for the index of a row, of which nothing is read yet."""
         return spot.index
@@ -221,14 +214,6 @@ class Watched(emit.Body):
     def along(self, spot: Spot, axis: int) -> str:
         """The call that stands for one index among slices."""
         return f"{spot.index}[0]"
-
-    def put(self, spot: Spot, value: str) -> list[ast.stmt]:
-        """The statements that stand for an assignment to an element."""
-        raise NotImplementedError
-
-    def atomic(self, spot: Spot) -> str:
-        """The call that stands for the index of an element that an atomic works on."""
-        raise NotImplementedError
 
     def extreme(self, node: ast.Call, text: ast.Call) -> ast.expr:
         """The `max` or `min` of two numbers, as it is written down; `text` is the kernel's."""
@@ -648,7 +633,10 @@ class Checked(Watched):
         return f"run__checks.{function}({ast.unparse(spot.view)}, {rest})"
 
     def read(self, spot: Spot, own: bool) -> str:
-        """The call that stands for the index of an element that is read."""
+        """The call that stands for the index of an element that is read.
+
+        An `own` read is that of an element that the same statement writes to.
+        """
         space = self.arrays.space(spot.view)
         if not self.arrays.is_written(spot.view) or (own and space == "global"):
             return self.within("within", "read", spot)
