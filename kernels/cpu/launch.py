@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -364,6 +365,18 @@ class CpuKernel:
             raise KernelError(
                 f"kernel {self.function.__name__!r}: argument {parameter!r} is {what}. {way_out}"
             )
+
+
+@contextmanager
+def unchanged(arguments: tuple[Any, ...]) -> Iterator[None]:
+    """Let arrays hold in the end what they hold now."""
+    arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.flags.writeable]
+    saved = [array.copy() for array in arrays]
+    try:
+        yield
+    finally:
+        for array, before in zip(arrays, saved, strict=True):
+            array[...] = before
 
 
 PACKED = tuple, np.void  # arguments that are taken apart

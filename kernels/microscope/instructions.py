@@ -19,11 +19,11 @@ from functools import cached_property
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from numba.core.errors import NumbaError
 
 from .. import host
 from ..cpu import KernelError
+from ..cpu.launch import unchanged
 from ..cuda import Launch
 from ..gpu import codegen, cubins
 from .units import aligned, count_text, plural, ratio_text, shape_text
@@ -169,16 +169,12 @@ def tried(launch: Launch, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...
     if not cubins.available():
         raise NoCompiler(MISSING)
     given = launch.kernel.completed(host.opened(arguments))
-    saved = [(each, each.copy()) for each in given if isinstance(each, np.ndarray)]
     try:
-        yield given
+        with unchanged(given):
+            yield given
     except NumbaError as error:
         name = launch.kernel.__name__
         raise KernelError(f"kernel {name!r} does not compile for a GPU: {error}") from error
-    finally:
-        for array, before in saved:
-            if array.flags.writeable:
-                array[...] = before
 
 
 def compare_ptx(found: Mapping[str, Instructions]) -> str:

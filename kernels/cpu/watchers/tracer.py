@@ -11,7 +11,7 @@ import numpy as np
 from numba.core import types
 
 from ..canonical import Shape3
-from ..launch import CpuKernel
+from ..launch import CpuKernel, unchanged
 from ..lowering import TRACED
 from ..source import place
 from . import checked_mode
@@ -24,7 +24,7 @@ FUNCTIONS_WITHOUT_WORK = {"float32", "float64", "float", "int", "bool", "abs", "
 def record(
     kernel: Any, grid: Shape3, block: Shape3, arguments: tuple[Any, ...], shared_bytes: int = 0
 ) -> Trace:
-    """Run a launch on copies of its arguments, first checked, then traced.
+    """Run a launch, first checked, then traced; in the end its arguments are as they were.
 
     Args:
         kernel: A function decorated with `@cuda.jit`.
@@ -38,10 +38,12 @@ def record(
     """
     launches, arguments = kernel.launches(arguments)
     compiled: CpuKernel = launches.kernel
-    checked_mode.launch(compiled, grid, block, _copies(arguments), shared_bytes)
+    with unchanged(arguments):
+        checked_mode.launch(compiled, grid, block, arguments, shared_bytes)
     run, variant, _ = compiled.compiled(block, arguments, shared_bytes, TRACED)
     body = variant.written()
-    own, log, marks = _noted(run, body, grid, lambda: compiled.prepared(_copies(arguments)))
+    own = compiled.prepared(arguments)
+    log, marks = _noted(run, body, grid, own)
     threads = block[0] * block[1] * block[2]
     lines, first_line = inspect.getsourcelines(compiled.function)
     return Trace(
@@ -61,18 +63,18 @@ def record(
 
 
 def _noted(
-    run: Callable[..., int], body: Any, grid: Shape3, prepared: Callable[[], tuple[Any, ...]]
-) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray]:
-    """Run all blocks: the arguments, and rows of what was accessed and of what was executed.
+    run: Callable[..., int], body: Any, grid: Shape3, own: tuple[Any, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run all blocks: rows of what was accessed and of what was executed.
 
     The addresses count from the first element of their array.
     """
     rows = [ROWS, ROWS]
     while True:
-        own = prepared()
         log, marks = np.zeros((rows[0], 5), np.int64), np.zeros((rows[1], 4), np.int64)
         counts, bases = np.zeros(2, np.int64), np.zeros(len(body.form.arrays) + 1, np.int64)
-        run(0, grid[0] * grid[1] * grid[2], *grid, *own, log, marks, counts, bases)
+        with unchanged(own):
+            run(0, grid[0] * grid[1] * grid[2], *grid, *own, log, marks, counts, bases)
         if counts[0] <= rows[0] and counts[1] <= rows[1]:
             break
         rows = counts.tolist()
@@ -81,29 +83,7 @@ def _noted(
     first |= {name: int(base) for name, base in zip(body.form.arrays, bases, strict=False)}
     origins = np.array([_origin(body, p, first) for p in body.places], np.int64)
     log[:, 4] -= origins[log[:, 0]] if len(log) else 0
-    return own, log, marks
-
-
-def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with memory of their own, but laid out, and shared among them, as it was."""
-    arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.size]
-    memory: list[tuple[int, int, np.ndarray]] = []
-    for low, high in sorted(map(np.lib.array_utils.byte_bounds, arrays)):
-        if memory and low < memory[-1][1]:
-            low, high = memory[-1][0], max(high, memory.pop()[1])
-        memory.append((low, high, np.empty(high - low, np.uint8)))
-
-    def copy(argument: Any) -> Any:
-        if not isinstance(argument, np.ndarray) or argument.size == 0:
-            return argument
-        address = argument.__array_interface__["data"][0]
-        low, _, own = next(part for part in memory if part[0] <= address < part[1])
-        strides = argument.strides
-        new = np.ndarray(argument.shape, argument.dtype, own, address - low, strides)
-        new[...] = argument
-        return new
-
-    return tuple(map(copy, arguments))
+    return log, marks
 
 
 def _arrays(body: Any, arguments: tuple[Any, ...]) -> dict[str, np.ndarray]:
