@@ -11,7 +11,7 @@ import numpy as np
 
 from ..gpu.gpus import WARP
 from .units import plural
-from .warps import BANKS, SECTOR, WORD, Integers, Requests
+from .warps import BANKS, SECTOR, WORD, Integers, Requests, usual
 
 
 def global_memory(made: Requests, width: int) -> str:
@@ -116,8 +116,4 @@ def _is_alone(rows: Integers) -> bool:
 
 def _step(worst: Requests) -> int | None:
     """Return how many bytes lie between a lane's address and the next one's, if most agree."""
-    lanes = np.diff(worst.lane)
-    steps, counts = np.unique(np.diff(worst.address) // np.maximum(lanes, 1), return_counts=True)
-    if not len(steps) or 2 * counts.max() < counts.sum():
-        return None
-    return int(steps[counts.argmax()])
+    return usual(np.diff(worst.address) // np.maximum(np.diff(worst.lane), 1))

@@ -151,10 +151,7 @@ class Requests:
     def stride(self) -> int | None:
         """Bytes from a lane's address to the next active lane's, if most agree, or None."""
         neighbours = np.diff(self.request) == 0
-        steps, counts = np.unique(np.diff(self.address)[neighbours], return_counts=True)
-        if not len(steps) or 2 * counts.max() < counts.sum():
-            return None
-        return int(steps[counts.argmax()])
+        return usual(np.diff(self.address)[neighbours])
 
     def _units(self, owner: Integers, size: int) -> tuple[Integers, Integers]:
         """Return (owner, unit) for every unit of `size` bytes that an access touches."""
@@ -199,6 +196,14 @@ def lanes(trace: Trace) -> tuple[Integers, Integers]:
     present = np.minimum(WARP, threads - warp * WARP)
     had = np.bincount(statement, weights=present, minlength=len(trace.statements))
     return active, had.astype(np.int64)
+
+
+def usual(numbers: Integers) -> int | None:
+    """Return the number that at least half of them are, if there is one."""
+    found, counts = np.unique(numbers, return_counts=True)
+    if not len(found) or 2 * counts.max() < counts.sum():
+        return None
+    return int(found[counts.argmax()])
 
 
 def number(*columns: Integers) -> Integers:
