@@ -38,7 +38,7 @@ import numba
 from numba.core import types
 
 from . import hints
-from .flatten import cuda_path, flatten
+from .flatten import BLOCK_VOTES, WARP_OPERATIONS, cuda_path, flatten
 from .paths import indices_of, is_part, joined
 from .source import Source, dtype_text
 from .trees import Names, assign, call, located, name, named, names_in, parse, stores, walk
@@ -46,17 +46,6 @@ from .trees import Names, assign, call, located, name, named, names_in, parse, s
 AXES = "xyz"
 WARP = 32
 BITS = {"popc", "clz", "ffs", "brev", "cbrt", "selp", "fma"}
-# What a lane takes from what the others left: the name in CUDA, and in `warps`.
-WARP_OPERATIONS = {
-    "shfl_sync": "warp_from", "shfl_up_sync": "warp_up", "shfl_down_sync": "warp_down",
-    "shfl_xor_sync": "warp_xor", "all_sync": "warp_all", "any_sync": "warp_any",
-    "eq_sync": "warp_eq", "ballot_sync": "warp_ballot", "match_any_sync": "warp_match_any",
-    "match_all_sync": "warp_match_all",
-}  # fmt: skip
-BLOCK_VOTES = {
-    "syncthreads_count": "block_count", "syncthreads_and": "block_and",
-    "syncthreads_or": "block_or",
-}  # fmt: skip
 FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
 # The calls that stand for these: of atomics, of what looks at all threads, of what looks at a warp.
 ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in hints.ATOMICS)

@@ -218,18 +218,6 @@ class _Lowering(BaseNativeLowering):
         return bool(super().run_pass(state))
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _KernelLowering(_Lowering):
-    _name = "kernel_native_lowering"
-    lowering_class = _KernelLower
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _DeviceLowering(_Lowering):
-    _name = "device_native_lowering"
-    lowering_class = _GuardedLower
-
-
 # Of the thirty passes of Numba's pipeline, those that a kernel needs. The others look for what no
 # kernel has (closures, array expressions, context managers), and several of them analyse the whole
 # function anew whether they find it or not.
@@ -240,7 +228,17 @@ TYPING = (
 BEFORE_LOWERING = (PreLowerStripPhis, NoPythonSupportedFeatureValidation, IRLegalization)
 
 
-class _Passes(CompilerBase):
+def passes_with(lower: type[Lower], name: str) -> tuple[type[CompilerPass], ...]:
+    """All passes, with a lowering of its own that has a name."""
+
+    @register_pass(mutates_CFG=True, analysis_only=False)
+    class Lowering(_Lowering):
+        _name, lowering_class = name, lower
+
+    return (*TYPING, *BEFORE_LOWERING, Lowering, NoPythonBackend)
+
+
+class Passes(CompilerBase):
     """A pipeline of Numba's passes; as it stands here, those up to type inference."""
 
     passes: tuple[type[CompilerPass], ...] = TYPING
@@ -256,16 +254,16 @@ class _Passes(CompilerBase):
         return [manager]
 
 
-class DeviceCompiler(_Passes):
+class DeviceCompiler(Passes):
     """Compiles a device function, with the zeros."""
 
-    passes = (*TYPING, *BEFORE_LOWERING, _DeviceLowering, NoPythonBackend)
+    passes = passes_with(_GuardedLower, "device_native_lowering")
 
 
-class KernelCompiler(_Passes):
+class KernelCompiler(Passes):
     """Compiles a kernel: the same, and the notes on lane loops."""
 
-    passes = (*TYPING, *BEFORE_LOWERING, _KernelLowering, NoPythonBackend)
+    passes = passes_with(_KernelLower, "kernel_native_lowering")
 
 
 def _fix_slice(builder: Any, piece: Any, size: Any) -> None:
@@ -359,7 +357,7 @@ def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) ->
     target.refresh()
     flags = numba.core.compiler.Flags()
     flags.error_model = "numpy"
-    compiler = _Passes(typing, target, None, arguments, None, flags, {})
+    compiler = Passes(typing, target, None, arguments, None, flags, {})
     compiler.compile_extra(function)
     return compiler.state
 

@@ -38,12 +38,19 @@ from .trees import (
     walk,
 )
 
-# Operations of CUDA that involve other threads and have a value.
-TOGETHER = {
-    "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync",
-    "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
-    "syncthreads_count", "syncthreads_and", "syncthreads_or",
+# What a lane takes from what the others left: the name in CUDA, and in `runtime.warps`.
+WARP_OPERATIONS = {
+    "shfl_sync": "warp_from", "shfl_up_sync": "warp_up", "shfl_down_sync": "warp_down",
+    "shfl_xor_sync": "warp_xor", "all_sync": "warp_all", "any_sync": "warp_any",
+    "eq_sync": "warp_eq", "ballot_sync": "warp_ballot", "match_any_sync": "warp_match_any",
+    "match_all_sync": "warp_match_all",
 }  # fmt: skip
+BLOCK_VOTES = {
+    "syncthreads_count": "block_count", "syncthreads_and": "block_and",
+    "syncthreads_or": "block_or",
+}  # fmt: skip
+# Operations of CUDA that involve other threads and have a value.
+TOGETHER = {*WARP_OPERATIONS, *BLOCK_VOTES, "activemask"}
 SHORT = 12  # nodes of a sum that is made again rather than kept
 
 

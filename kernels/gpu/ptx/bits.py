@@ -13,14 +13,12 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
-from numba.core.typed_passes import NoPythonBackend
 from numba.extending import intrinsic
 
 from ...cpu import cache
 from ...cpu.cache import KernelCache
-from ...cpu.compiler import BEFORE_LOWERING, TYPING, _Lowering, _Passes, in_haste, with_room
+from ...cpu.compiler import Passes, in_haste, passes_with, with_room
 
 ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 POISON = ALL  # what nobody has written: not a number, in float32 and in float64
@@ -34,16 +32,10 @@ class _Cache(KernelCache):
         self._path = cache.folder() / f"ptx_machine_{cache.version(Path(__file__).parent)}"
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _AsWritten(_Lowering):
-    _name = "machine_native_lowering"
-    lowering_class = Lower
-
-
-class _Compiler(_Passes):
+class _Compiler(Passes):
     """As for kernels, but exactly what is written: no lanes, nothing contracted."""
 
-    passes = (*TYPING, *BEFORE_LOWERING, _AsWritten, NoPythonBackend)
+    passes = passes_with(Lower, "machine_native_lowering")
 
     def compile_extra(self, function: Any) -> Any:
         """Numba's hook: compile a function."""
