@@ -1,4 +1,4 @@
-"""95 mistakes that people make in kernels: each is a right kernel, and an edit of its text.
+"""Mistakes that people make in kernels: each is a right kernel, and an edit of its text.
 
 The kernels are those of `right.py`. A data race is between two accesses, so there one or two lines
 are meant, and the error names them in either order: which thread came first is what nobody knows.

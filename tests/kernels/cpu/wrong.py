@@ -9,6 +9,8 @@ wrong where none has the comment.
 import inspect
 import math
 import random
+import re
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,10 @@ from minitransformer_kernels.cuda import cuda
 
 MARK = "# here"
 LONGEST = 450  # letters: more is a wall
+LEAKS = re.compile(  # the insides of compilers, and of ours
+    r"Literal\[|Function\(|Failed in|nopython|<types of|unicode_type|NRT|npy_|_of\b|run__|"
+    r"typeinfer|CPUDispatcher|object at 0x|numba\.core|Traceback|lowering"
+)
 # What the lines know.
 NAMES = {
     "comb": math.comb, "cuda": cuda, "float32": numba.float32, "math": math, "np": np,
@@ -53,6 +59,7 @@ class Wrong(NamedTuple):
         assert who in names
         assert said.startswith(self.message), said
         assert_readable(said)
+        assert_nothing_of_ours_is_shown(refusal.value, __file__)
 
 
 def marked_line(kernel: Any) -> str:
@@ -105,5 +112,11 @@ def assert_readable(text: str) -> None:
     """One or two sentences without the insides of the compiler."""
     assert "\n" not in text
     assert len(text) <= LONGEST
-    for inside in ("Literal[", "Function(", "Failed in", "nopython", "<types of", "unicode_type"):
-        assert inside not in text
+    assert not LEAKS.search(text), text
+
+
+def assert_nothing_of_ours_is_shown(error: KernelError, file: str) -> None:
+    """No frame but the caller's, in its file, stands above the sentence, and no second error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    assert {frame.filename for frame in frames} == {file}
+    assert len(traceback.format_exception(error)) == len(frames) + 2
