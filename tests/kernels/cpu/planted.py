@@ -345,6 +345,10 @@ MISTAKES = (
             {LOOP: "while True:\n    if left <= 1:\n        break\n    left //= 2\n    count += 1\n"
                    "    cuda.syncthreads()"},
             DivergentBarrier, here=["cuda.syncthreads()"]),
+    Mistake(right.halvings, "that_leave_turns_out",
+            {LOOP: "for _ in range(7):\n    if left <= 1:\n        continue\n    left //= 2\n"
+                   "    cuda.syncthreads()"},
+            DivergentBarrier, here=["cuda.syncthreads()"]),
     Mistake(right.halvings, "that_return_early",
             {LOOP: "for count in range(7):\n    if left <= 1:\n        out[cuda.grid(1)] = count\n"
                    "        return\n    left //= 2\n    cuda.syncthreads()"},
@@ -362,6 +366,9 @@ MISTAKES = (
     Mistake(right.halvings, "that_differ_in_the_second_block", {LOOP: UNTIL_DONE},
             DivergentBarrier, at=1,
             makers=(lambda rng: np.r_[np.full(32, 9), rng.permutation(32)], counts(64))),
+    Mistake(right.standardised, "with_a_wait_for_the_positive",
+            {"cuda.syncthreads()  #": "if value > 0:\n    cuda.syncthreads()  #"},
+            DivergentBarrier, here=["cuda.syncthreads()  #"], inside=right.total_of, at=0),
     # Rows of shared arrays
     Mistake(right.counted_in_rows, "without_the_second_barrier",
             {"1)\ncuda.syncthreads()": "1)",

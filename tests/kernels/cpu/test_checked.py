@@ -34,6 +34,9 @@ SAID = {
         "write to an element of its own, or one thread alone, or use cuda.atomic",
     "running_sums_in_place": "in the same line, and nothing orders the two. Read into a variable, "
         "put cuda.syncthreads() after it, and then write, or use cuda.atomic",
+    "sums_with_the_barrier_in_the_if": "in block (0, 0, 0), thread (0, 0, 0) waits at "
+        "cuda.syncthreads(), which thread (32, 0, 0) never reaches. Every thread of a block must "
+        "reach every barrier: move it out of the branch or the loop, and guard the work around it",
     "means_of_sums_that_others_still_add_to": "which thread (1, 0, 0) changes in line",
     "sums_of_all_blocks_in_one_place": "of block (0, 0, 0) writes to in line 13, and blocks run in "
         "any order. Let each block write to elements of its own, use cuda.atomic, or launch a",
@@ -42,10 +45,9 @@ fine = pytest.mark.parametrize("case", sampled(right.CASES, 5, "moved-2-16"))
 wrong = pytest.mark.parametrize("name", sampled({name: name for name in PLANTED}, 8, *SAID))
 
 
-@wrong
-def test_mistake_is_found_and_named(name: str) -> None:
+def assert_found_and_named(name: str, checked: bool) -> None:
     mistake = PLANTED[name]
-    with pytest.raises(mistake.error) as caught, mk.checked():
+    with pytest.raises(mistake.error) as caught, mk.checked(checked):
         mistake.case.launch(*mistake.case.arguments())
     error = caught.value
     assert type(error) is mistake.error
@@ -71,6 +73,39 @@ def test_mistake_is_found_and_named(name: str) -> None:
     assert SAID.get(name, "") in text
     for part in (error.array, error.index and list(error.index)):
         assert part is None or str(part) in text
+
+
+@wrong
+def test_mistake_is_found_and_named(name: str) -> None:
+    assert_found_and_named(name, checked=True)
+
+
+@pytest.mark.parametrize("name", [n for n, m in PLANTED.items() if m.error is DivergentBarrier])
+def test_missed_barrier_is_an_error_unchecked_too(name: str) -> None:
+    assert_found_and_named(name, checked=False)
+
+
+def test_block_and_thread_are_named_in_all_dimensions() -> None:
+    @cuda.jit
+    def blocks_of_two_kinds(x, out):
+        """Odd blocks meet, even blocks do not."""
+        i = cuda.grid(2)
+        if x[cuda.blockIdx.x, cuda.blockIdx.y] > 0:
+            out[i] = cuda.syncthreads_count(1)
+        if x[cuda.blockIdx.x, cuda.threadIdx.y] > 1:
+            cuda.syncthreads()
+
+    x = np.zeros((3, 4), np.float32)
+    x[1, 2] = 1
+    out = np.zeros((3 * 2, 4 * 3), np.int32)
+    blocks_of_two_kinds[(3, 4), (2, 3)](x, out)
+    assert out.sum() == 6 * 6
+    assert (out[2:4, 6:9] == 6).all()
+    x[2, 1] = 2
+    with pytest.raises(DivergentBarrier) as caught:
+        blocks_of_two_kinds[(3, 1), (2, 3)](x, out)
+    assert caught.value.block == (2, 0, 0)
+    assert caught.value.threads == ((0, 1, 0), (0, 0, 0))
 
 
 @fine
