@@ -1,6 +1,7 @@
 """How the kernels of the corpus are launched: on grids, blocks, and arguments of these kinds."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,14 @@ def sampled(items: Mapping[str, Any], every: int, *always: str) -> list[Any]:
         )
         for number, (name, item) in enumerate(items.items())
     ]  # fmt: skip
+
+
+def defined(file: Path, text: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What a text defines, from a file, where its source can be found again."""
+    file.write_text(text)
+    names = dict(known)
+    exec(compile(text, str(file), "exec"), names)
+    return names
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Maker:

@@ -16,7 +16,6 @@ What makes each of them valid:
   halved, so that every operation is exact and results can be compared to the bit.
 """
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+
+from .launches import defined
 
 GRID = 3
 BLOCKS = ((1, 1, 1), (7, 1, 1), (4, 3, 1), (1, 5, 1), (2, 3, 2), (40, 1, 1), (8, 6, 1), (64, 1, 1))
@@ -770,11 +771,5 @@ def arguments(block: tuple[int, int, int], grid: int) -> tuple[Any, ...]:
 
 
 def kernel_of(text: str, folder: Path) -> Any:
-    """The kernel of a module with this text, from a file, where its source can be found again."""
-    path = folder / f"program_{next(NUMBERS_OF_FILES)}.py"
-    path.write_text(text)
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module.program
+    """The kernel of a program's text."""
+    return defined(folder / f"program_{next(NUMBERS_OF_FILES)}.py", text, {})["program"]

@@ -14,8 +14,7 @@ import pytest
 from minitransformer_kernels import DataRace, OutOfBounds, UninitializedRead, checked
 from minitransformer_kernels.cuda import cuda
 
-from .launches import sampled
-from .wrong import defined
+from .launches import defined, sampled
 
 THREADS = 8
 BODY = np.dtype(

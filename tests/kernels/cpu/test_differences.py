@@ -19,7 +19,7 @@ from minitransformer_kernels.cpu import DiffersOnGpu, checked
 from minitransformer_kernels.cpu.lowering import CHECKED
 from minitransformer_kernels.cuda import cuda
 
-from .wrong import defined
+from .launches import defined
 
 NAMES = {
     "cuda": cuda, "float32": float32, "float64": float64, "int32": int32, "int64": int64,

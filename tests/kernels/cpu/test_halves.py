@@ -1,7 +1,7 @@
 """float16: of each operation the type that Numba gives it on a GPU, and NumPy's bits."""
 
-import linecache
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from minitransformer_kernels.cpu import hints
 from minitransformer_kernels.cpu.errors import UnsupportedKernel
 from minitransformer_kernels.cpu.runtime import halves
 from minitransformer_kernels.cuda import Kernel, cuda
+
+from .launches import defined
 
 # Each expression, what it is, and where NumPy writes it otherwise, how.
 EXPRESSIONS: dict[str, tuple[str, str]] = {
@@ -61,7 +63,7 @@ EXPRESSIONS: dict[str, tuple[str, str]] = {
 OF_BUILD_WITHOUT_A_DRIVER = ("math.",)  # numba-cuda links what these call
 
 
-def every_expression() -> Kernel:
+def every_expression(folder: Path) -> Kernel:
     """A kernel that writes a row of `out` for each expression."""
     lines = [
         "def every(x, y, bytes_, wholes, singles, doubles, out):",
@@ -71,11 +73,8 @@ def every_expression() -> Kernel:
         "        f32, f64 = singles[t], doubles[t]",
         *(f"        out[{row}, t] = {text}" for row, text in enumerate(EXPRESSIONS)),
     ]
-    text, file = "\n".join(lines) + "\n", "<every expression of float16>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    names: dict[str, Any] = {"cuda": cuda, "np": np, "math": math, "types": types}
-    exec(compile(text, file, "exec"), names)
-    return cuda.jit(names["every"])
+    known = {"cuda": cuda, "np": np, "math": math, "types": types}
+    return cuda.jit(defined(folder / "every.py", "\n".join(lines) + "\n", known)["every"])
 
 
 def numbers(count: int = 400) -> dict[str, Any]:
@@ -93,11 +92,11 @@ def numbers(count: int = 400) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["fast", "checked"])
-def test_each_operation_is_numpys_to_the_bit(watched: bool) -> None:
+def test_each_operation_is_numpys_to_the_bit(watched: bool, tmp_path: Path) -> None:
     given = numbers()
     out = np.zeros((len(EXPRESSIONS), len(given["a"])))
     with checked(watched), np.errstate(all="ignore"):
-        every_expression()[4, 128](*given.values(), out)
+        every_expression(tmp_path)[4, 128](*given.values(), out)
         for row, (text, (kind, numpy)) in zip(out, EXPRESSIONS.items(), strict=True):
             expected = eval(numpy, {"np": np, **given})
             assert expected.dtype == kind or kind == "int64", text

@@ -1,15 +1,17 @@
 """The page about the lowering shows what is really emitted."""
 
-import importlib.util
 import re
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minitransformer_kernels.cpu import DivergentBarrier
+
+from .launches import defined
 
 PAGE = Path(__file__).parents[3] / "kernels" / "cpu" / "README.md"
 PICTURE = PAGE.with_name("regions.svg")
@@ -19,16 +21,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 KERNELS, EMITTED = BLOCKS[::2], BLOCKS[1::2]
 
 
-def page(folder: Path) -> Any:
-    """The kernels on the page, as imported from a file."""
-    file = folder / "page.py"
-    file.write_text(IMPORTS + "\n\n".join(KERNELS))
-    specification: Any = importlib.util.spec_from_file_location("page", file)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def numbers() -> Any:
     """Two blocks of 64."""
     return np.random.default_rng(0).random(128, np.float32)
@@ -36,7 +28,9 @@ def numbers() -> Any:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return page(tmp_path_factory.mktemp("page"))
+    """Those on the page."""
+    file = tmp_path_factory.mktemp("page") / "page.py"
+    return SimpleNamespace(**defined(file, IMPORTS + "\n\n".join(KERNELS), {}))
 
 
 def test_smooth(kernels: Any) -> None:

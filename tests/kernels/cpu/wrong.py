@@ -24,6 +24,8 @@ import pytest
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import cuda
 
+from .launches import defined
+
 MARK = "# here"
 LONGEST = 450  # letters: more is a wall
 LEAKS = re.compile(  # the insides of compilers, and of ours
@@ -76,14 +78,6 @@ def kernel_of(name: str, text: str, names: dict[str, Any], folder: Path) -> Any:
         text = "\n".join([f"{first}  {MARK}", *rest])
     whole = f"@cuda.jit\ndef {name}(x):\n{indent(text, '    ')}\n"
     return defined(folder / f"{name}.py", whole, NAMES | names)[name]
-
-
-def defined(file: Path, text: str, known: dict[str, Any]) -> dict[str, Any]:
-    """What a text defines, from a file, where its source can be found again."""
-    file.write_text(text)
-    names = dict(known)
-    exec(compile(text, str(file), "exec"), names)
-    return names
 
 
 def catalogue(**names: Any) -> tuple[Callable[..., Any], Callable[..., None], list[Any]]:
