@@ -19,18 +19,19 @@ from minitransformer_kernels.cuda import cuda
 ROOT = Path(__file__).parents[3]
 
 
-def made() -> Any:
-    """A kernel that nobody has compiled, with a device function."""
+@cuda.jit(device=True)
+def twice(v):
+    return 2 * v
 
-    @cuda.jit(device=True)
-    def twice(v):
-        return 2 * v
+
+def made(more: int = 1, twice: Any = twice) -> Any:
+    """A kernel that nobody has compiled, with a device function."""
 
     @cuda.jit
     def doubled(x):
         i = cuda.grid(1)
         if i < x.size:
-            x[i] = twice(x[i]) + 1
+            x[i] = twice(x[i]) + more
 
     return doubled
 
@@ -50,6 +51,36 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path / "cache"))
     assert (compiled(), compiled()) == (1, 0)
     return tmp_path / "cache"
+
+
+def test_what_is_kept_is_read_and_not_written_again(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert compiled() == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_other_constants_and_functions_make_other_files(folder: Path) -> None:
+    def by_a_sum() -> Any:
+        @cuda.jit(device=True)
+        def twice(v):
+            return v + v
+
+        return twice
+
+    for number, kernel in enumerate((made(), made(more=4), made(twice=by_a_sum())), 1):
+        kernel[1, 8](np.zeros(5))
+        assert len(list(folder.glob("doubled_*.py"))) == number
+
+
+def test_a_folder_that_cannot_be_made_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(blocked / "cache"))
+    with pytest.warns(cache.CacheWarning, match="they go to"):
+        assert compiled() == 1
+    assert blocked.read_text() == ""
 
 
 def test_a_checked_launch_writes_nothing_again(

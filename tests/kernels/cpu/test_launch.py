@@ -1,4 +1,4 @@
-"""Launches on the CPU: the compile cache, read-only and shared memory, threads, forks."""
+"""Launches on the CPU: read-only and shared memory, threads, forks."""
 
 import itertools
 import os
@@ -22,67 +22,6 @@ from minitransformer_kernels.cuda import cuda
 from . import corpus, right
 
 ROOT = Path(__file__).parents[3]
-
-PROGRAM = """
-import numpy as np
-from minitransformer_kernels.cuda import cuda
-
-@cuda.jit(device=True)
-def twice(v):
-    return {two} * v
-
-def factory(size):
-    @cuda.jit
-    def filled(x):
-        x[cuda.grid(1)] = twice(size)
-    return filled
-
-kernel, x = factory({size}), np.zeros(4)
-kernel[2, 2](x)
-function = next(iter(kernel.on_cpu._compiled.values())).function
-assert x.tolist() == [2 * {size}] * 4, x
-print(*function.stats.cache_hits.values(), *function.stats.cache_misses.values(), sep=",")
-"""
-
-
-def run_program(folder: Path, cache: Path, *, size: int = 3, two: str = "2") -> str:
-    """Run a kernel in a process of its own; returns its cache hits and misses."""
-    program = folder / "program.py"
-    program.write_text(PROGRAM.format(size=size, two=two))
-    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": str(cache), "HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, str(program)], env=environment, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def files(cache: Path) -> dict[Path, int]:
-    """The files of a cache, and when each was written."""
-    return {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
-
-
-def test_second_process_compiles_nothing(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    assert run_program(tmp_path, cache) == "1"  # a miss
-    before = files(cache)
-    (module,) = cache.glob("filled_*.py")
-    assert "for thread_x in range(BLOCK_X):" in module.read_text()
-    run_program(tmp_path, cache)
-    assert files(cache) == before
-
-
-def test_other_constants_make_other_files(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for number, options in enumerate([{}, {"size": 4}, {"two": "(1 + 1)"}], 1):
-        run_program(tmp_path, cache, **options)  # type: ignore[arg-type]
-        assert len(list(cache.glob("filled_*.py"))) == number
-
-
-def test_cache_folder_that_cannot_be_made_is_replaced(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    run_program(tmp_path, blocked / "cache")
-    assert blocked.read_text() == ""
 
 
 def test_emitted_source_is_a_file_that_tracebacks_find(
@@ -157,12 +96,6 @@ def test_read_only_array_is_not_written_to() -> None:
     assert not out.any()
 
 
-@pytest.mark.parametrize("number", [5, 5.0, np.float32(5)])
-def test_a_number_is_not_written_to(number: Any) -> None:
-    with pytest.raises(KernelError, match=r"kernel 'neighbours'.* has no attribute 'size'"):
-        neighbours[1, 4](np.ones(4), number)
-
-
 def test_one_array_as_two_arguments() -> None:
     @cuda.jit
     def running_sum(x, out):
@@ -182,18 +115,6 @@ def test_one_array_for_too_many_arguments() -> None:
     x = np.ones(4)
     with pytest.raises(KernelError, match=r"'neighbours' takes 2 arguments \(x, out\), got 3"):
         neighbours[1, 4](x, x, x)
-
-
-def test_integer_that_no_type_holds_is_refused() -> None:
-    @cuda.jit
-    def stores(x, n):
-        x[0] = n
-
-    out = np.zeros(1, np.uint64)
-    stores[1, 1](out, 2**63 + 5)
-    assert out[0] == 2**63 + 5
-    with pytest.raises(KernelError, match="argument 'n' is of a type that kernels cannot use"):
-        stores[1, 1](out, 2**70)
 
 
 def test_each_dtype_and_block_shape_is_compiled_for_itself() -> None:

@@ -309,6 +309,9 @@ def test_argument_is_named(argument: Any, message: str) -> None:
 
 
 def test_integer_that_no_type_holds() -> None:
+    x = np.ones(1, np.uint64)
+    adds[1, 1](x, 2**63 + 5)
+    assert x[0] == 2**63 + 6
     assert said(adds[1, 1], np.ones(1), 2**70).startswith(
         "kernel 'adds': argument 'n' is of a type that kernels cannot use (Int value is too large"
     )
