@@ -6,6 +6,8 @@ A name is that of a case of the corpus, or of a JSON file of random programs.
 """
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from . import adversaries, classics, corpus, right
 from .launches import Case
 from .programs import GRID, arguments, kernel_of
 
+ROOT = Path(__file__).parents[3]
 CASES = corpus.CASES | classics.CASES | adversaries.CASES | right.CASES
 
 
@@ -29,6 +32,18 @@ def cases(name: str) -> Iterator[tuple[str, Case]]:
         kernel = kernel_of(text, Path(name).parent)
         makers = arguments(tuple(block), GRID)
         yield str(number), Case(kernel, GRID, tuple(block), makers, shared_bytes)
+
+
+def run(folder: Path, *names: str) -> Any:
+    """The results in a process of its own, which the simulator takes over as a whole."""
+    file = folder / "simulated.npz"
+    subprocess.run(
+        [sys.executable, "-m", __name__, str(file), *names],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"},
+        check=True,
+    )
+    return np.load(file)
 
 
 def main(file: str, *names: str) -> None:

@@ -1,8 +1,8 @@
-"""Each kernel of the corpus gives what the plain interpreter gives, and Numba's own simulator."""
+"""Each kernel of the corpus gives what the plain interpreter gives, and Numba's own simulator.
 
-import os
-import subprocess
-import sys
+The checked mode finds nothing in it, and changes nothing that it computes.
+"""
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitransformer_kernels import OutOfBounds, checked
 from minitransformer_kernels.cuda import cuda
 
-from . import adversaries, classics, corpus, right, warps
+from . import adversaries, classics, corpus, right, simulated, warps
 from .launches import Case, sampled
 from .oracle import Diverged, columns, expected, interpret
 
-CASES = corpus.CASES | classics.CASES | warps.CASES | adversaries.CASES
-# `right.py` is held against the oracle in `test_checked.py`.
-KNOWN_CASES = CASES | right.CASES
+CASES = corpus.CASES | classics.CASES | warps.CASES | adversaries.CASES | right.CASES
+# They count from the end of an array, as Numba allows; CUDA C has no such indices.
+NEGATIVE = [
+    name for name in CASES if name.startswith(("strided_and_read_only-", "indices_from_the_end-"))
+]
+RIGHT = {name: case for name, case in CASES.items() if name not in NEGATIVE}
 SIMULATED = (
     "places_3d-(2,2,3)-(3,2,2)", "tiled-(2,3)-(4,4)", "sums-3-64", "running_sums-2-48",
     "histogram-3-32", "softmax_rows-4-8", "masked_loops-2-8", "nested_trips-2-(4,3)",
@@ -28,7 +32,6 @@ SIMULATED = (
     "barrier_under_run_time_conditions-2-8",
 )  # fmt: skip
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
-ROOT = Path(__file__).parents[3]
 
 
 def assert_same(found: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
@@ -53,21 +56,31 @@ def test_kernel_agrees_with_the_oracle(case: Case) -> None:
     assert_same(found, wanted)
 
 
+@pytest.mark.parametrize("case", sampled(RIGHT, 10, "moving_particles-3-7", "moved-2-16"))
+def test_nothing_is_found_in_a_right_kernel(case: Case) -> None:
+    wanted, found = case.arguments(), case.arguments()
+    with checked(False):
+        case.launch(*wanted)
+    with checked():
+        case.launch(*found)
+    assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_indices_from_the_end_are_out_of_bounds(name: str) -> None:
+    with pytest.raises(OutOfBounds) as caught, checked():
+        CASES[name].launch(*CASES[name].arguments())
+    assert caught.value.index is not None and min(caught.value.index) < 0
+
+
 @pytest.mark.skipif(
     np.lib.NumpyVersion(np.__version__) < "2.0.0",
     reason="the simulator computes with NumPy's scalars; before 2.0 some come out as float64",
 )
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
-    file = tmp_path / "simulated.npz"
-    subprocess.run(
-        [sys.executable, "-m", "tests.kernels.cpu.simulated", str(file), *SIMULATED],
-        cwd=ROOT,
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"},
-        check=True,
-    )
-    results = np.load(file)
+    results = simulated.run(tmp_path, *SIMULATED)
     for name in SIMULATED:
-        wanted = expected_of(KNOWN_CASES[name])
+        wanted = expected_of(CASES[name])
         assert_same(tuple(results[f"{name}/{i}"] for i in range(len(wanted))), wanted)
 
 
@@ -101,8 +114,8 @@ def scan_in_warps(x: np.ndarray, block: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_oracle_knows_what_numpy_knows(name: str) -> None:
-    found = expected_of(KNOWN_CASES[name])[-1]
-    np.testing.assert_allclose(found, KNOWN[name](*KNOWN_CASES[name].arguments()), rtol=1e-5)
+    found = expected_of(CASES[name])[-1]
+    np.testing.assert_allclose(found, KNOWN[name](*CASES[name].arguments()), rtol=1e-5)
 
 
 def test_oracle_orders_a_warp_as_a_gpu_does() -> None:

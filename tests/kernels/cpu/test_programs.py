@@ -1,9 +1,6 @@
 """Random kernels give what the plain interpreter gives, to the bit."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from minitransformer_kernels import checked
 
+from . import simulated
 from .oracle import expected
 from .programs import GRID, Random, arguments, kernel_of, programs
 
-ROOT = Path(__file__).parents[3]
 # Each step of shrinking compiles a kernel: a failing one is reduced by hand.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 # A program takes many choices; those that run out of them are drawn again.
@@ -35,16 +32,21 @@ def assert_equal(found: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+def assert_right(program: Random, folder: Path, *, look: bool) -> None:
+    """A launch gives what the oracle gives, and the checked mode, if it looks, finds nothing."""
+    wanted = expected_of(program, folder)
+    found = arguments(program.block, GRID)
+    with checked(look):
+        kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
+    assert_equal(found, wanted)
+
+
 @settings(
     max_examples=settings().max_examples * 3 // 2, phases=PHASES, suppress_health_check=HEALTH
 )
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    wanted = expected_of(program, folder)
-    found = arguments(program.block, GRID)
-    kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
-    assert_equal(found, wanted)
+    assert_right(program, tmp_path_factory.getbasetemp(), look=False)
 
 
 @settings(
@@ -52,12 +54,7 @@ def test_random_program(tmp_path_factory: Any, program: Random) -> None:
 )
 @given(programs())
 def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Random) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    wanted = expected_of(program, folder)
-    found = arguments(program.block, GRID)
-    with checked():
-        kernel_of(program.text, folder)[GRID, program.block, 0, program.shared_bytes](*found)
-    assert_equal(found, wanted)
+    assert_right(program, tmp_path_factory.getbasetemp(), look=True)
 
 
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
@@ -74,15 +71,9 @@ def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
         drawn.append(program)
 
     draw()
-    texts, results = tmp_path / "programs.json", tmp_path / "simulated.npz"
+    texts = tmp_path / "programs.json"
     texts.write_text(json.dumps(drawn))
-    subprocess.run(
-        [sys.executable, "-m", "tests.kernels.cpu.simulated", str(results), str(texts)],
-        cwd=ROOT,
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"},
-        check=True,
-    )
-    found = np.load(results)
+    found = simulated.run(tmp_path, str(texts))
     for number, program in enumerate(drawn):
         wanted = expected_of(program, tmp_path)
         assert_equal([found[f"{number}/{i}"] for i in range(len(wanted))], wanted)

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 
 from ...cpu.launches import Case, sampled
 from ...cpu.programs import GRID, Random, arguments, kernel_of, programs
-from ...cpu.test_corpus import KNOWN_CASES as CASES
-from ...cpu.test_corpus import assert_same, expected_of
+from ...cpu.test_corpus import CASES, assert_same, expected_of
 from ...cpu.test_programs import HEALTH, PHASES, assert_equal
 from ...cpu.test_programs import expected_of as expected_of_program
 
