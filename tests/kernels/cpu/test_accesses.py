@@ -4,9 +4,8 @@ Each way to an element makes one kernel, and each mistake is an argument of it: 
 the right launch and of the wrong ones is seen of the same text.
 """
 
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -91,29 +90,26 @@ class Way(NamedTuple):
     atomic: str = ""
     records: bool = False
 
-    def lines(self, name: str) -> dict[str, str]:
-        """The parts of a kernel."""
-        mine = self.before.format(i=name)
-        own = mine.replace("row", f"row_{name}").replace("masses", f"masses_{name}")
-        element = self.element.format(i=name)
-        for variable in ("row", "masses"):
-            if variable in self.before:
-                element = element.replace(variable, f"{variable}_{name}")
-        return {"before": own or "pass", "element": element}
-
     @property
     def text(self) -> str:
         """The kernel."""
-        first, second, third = map(self.lines, "ijk")
-        change = f"{second['element']} += 1"
-        if self.atomic:
-            at = self.atomic.format(i="j").replace("row", "row_j")
-            change = f"cuda.atomic.add({at}, 1)"
+        change = f"cuda.atomic.add({self.atomic}, 1)" if self.atomic else f"{self.element} += 1"
         return KERNEL.format(
             given="a, " if self.space == "global" else "", declared=DECLARED[self.space] or "pass",
-            before=first["before"], element=first["element"], before_change=second["before"],
-            change=change, before_read=third["before"], read=third["element"],
+            before=self.before.format(i="i") or "pass", element=self.element.format(i="i"),
+            before_change=self.before.format(i="j") or "pass", change=change.format(i="j"),
+            before_read=self.before.format(i="k") or "pass", read=self.element.format(i="k"),
         )  # fmt: skip
+
+    def arguments(self) -> list[np.ndarray]:
+        """The arrays that a launch takes: the global one, if there is one, and room for a row."""
+        out = np.zeros(THREADS, np.float32)
+        if self.space != "global":
+            return [out]
+        return [
+            np.zeros(THREADS, BODY) if self.records else np.zeros((THREADS, 4), np.float32),
+            out,
+        ]
 
 
 WAYS = {
@@ -130,39 +126,18 @@ ways = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ways")
+@ways
+def test_ways(way: Way, tmp_path: Path) -> None:
+    known = {"cuda": cuda, "np": np}
+    kernel = cuda.jit(defined(tmp_path / "way.py", way.text, known)["kernel"])
 
-
-@cache
-def kernel_of(way: Way, folder: Path) -> Any:
-    """The kernel, from a file of its own."""
-    file = folder / f"way_{len(list(folder.iterdir()))}.py"
-    return defined(file, way.text, {"cuda": cuda, "np": np})["kernel"]
-
-
-class Run:
-    """Launches of a way's kernel, each with a mistake or none."""
-
-    def __init__(self, way: Way, folder: Path) -> None:
-        self.way, self.kernel = way, cuda.jit(kernel_of(way, folder))
-
-    def __call__(
-        self, *, far: int = 0, skipped: int = 0, together: int = 1, wait: int = 1
+    def run(
+        *, far: int = 0, skipped: int = 0, together: int = 1, wait: int = 1
     ) -> list[np.ndarray]:
-        """Launch; returns the arguments that may have changed."""
-        arrays = [np.zeros(THREADS, np.float32)]
-        if self.way.space == "global":
-            dtype, shape = (BODY, THREADS) if self.way.records else (np.float32, (THREADS, 4))
-            arrays.insert(0, np.zeros(shape, dtype))
-        self.kernel[1, THREADS](*arrays, far, skipped, together, wait)
+        arrays = way.arguments()
+        kernel[1, THREADS](*arrays, far, skipped, together, wait)
         return arrays
 
-
-@ways
-def test_ways(way: Way, folder: Path) -> None:
-    run = Run(way, folder)
     with checked(False):
         wanted = run()
     np.testing.assert_array_equal(wanted[-1], np.arange(1, THREADS + 1))
