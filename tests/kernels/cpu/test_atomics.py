@@ -1,7 +1,5 @@
-"""Atomics against plain Python: the number left behind, the number returned, and many threads."""
+"""Atomics against the oracle's: the number left behind, the number returned, and many threads."""
 
-import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Barrier
@@ -16,36 +14,16 @@ from numba.core.errors import TypingError
 
 from minitransformer_kernels.cpu.runtime import atomics
 
+from .values import ATOMICS, Memory
+
 UNSIGNED = (np.uint32, np.uint64)
 INTEGERS = (np.int32, np.int64, *UNSIGNED)
 FLOATS = (np.float32, np.float64)
 
 
-def _nan_stays_out(choose: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda old, new: old if math.isnan(old) or math.isnan(new) else choose(old, new)
-
-
-def _nan_gives_way(choose: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda old, new: new if math.isnan(old) else old if math.isnan(new) else choose(old, new)
-
-
-# What each writes, from the old value and the operand, before it wraps to the array's dtype.
-MODELS: dict[str, Callable[..., Any]] = {
-    "add": lambda old, new: old + new,
-    "sub": lambda old, new: old - new,
-    "max": _nan_stays_out(max),
-    "min": _nan_stays_out(min),
-    "nanmax": _nan_gives_way(max),
-    "nanmin": _nan_gives_way(min),
-    "and_": lambda old, new: old & new,
-    "or_": lambda old, new: old | new,
-    "xor": lambda old, new: old ^ new,
-    "exch": lambda old, new: new,
-    "inc": lambda old, limit: old + 1 if old < limit else 0,
-    "dec": lambda old, limit: limit if old == 0 or old > limit else old - 1,
-}
-TAKES = dict.fromkeys(MODELS, INTEGERS) | {
+TAKES = {
     **dict.fromkeys(("add", "sub", "max", "min", "nanmax", "nanmin"), (*INTEGERS, *FLOATS)),
+    **dict.fromkeys(("and_", "or_", "xor", "exch"), INTEGERS),
     **dict.fromkeys(("inc", "dec"), UNSIGNED),
 }
 ALL = [(name, dtype) for name, dtypes in TAKES.items() for dtype in dtypes]
@@ -89,15 +67,13 @@ def same(found: np.ndarray, expected: np.ndarray) -> bool:
 
 @each
 @given(data=st.data())
-def test_plain_python_agrees(name: str, dtype: Any, data: st.DataObject) -> None:
+def test_the_oracle_agrees(name: str, dtype: Any, data: st.DataObject) -> None:
     start = np.array(data.draw(st.lists(numbers(dtype), min_size=3, max_size=3)), dtype)
     steps = data.draw(st.lists(st.tuples(st.integers(-3, 2), numbers(dtype)), max_size=12))
     expected, expected_old = start.copy(), np.zeros(len(steps), dtype)
-    for step, (index, operand) in enumerate(steps):
-        expected_old[step] = expected[index]
-        plain = expected[index] if issubclass(dtype, np.floating) else int(expected[index])
-        with np.errstate(over="ignore", invalid="ignore"):
-            expected[index] = wrapped(MODELS[name](plain, dtype(operand).item()), dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step, (index, operand) in enumerate(steps):
+            expected_old[step] = ATOMICS[name](Memory(expected), index, dtype(operand))
     found, old = start.copy(), np.zeros(len(steps), dtype)
     indices = np.array([index for index, _ in steps], np.int64)
     operands = np.array([operand for _, operand in steps], dtype)
