@@ -32,22 +32,6 @@ launched = CASES.launched
 # Matrices and pictures ----------------------------------------------------------------------------
 
 
-@launched((2, 2), (8, 2), floats(11, 13), zeros(13, 11))
-@launched((2, 2), (8, 3), transposed(floats(13, 11)), zeros(13, 11))
-def transpose_by_rows_of_a_tile(x, out):
-    """A thread moves several rows of an 8 x 8 tile, some of them past the edge."""
-    tile = cuda.shared.array((8, 8), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    left, top = cuda.blockIdx.x * 8, cuda.blockIdx.y * 8
-    for row in range(ty, 8, cuda.blockDim.y):
-        if top + row < x.shape[0] and left + tx < x.shape[1]:
-            tile[row, tx] = x[top + row, left + tx]
-    cuda.syncthreads()
-    for row in range(ty, 8, cuda.blockDim.y):
-        if left + row < out.shape[0] and top + tx < out.shape[1]:
-            out[left + row, top + tx] = tile[tx, row]
-
-
 @launched((2, 3), (8, 6), floats(14, 15), zeros(14, 15))
 @launched((3, 5), (5, 3), floats(14, 15), zeros(14, 15))
 def five_point_stencil(x, out):
@@ -68,20 +52,6 @@ def five_point_stencil(x, out):
     out[i, j] = around - float32(4) * tile[ty + 1, tx + 1]
 
 
-@launched((2, 2), (5, 4), integers(2, 9, 7, dtype=np.uint8), zeros(9, 7, dtype=np.uint8))
-def game_of_life(world, after):
-    """Neighbours on a torus."""
-    i, j = cuda.grid(2)
-    if i < world.shape[0] and j < world.shape[1]:
-        alive = 0
-        for di in range(-1, 2):
-            for dj in range(-1, 2):
-                if di == 0 and dj == 0:
-                    continue
-                alive += world[(i + di) % world.shape[0], (j + dj) % world.shape[1]]
-        after[i, j] = 1 if alive == 3 or (alive == 2 and world[i, j]) else 0
-
-
 @launched((3, 2), (7, 5), counts(9, 16), 50)
 def mandelbrot(out, limit):
     """Each pixel has a loop of its own length."""
@@ -97,21 +67,6 @@ def mandelbrot(out, limit):
             else:
                 out[i, j] = -1
 
-
-@launched(2, 20, floats(40), floats(40))
-def filter_with_constants(x, out):
-    """A convolution whose weights are a table in constant memory."""
-    weights = cuda.const.array_like(WEIGHTS)
-    i = cuda.grid(1)
-    total = float32(0)
-    for k in range(weights.size):
-        at = i + k - 2
-        if at >= 0 and at < x.size:
-            total += weights[k] * x[at]
-    out[i] = total + WEIGHTS[1]
-
-
-WEIGHTS = np.array([0.25, 0.5, 1.0, -0.5, 0.125], np.float32)
 
 # Reductions, scans, sorting -----------------------------------------------------------------------
 
@@ -193,25 +148,6 @@ def bitonic_sort(x, out):
     out[cuda.grid(1)] = tile[t]
 
 
-@launched(1, 33, integers(100, 33), counts(33))
-def odd_even_sort(x, out):
-    """Neighbours swap until a whole round finds nothing to swap."""
-    tile = cuda.shared.array(33, int64)
-    t, n = cuda.threadIdx.x, cuda.blockDim.x
-    tile[t] = x[t]
-    cuda.syncthreads()
-    while True:
-        swapped = 0
-        for parity in range(2):
-            if t % 2 == parity and t + 1 < n and tile[t] > tile[t + 1]:
-                tile[t], tile[t + 1] = tile[t + 1], tile[t]
-                swapped = 1
-            cuda.syncthreads()
-        if cuda.syncthreads_or(swapped) == 0:
-            break
-    out[t] = tile[t]
-
-
 @launched(3, 20, integers(100, 50), counts(3, 3))
 def counted_at_barriers(x, out):
     """Barriers that count, and that ask whether all or any agree."""
@@ -279,29 +215,6 @@ def n_body(bodies, forces):
         forces[i, 0], forces[i, 1] = fx, fy
 
 
-@launched(3, 16, integers(64, 40, 2), integers(64, 5, 2), counts(40), counts(5, 3))
-def k_means_step(points, centres, nearest, sums):
-    """The nearest centre of each point, and the sums for the next centres."""
-    mine = cuda.shared.array((5, 3), int64)
-    for k in range(cuda.threadIdx.x, 15, cuda.blockDim.x):
-        mine[k // 3, k % 3] = 0
-    cuda.syncthreads()
-    i = cuda.grid(1)
-    if i < points.shape[0]:
-        best, where = 1 << 40, -1
-        for c in range(centres.shape[0]):
-            dx, dy = points[i, 0] - centres[c, 0], points[i, 1] - centres[c, 1]
-            if dx**2 + dy**2 < best:
-                best, where = dx**2 + dy**2, c
-        nearest[i] = where
-        cuda.atomic.add(mine, (where, 0), points[i, 0])
-        cuda.atomic.add(mine, (where, 1), points[i, 1])
-        cuda.atomic.add(mine, (where, 2), 1)
-    cuda.syncthreads()
-    for k in range(cuda.threadIdx.x, 15, cuda.blockDim.x):
-        cuda.atomic.add(sums, (k // 3, k % 3), mine[k // 3, k % 3])
-
-
 @launched(2, 7, lambda rng: np.array([0, 3, 3, 9, 10, 24, 24, 31]), integers(12, 31), doubles(31),
           doubles(12), doubles(7))  # fmt: skip
 def sparse_matrix_with_a_thread_per_row(starts, columns, data, x, y):
@@ -312,52 +225,6 @@ def sparse_matrix_with_a_thread_per_row(starts, columns, data, x, y):
         for k in range(starts[row], starts[row + 1]):
             total += data[k] * x[columns[k]]
         y[row] = total
-
-
-@launched(3, 16, doubles(77), doubles(77), doubles(1))
-def dot_product(x, y, out):
-    """Grid stride, tree, and a float atomic across blocks."""
-    partial = cuda.shared.array(16, float64)
-    t = cuda.threadIdx.x
-    total = 0.0
-    i = cuda.grid(1)
-    while i < x.size:
-        total += x[i] * y[i]
-        i += cuda.gridsize(1)
-    partial[t] = total
-    cuda.syncthreads()
-    for level in range(3, -1, -1):
-        if t < 2**level:
-            partial[t] += partial[t + 2**level]
-        cuda.syncthreads()
-    if t == 0:
-        cuda.atomic.add(out, 0, partial[0])
-
-
-@launched(2, 12, doubles(24), counts(2), 1e-3)
-def jacobi(x, rounds, tolerance):
-    """Relax a rod until nothing moves: a barrier in a `while` that a flag in shared memory ends."""
-    tile = cuda.shared.array(14, float64)
-    moving = cuda.shared.array(1, int32)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    tile[t + 1] = x[i]
-    if t < 2:
-        tile[13 * t] = 1.0 - t
-    count, again = 0, True
-    while again:
-        if t == 0:
-            moving[0] = 0
-        cuda.syncthreads()
-        relaxed = 0.5 * (tile[t] + tile[t + 2])
-        if abs(relaxed - tile[t + 1]) > tolerance:
-            moving[0] = 1
-        cuda.syncthreads()
-        tile[t + 1] = relaxed
-        again = moving[0] != 0
-        count += 1
-        cuda.syncthreads()
-    x[i] = tile[t + 1]
-    rounds[cuda.blockIdx.x] = count
 
 
 # Records, strides, dynamic shared memory ----------------------------------------------------------
@@ -591,24 +458,3 @@ def barrier_under_run_time_conditions(x, chosen):
             cuda.atomic.add(chosen, 0, 1 + rounds)
     else:
         x[i] = rounds
-
-
-@launched((2, 2, 2), (4, 3, 2), integers(9, 192), counts(8), counts(192))
-def blocks_of_three_dimensions(x, sums, out):
-    """A linear thread and block number, a scan through shared memory."""
-    tile = cuda.shared.array(24, int64)
-    bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-    t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
-    block = bx + cuda.gridDim.x * (by + cuda.gridDim.y * bz)
-    tile[t] = x[24 * block + t]
-    cuda.syncthreads()
-    step = 1
-    while step < 24:
-        value = tile[t - step] if t >= step else 0
-        cuda.syncthreads()
-        tile[t] += value
-        cuda.syncthreads()
-        step *= 2
-    out[24 * block + t] = tile[t]
-    if t == 23:
-        sums[block] = tile[t]

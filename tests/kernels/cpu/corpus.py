@@ -19,19 +19,6 @@ launched = CASES.launched
 # Elementwise kernels ------------------------------------------------------------------------------
 
 
-@launched(4, 33, floats(100), zeros(100))
-@launched(13, (7, 1), floats(90), zeros(90))
-def relu_with_early_return(x, out):
-    """Threads past the end leave at the top."""
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    if x[i] > 0:
-        out[i] = x[i]
-    else:
-        out[i] = float32(0.01) * x[i]
-
-
 @launched(3, 8, floats(100), floats(100), zeros(100), np.float32(1.5))
 @launched(1, (1, 1), floats(9), floats(9), zeros(9), np.float32(1.5))
 @cuda.jit(fastmath=True)
@@ -39,15 +26,6 @@ def saxpy_with_grid_stride(x, y, out, a):
     """A loop over the grid: any launch covers any length."""
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         out[i] = a * x[i] + y[i]
-
-
-@launched((3, 2), (3, 5), floats(9, 8), zeros(9, 8))
-@launched((1, 8), (1, 32), floats(1, 200), zeros(1, 200))
-def scale_2d(x, out):
-    """A two-dimensional grid with a guard."""
-    i, j = cuda.grid(2)
-    if i < x.shape[0] and j < x.shape[1]:
-        out[i, j] = 2 * x[i, j] + i - j
 
 
 @launched((2, 2, 3), (3, 2, 2), counts(5, 4, 6))
@@ -62,19 +40,6 @@ def places_3d(out):
     block = cuda.blockIdx.x + 10 * cuda.blockIdx.y + 100 * cuda.blockIdx.z
     sizes = cuda.blockDim.x * cuda.gridDim.x + cuda.blockDim.y * cuda.gridDim.y * cuda.gridDim.z
     out[x, y, z] = thread + 1000 * block + 1000000 * sizes
-
-
-@launched(3, 16, integers(50, 40), counts(40))
-def collatz(start, steps):
-    """A loop that every thread leaves at a time of its own."""
-    i = cuda.grid(1)
-    if i < start.size:
-        n = start[i] + 1
-        count = 0
-        while n != 1:
-            n = n // 2 if n % 2 == 0 else 3 * n + 1
-            count += 1
-        steps[i] = count
 
 
 @launched(2, 16, counts(32), 2147483647)
@@ -138,17 +103,6 @@ def mathematics(x, out):
 # Matrices -----------------------------------------------------------------------------------------
 
 
-@launched((3, 2), (3, 5), floats(9, 7), floats(7, 8), zeros(9, 8))
-def naive_matmul(a, b, c):
-    """One thread an element."""
-    row, column = cuda.grid(2)
-    if row < c.shape[0] and column < c.shape[1]:
-        total = float32(0)
-        for k in range(a.shape[1]):
-            total += a[row, k] * b[k, column]
-        c[row, column] = total
-
-
 def tiled_matmul(tile: int, real: Any) -> Any:
     """Matrix product through shared memory."""
 
@@ -182,57 +136,7 @@ launched((2, 3), (4, 4), floats(11, 9), floats(9, 7), zeros(11, 7))(tiled_matmul
 launched((3, 4), (3, 3), doubles(11, 9), doubles(9, 7), doubles(11, 7))(tiled_matmul(3, float64))
 
 
-def padded_transpose(tile: int) -> Any:
-    """Transposition through a tile with one column to spare."""
-    shape = (tile, tile + 1)
-
-    @cuda.jit
-    def transposed(x, out):
-        staged = cuda.shared.array(shape, float32)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        i, j = cuda.blockIdx.y * tile, cuda.blockIdx.x * tile
-        if i + ty < x.shape[0] and j + tx < x.shape[1]:
-            staged[ty, tx] = x[i + ty, j + tx]
-        cuda.syncthreads()
-        if j + ty < out.shape[0] and i + tx < out.shape[1]:
-            out[j + ty, i + tx] = staged[tx, ty]
-
-    return transposed
-
-
-launched((3, 2), (4, 4), floats(7, 10), zeros(10, 7))(padded_transpose(4))
-launched((2, 3), (5, 5), floats(11, 10), zeros(10, 11))(padded_transpose(5))
-
-
 # Reductions and scans -----------------------------------------------------------------------------
-
-
-@launched(2, 8, doubles(16), doubles(2))
-def doubling_product(x, out):
-    """The strides of a reduction as a `for`, and the values carried in a register."""
-    tile = cuda.shared.array(8, float64)
-    t = cuda.threadIdx.x
-    mine = x[cuda.grid(1)]
-    for level in range(3):
-        tile[t] = mine
-        cuda.syncthreads()
-        other = tile[t ^ (1 << level)]
-        mine = mine * other
-        cuda.syncthreads()
-    if t == 0:
-        out[cuda.blockIdx.x] = mine
-
-
-@launched(3, 8, integers(1000, 24), lambda rng: np.array([0, 999, 0, 5, 0]), zeros(2, 2))
-def all_atomics(x, out, sums):
-    """Each atomic, and indices that are tuples."""
-    i = cuda.grid(1)
-    cuda.atomic.max(out, 0, x[i])
-    cuda.atomic.min(out, 1, x[i])
-    cuda.atomic.sub(out, 2, x[i])
-    cuda.atomic.cas(out, 3, 5, 11)
-    cuda.atomic.exch(out, 4, 7)
-    cuda.atomic.add(sums, (i % 2, 1), float32(x[i]))
 
 
 @launched(4, 8, floats(4, 21), zeros(4, 21))
@@ -262,29 +166,6 @@ def softmax_rows(x, out):
 
 
 # Device functions, closures, local arrays ---------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def square(x):
-    """A device function."""
-    return x * x
-
-
-@cuda.jit(device=True)
-def distance(ax: Any, ay: Any, bx: Any, by: Any) -> Any:
-    """A device function that calls another."""
-    return math.sqrt(square(ax - bx) + square(ay - by))
-
-
-@launched(2, 8, doubles(16, 2), doubles(16))
-def nearest_neighbour(points, out):
-    """Device functions in a loop."""
-    i = cuda.grid(1)
-    best = math.inf
-    for j in range(points.shape[0]):
-        if j != i:
-            best = min(best, distance(points[i, 0], points[i, 1], points[j, 0], points[j, 1]))
-    out[i] = best
 
 
 def polynomial(real: Any, coefficients: tuple[float, ...], start: int) -> Any:

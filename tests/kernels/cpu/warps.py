@@ -4,10 +4,9 @@ Blocks are not whole warps, and rows not whole blocks: masks say who takes part.
 """
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import float32, float64, int32, int64, uint32
+from numba import float32, float64, int32, int64
 
 from minitransformer_kernels.cuda import cuda
 
@@ -301,44 +300,7 @@ def bits_of_what_others_sent(x, out):
     out[cuda.threadIdx.x] = np.float32(warp_max(x[cuda.threadIdx.x])).view(np.int32)
 
 
-@launched(2, 64, integers(2, 128), counts(128))
-def neighbours_through_shared_memory(x, out):
-    """`syncwarp` between a write and a read by another lane of the warp."""
-    tile = cuda.shared.array(64, int64)
-    t = cuda.threadIdx.x
-    value = x[cuda.grid(1)]
-    for _ in range(4):
-        tile[t] = value
-        cuda.syncwarp()
-        value += tile[t ^ 5]
-        cuda.syncwarp()
-    out[cuda.grid(1)] = value
-
-
 # Matrices, sorting, random numbers ----------------------------------------------------------------
-
-
-def sparse_rows(rows: int) -> Any:
-    """Where the rows of a sparse matrix start: row i holds (3 i) % 50 numbers."""
-    lengths = 3 * np.arange(rows) % 50
-    return lambda rng: np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-
-
-@launched(2, 96, sparse_rows(10), integers(40, 300, dtype=np.int32), floats(300), floats(40),
-          zeros(10))  # fmt: skip
-def sparse_matrix_with_a_warp_per_row(starts, columns, data, x, y):
-    """CSR: the lanes share out a row, and add up with shuffles."""
-    row, lane = cuda.grid(1) // 32, cuda.laneid
-    if row < y.size:
-        total = float32(0)
-        for k in range(starts[row] + lane, starts[row + 1], 32):
-            total += data[k] * x[columns[k]]
-        offset = 16
-        while offset:
-            total += cuda.shfl_down_sync(FULL, total, offset)
-            offset >>= 1
-        if lane == 0:
-            y[row] = total
 
 
 @launched(4, (32, 2), floats(7, 45), floats(45), zeros(7))
@@ -353,23 +315,6 @@ def matrix_times_vector(a, x, y):
     total = warp_sum(total)
     if cuda.threadIdx.x == 0:
         y[row] = total
-
-
-@launched(3, 32, integers(1000, 96), counts(96))
-def bitonic_sort_of_a_warp(x, out):
-    """Each warp sorts 32 numbers without any memory."""
-    value, lane = x[cuda.grid(1)], cuda.laneid
-    size = 2
-    while size <= 32:
-        stride = size // 2
-        while stride > 0:
-            other = cuda.shfl_xor_sync(FULL, value, stride)
-            ascending = (lane & size) == 0
-            lower = (lane & stride) == 0
-            value = min(value, other) if lower == ascending else max(value, other)
-            stride //= 2
-        size *= 2
-    out[cuda.grid(1)] = value
 
 
 @launched(1, 64, integers(16, 64), counts(64))
@@ -398,23 +343,6 @@ def radix_sort(keys, out):
         current[place] = key
         cuda.syncthreads()
     out[t] = current[t]
-
-
-@launched(2, 48, counts(2), 9)
-def monte_carlo(hits, rounds):
-    """Points in a quarter circle, from xorshift in uint32; a ballot counts them."""
-    state = uint32(cuda.grid(1) * 2654435761 + 12345)
-    inside = 0
-    for _ in range(rounds):
-        state = uint32(state ^ (state << 13))
-        state = uint32(state ^ (state >> 17))
-        state = uint32(state ^ (state << 5))
-        x = float32(state & 0xFFFF) / float32(65536)
-        y = float32(state >> 16) / float32(65536)
-        votes = cuda.ballot_sync(FULL, x * x + y * y < float32(1))
-        inside += cuda.popc(votes)
-    if cuda.laneid == 0:
-        cuda.atomic.add(hits, cuda.blockIdx.x, int64(inside))
 
 
 @launched(2, 40, integers(50, 80), counts(80))
