@@ -321,16 +321,6 @@ class _DeviceFunction(NamedTuple):
             answer = yield wait._replace(place=place + wait.place)
 
 
-class _Module:
-    """A module from which a kernel takes constants and device functions."""
-
-    def __init__(self, module: types.ModuleType, machine: _Machine) -> None:
-        self.module, self.machine = module, machine
-
-    def __getattr__(self, name: str) -> Any:
-        return _outside(getattr(self.module, name), self.machine)
-
-
 def _translate(function: types.FunctionType, machine: _Machine) -> Any:
     """The function as the oracle runs it: a generator of waits."""
     outside = dict(BUILTINS)
@@ -370,8 +360,6 @@ def _outside(value: Any, machine: _Machine) -> Any:
         return values.Math()
     if value is np:
         return values.Numpy()
-    if isinstance(value, types.ModuleType):
-        return _Module(value, machine)
     if isinstance(value, numba.types.Type):
         return Cast(numba.np.numpy_support.as_dtype(value))
     if isinstance(value, np.dtype) or (isinstance(value, type) and value in SCALARS):

@@ -29,11 +29,6 @@ class Memory:
         self.strides = tuple(map(np.int64, data.strides))
         self.size, self.ndim = np.int64(data.size), np.int64(data.ndim)
 
-    @property
-    def T(self) -> Memory:
-        """The transposed view."""
-        return Memory(self.data.T)
-
     def __len__(self) -> int:
         return len(self.data)
 
@@ -248,8 +243,6 @@ class Math:
 
         def function(*values: Any) -> Any:
             narrow = all(isinstance(value, np.float32) for value in values)
-            if name == "ldexp":
-                return np.ldexp(values[0], int(values[1]))
             wide = map(np.float64, values)
             result = getattr(np, name, known)(*wide)
             if isinstance(result, (bool, np.bool_)):
@@ -280,18 +273,6 @@ def counted(values: Any, start: int = 0) -> Iterator[Any]:
     return ((np.int64(i), value) for i, value in enumerate(values, start))
 
 
-def rounded(value: Any, *digits: Any) -> Any:
-    """`round`: an integer, or with digits a float, which is scaled in float64 as on a GPU."""
-    if not digits:
-        return np.int64(round(value))
-    if not np.isfinite(value):
-        return value
-    power = np.float64(10.0) ** abs(int(digits[0]))
-    if digits[0] < 0:
-        return type(value)(np.rint(np.float64(value) / power) * power)
-    return type(value)(np.rint(np.float64(value) * power) / power)
-
-
 BUILTINS: dict[str, Any] = {
     "range": lambda *bounds: map(np.int64, range(*map(int, bounds))),
     "min": lambda *values: min(alike(*values)),
@@ -300,8 +281,5 @@ BUILTINS: dict[str, Any] = {
     "int": lambda value: value if isinstance(value, np.integer) else np.int64(int(value)),
     "float": lambda value: value if isinstance(value, np.floating) else np.float64(value),
     "bool": np.bool_,
-    "round": rounded,
     "enumerate": counted,
-    "pow": lambda base, exponent: binary(operator.pow, base, exponent),
-    "print": lambda *_, **__: None,
 }
