@@ -91,14 +91,6 @@ def moved(a, step):
                 row[k] += step[k]
 
 
-@launched(2, 16, floats(32, 3), zeros(32, 3))
-def squared(a, out):
-    """Each number times itself, row by row."""
-    given, wanted = a[cuda.grid(1)], out[cuda.grid(1)]
-    for k in range(3):
-        wanted[k] = given[k] * given[k]
-
-
 @launched(2, 16, floats(32, 3), zeros(32))
 def ends(a, out):
     """Twice the last number of each row, and the last of all: written so, -1 is the last."""
@@ -252,13 +244,6 @@ def means(x, total, out):
         out[block] = total[block] / float32(32)
 
 
-@launched((2, 3), (8, 4), floats(12, 16), floats(16), zeros(12))
-def matrix_times_vector(a, x, out):
-    """A thread for each product."""
-    column, row = cuda.grid(2)
-    cuda.atomic.add(out, row, a[row, column] * x[column])
-
-
 # Warps --------------------------------------------------------------------------------------------
 
 
@@ -383,22 +368,6 @@ def standardised(x, out):
     out[cuda.grid(1)] = value / math.sqrt(total_of(value * value, tile) / float32(32))
 
 
-@launched(3, 24, floats(3, 24), zeros(3, 24))
-def normalised(a, out):
-    """Each row minus its first number, over its last."""
-    told = cuda.shared.array(1, float32)
-    row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    if t == 0:
-        told[0] = a[row, 0]
-    cuda.syncthreads()
-    value = a[row, t] - told[0]
-    cuda.syncthreads()
-    if t == 23:
-        told[0] = a[row, 23]
-    cuda.syncthreads()
-    out[row, t] = value / told[0]
-
-
 @launched(2, 32, integers(9, 64), counts(64))
 def waited(x, out):
     """How many rounds a block makes until the last of its threads has counted down to 0."""
@@ -479,21 +448,6 @@ def momenta(bodies, out):
     i = cuda.grid(1)
     if i < out.size:
         out[i] = bodies[i].mass * bodies[i].speed
-
-
-@launched(2, 32, particles(50), zeros(50))
-def energies(bodies, out):
-    """Mass times the square of speed."""
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = bodies[i]["mass"] * bodies[i]["speed"] ** 2
-
-
-@launched(2, 32, particles(64), floats(64))
-def accelerated(bodies, forces):
-    """Every body gains speed."""
-    i = cuda.grid(1)
-    bodies[i].speed += forces[i]
 
 
 @launched(2, 32, particles(32), floats(64))
