@@ -181,7 +181,8 @@ def _kernelized(s: Sizes, algorithm: str) -> _Peak:
         return _Peak(answer, answer, s.queries + gradients)
     groups = ceil_div(s.features, HEAD_DIMS[-1])  # of features that a kernel holds
     features = (s.queries + s.keys) * s.features // groups
-    rows, columns = (max(TILE, round_up(x)) for x in (s.features // groups, s.value_dim))
+    rows = TILE * ceil_div(s.features // groups, TILE)
+    columns = max(TILE, round_up(s.value_dim))
     sums = rows * (2 * columns + 1)  # S and Z in whole tiles, and another S
     state, parts = s.features * (s.value_dim + 1), _segments(s, processors=1)
     last, forward, backward = {
@@ -210,13 +211,14 @@ def _with_distances(s: Sizes, k: int, base: _Peak) -> _Peak:
     table, occurring = (rows * E / max(1, s.batch) for rows in (2 * k + 1, distances))
     state, window = E * (M + 1), E * (M + 1) + (k + 1) * M  # before and after a sequence
     far = (1 if s.causal else 2) * (s.keys / TILE + 1) * M  # A and C, where tiles begin
+    tiles = 2 * TILE * ceil_div(distances, TILE) * max(TILE, round_up(E))  # X of (12), and X^T
     last = window if base.kept > answer else 0
     setting = state + M + (occurring if occurring < table else 0)
     sums = answer + _gradients(s) + (base.kept - answer) + F + 3 * far + table
     return _Peak(
         answer + F + last,
         setting + max(base.forward, base.kept + answer + F + u + far + last),
-        setting + max(base.backward, sums + max(u + (s.batch + 1) * occurring, window + M)),
+        setting + max(base.backward, sums + max(u + tiles, window + M)),
     )
 
 

@@ -42,7 +42,7 @@ Backward needs them again, and R = sum_i q_i gn_i^T and U = sum_i gd_i q_i:
 
 from __future__ import annotations
 
-from ..arrays import Array, contiguous, outputs_of, per_row, version_of
+from ..arrays import Array, array_module, contiguous, outputs_of, per_row, version_of
 from ..checks import host
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default
@@ -203,3 +203,33 @@ def naive_gradients(
     dk = sums(value, gn, q, ones, gd, keys, queries, -1, reach, key, feature_map)
     dv = sums(k, q, gn, none_k, none_q, keys, queries, -1, reach, value, "identity")
     return dq, dk, dv
+
+
+def transformed(
+    A: Array, matrix: Array, raw: Array, *, lengths: Array, feature_map: str, version: str
+) -> Array:
+    """Equation (9) for a matrix of each head alone, times phi' of raw.
+
+    Args:
+        A: (N, H, L, D), rows, of which as many count as `lengths` (N,) says.
+        matrix: (H, D, E).
+        raw: (N, H, L, E).
+    """
+    xp, N = array_module(A), len(A)
+    X, z = xp.broadcast_to(matrix, (N, *matrix.shape)), xp.zeros((N, *matrix.shape[::2]), A.dtype)
+    kernels = version_of(version, fast=fast, plain=plain)
+    return kernels.gradient(
+        A, *contiguous(X), per_row(A, 0), z, lengths, raw, "identity", feature_map
+    )
+
+
+def summed_products(C: Array, B: Array, *, lengths: Array, version: str) -> Array:
+    """The X of (8), of all sequences together: (H, M, D).
+
+    Args:
+        C: (N, H, L, M), rows, of which as many count as `lengths` (N,) says.
+        B: (N, H, L, D).
+    """
+    kernels = version_of(version, fast=fast, plain=plain)
+    X = kernels.sums(C, B, per_row(C, 0), lengths, "identity")[0]
+    return X.sum(axis=0)[:, : C.shape[3], : B.shape[3]]

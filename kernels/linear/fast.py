@@ -308,7 +308,7 @@ def sums(C: Array, B: Array, b: Array, lengths: Array, feature_map: str) -> tupl
     """X, X^T and z of equation (8), for rows C before phi: padded with zeros to whole tiles."""
     N, H, L, M = C.shape
     xp = array_module(C)
-    rows, width = tile_count(M), tile_count(B.shape[3])
+    rows, width = block_count(M), tile_count(B.shape[3])
     enough = enough_blocks(C, ENOUGH_BLOCKS) // max(1, N * H * rows)
     parts = max(1, min(enough, L // FEWEST_ROWS))
     span = ceil_div(ceil_div(L, parts), TILE) * TILE

@@ -61,7 +61,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .. import algorithms
+from .. import algorithms, linear
 from ..arrays import (
     Array,
     array_module,
@@ -69,6 +69,7 @@ from ..arrays import (
     chosen,
     contiguous,
     kernel_dtype,
+    lengths_or_full,
     round_up,
     version_of,
 )
@@ -233,10 +234,12 @@ def backward(
     kernels, k = version_of(version, fast=fast, plain=plain), relative_embedding.shape[1] // 2
     query_map, values = _query_map(relative_query, feature_map), kernels.values(value, setting)
     dB, far = kernels.score_gradient(gn, gd, F, values, setting, score_map)
-    kernels.query_gradient(dB, setting, query, query_map, dq)
+    counts = lengths_or_full(visible.query_lengths, len(query), query.shape[2], query)
+    how = {"lengths": counts, "version": version}
+    dq += linear.transformed(dB, setting.embedding, raw=query, feature_map=query_map, **how)  # (12)
     de, begin = array_module(F).zeros_like(relative_embedding), k + setting.low
     u = _relative_query(query, query_map)
-    de[:, begin : begin + F.shape[3]] = kernels.embedding_gradient(dB, u, setting)
+    de[:, begin : begin + F.shape[3]] = linear.summed_products(dB, u, **how)  # (12)
     last = grad_state or empty_state(len(setting.keys), key, value, k)
     of_state = contiguous(last.tail, last.recent)
     d_tail, d_recent = kernels.value_gradient(F, gn, far, values, setting, of_state, dv)

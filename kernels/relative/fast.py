@@ -11,7 +11,8 @@ What they add to `plain`:
                                all columns
     sums in registers          OWN rows of `width` columns; each number read takes part in OWN sums
     transposed, with a pitch   where columns are read, by threads in different banks
-    shares of the queries      several blocks share out the sum over all queries, de of (12)
+
+(12) is a product of matrices for each sequence, and a sum over all rows: kernels of `linear`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..arrays import HEAD_DIMS, Array, array_module, ceil_div, enough_blocks, kernel_dtype
+from ..arrays import HEAD_DIMS, Array, array_module, kernel_dtype
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import eps_or_default
 from ..guards import guard as get_guard
-from ..linear.fast import ENOUGH_BLOCKS, FEWEST_ROWS
 from ..tiles import (
     GROUPS,
     OWN,
@@ -458,121 +458,6 @@ def score_gradient(
     zeros = xp.zeros_like(setting.state.tail)
     low_after = _running_sums(low_sums, zeros, -1)
     return dB, (low_after, low_after if setting.causal else _running_sums(high_sums, zeros, 1))
-
-
-@cache
-def _query_gradient_kernel(width: int, real: Any, feature_name: str) -> Kernel:
-    rows, columns = wide_tile(width)
-    slope = get_feature_map(feature_name, real).derivative
-
-    @cuda.jit(fastmath=True)
-    def query_gradient(dB, embedding, query, queries, dq):  # type: ignore[no-untyped-def]
-        """To dq (N, H, Lq, E) is added; dB is (N, H, Lq, R), embedding (1, H, R, E)."""
-        b_tile = cuda.shared.array((TILE, TILE), real)
-        e_tile = cuda.shared.array((rows, columns), real)
-        u_own = cuda.local.array((width, OWN), real)
-
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        b, row, last = queries[n, 0], queries[n, 1], queries[n, 2]
-        first = cuda.blockIdx.x * TILE
-        R, E = embedding.shape[2], embedding.shape[3]
-
-        for m in range(width):
-            for r in range(OWN):
-                u_own[m, r] = real(0)
-
-        for c in range(0, R, TILE):
-            load(b_tile, dB, b, h, row + first, row + last, c)
-            for s in range(0, TILE, rows):
-                load(e_tile, embedding, 0, h, c + s, R, 0)
-                cuda.syncthreads()
-                for m in range(width):
-                    for t in range(min(rows, R - c - s)):
-                        for r in range(OWN):
-                            B_rt = b_tile[y * OWN + r, s + t]
-                            u_own[m, r] += B_rt * e_tile[t, m * TILE + x]  # (12)
-                cuda.syncthreads()
-
-        for m in range(width):
-            e = m * TILE + x
-            for r in range(OWN):
-                i = row + first + y * OWN + r
-                if first + y * OWN + r < last and e < E:
-                    dq[b, h, i, e] += u_own[m, r] * slope(query[b, h, i, e])
-
-    return query_gradient
-
-
-def query_gradient(dB: Array, setting: Setting, query: Array, query_map: str, dq: Array) -> None:
-    """Adds the du of (12) to the other gradient of the query."""
-    kernel = _query_gradient_kernel(tile_count(query.shape[3]), kernel_dtype(dB), query_map)
-    kernel[_grid(setting), THREADS](dB, setting.embedding[None], query, setting.queries, dq)
-
-
-@cache
-def _embedding_gradient_kernel(width: int, real: Any) -> Kernel:
-    rows, columns = wide_tile(width)
-
-    @cuda.jit(fastmath=True)
-    def embedding_gradient(dB, u, queries, span, de):  # type: ignore[no-untyped-def]
-        """Writes de (parts, N, H, R, E), a share for each part of each sequence."""
-        b_tile = cuda.shared.array((TILE, TILE), real)
-        u_tile = cuda.shared.array((rows, columns), real)
-        e_own = cuda.local.array((width, OWN), real)
-
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        b, row, last = queries[n, 0], queries[n, 1], queries[n, 2]
-        R, E = de.shape[3], de.shape[4]
-        tiles = (R + TILE - 1) // TILE
-        part = cuda.blockIdx.x // tiles
-        first_r = cuda.blockIdx.x % tiles * TILE
-        end = min((part + 1) * span, last)
-
-        for m in range(width):
-            for r in range(OWN):
-                e_own[m, r] = real(0)
-
-        for start in range(part * span, end, TILE):
-            for t in range(y, TILE, GROUPS):
-                b_tile[t, x] = real(0)
-                if start + t < end and first_r + x < R:
-                    b_tile[t, x] = dB[b, h, row + start + t, first_r + x]
-            for s in range(0, TILE, rows):
-                for t in range(y, rows, GROUPS):
-                    for m in range(x, columns, TILE):
-                        u_tile[t, m] = real(0)
-                        if start + s + t < end and m < E:
-                            u_tile[t, m] = u[b, h, row + start + s + t, m]
-                cuda.syncthreads()
-                for m in range(width):
-                    for t in range(rows):
-                        for r in range(OWN):
-                            B_tr = b_tile[s + t, y * OWN + r]
-                            e_own[m, r] += B_tr * u_tile[t, m * TILE + x]  # (12)
-                cuda.syncthreads()
-
-        for r in range(OWN):
-            distance = first_r + y * OWN + r
-            for m in range(width):
-                if distance < R and m * TILE + x < E:
-                    de[part, n, h, distance, m * TILE + x] = e_own[m, r]
-
-    return embedding_gradient
-
-
-def embedding_gradient(dB: Array, u: Array, setting: Setting) -> Array:
-    """The de of (12); a block owns a tile of distances, walks a part of the queries."""
-    N, (H, R, E) = len(setting.queries), setting.embedding.shape
-    tiles, longest = block_count(R), setting.longest[0]
-    enough = enough_blocks(dB, ENOUGH_BLOCKS) // max(1, N * H * tiles)
-    parts = max(1, min(enough, longest // FEWEST_ROWS))
-    span = ceil_div(ceil_div(longest, parts), TILE) * TILE
-    shares = array_module(dB).empty((parts, N, H, R, E), dB.dtype)
-    kernel = _embedding_gradient_kernel(tile_count(E), kernel_dtype(dB))
-    kernel[(parts * tiles, H, N), THREADS](dB, u, setting.queries, span, shares)
-    return shares.sum(axis=(0, 1))
 
 
 @cache

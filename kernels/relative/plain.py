@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from ..arrays import Array, a_thread_each, array_module, kernel_dtype, spans
 from ..cuda import Kernel, cuda
-from ..feature_maps import feature_map as get_feature_map
 from ..guards import divided
 from .score_maps import score_map as get_score_map
 from .setting import Setting
@@ -169,61 +168,6 @@ def score_gradient(
         launch = _each_query(_score_gradient_kernel(kernel_dtype(F), score_map), setting)
         launch(G, F, *keys, setting.queries, *_walk(setting), dB)
     return dB, None
-
-
-@cache
-def _query_gradient_kernel(real: Any, feature_name: str) -> Kernel:
-    slope = get_feature_map(feature_name, real).derivative
-
-    @cuda.jit
-    def query_gradient(dB, embedding, query, queries, dq):  # type: ignore[no-untyped-def]
-        """Arrays dB (N, H, Lq, R), embedding (H, R, E); to dq (N, H, Lq, E) is added."""
-        E = query.shape[3]
-        i, e = cuda.grid(1) // E, cuda.grid(1) % E
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        b, row = queries[n, 0], queries[n, 1] + i
-        if i < queries[n, 2]:
-            du = real(0)
-            for r in range(dB.shape[3]):
-                du += dB[b, h, row, r] * embedding[h, r, e]  # (12)
-            dq[b, h, row, e] += du * slope(query[b, h, row, e])
-
-    return query_gradient
-
-
-def query_gradient(dB: Array, setting: Setting, query: Array, query_map: str, dq: Array) -> None:
-    """Adds du of (12) to the other gradient of the query; a thread owns a number."""
-    H, _, E = setting.embedding.shape
-    kernel = _query_gradient_kernel(kernel_dtype(dB), query_map)
-    launch = a_thread_each(kernel, setting.longest[0] * E, H, len(setting.queries))
-    launch(dB, setting.embedding, query, setting.queries, dq)
-
-
-@cache
-def _embedding_gradient_kernel(real: Any) -> Kernel:
-    @cuda.jit
-    def embedding_gradient(dB, u, queries, de):  # type: ignore[no-untyped-def]
-        """Arrays dB (N, H, Lq, R), u (N, H, Lq, E); de (H, R, E) is written to."""
-        E = de.shape[2]
-        r, e, h = cuda.grid(1) // E, cuda.grid(1) % E, cuda.blockIdx.y
-        if r < de.shape[1]:
-            total = real(0)
-            for n in range(queries.shape[0]):
-                b, first = queries[n, 0], queries[n, 1]
-                for i in range(first, first + queries[n, 2]):
-                    total += dB[b, h, i, r] * u[b, h, i, e]  # (12)
-            de[h, r, e] = total
-
-    return embedding_gradient
-
-
-def embedding_gradient(dB: Array, u: Array, setting: Setting) -> Array:
-    """The de of (12); a thread owns a number, and walks all queries."""
-    H, R, E = setting.embedding.shape
-    de = array_module(dB).empty((H, R, E), dB.dtype)
-    launch = a_thread_each(_embedding_gradient_kernel(kernel_dtype(dB)), R * E, H, 1)
-    launch(dB, u, setting.queries, de)
-    return de
 
 
 @cache

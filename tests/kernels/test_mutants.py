@@ -291,11 +291,13 @@ MUTANTS = [
         embedding_gradient_forgets_an_end=(
             "dB[b, h, row + i, R - 1] = at_high * slope(F[b, h, row + i, R - 1])",
             "dB[b, h, row + i, R - 1] = real(0)"),
-        query_gradient_forgets_the_features=(
-            "u_own[m, r] * slope(query[b, h, i, e])", "u_own[m, r]"),
         values_forget_queries_before=(
             "total += high_before[n, h, begin, c]",
             "total += real(0) * high_before[n, h, begin, c]"),
+    ),
+    *bugs(relative, "relative/__init__.py",
+        query_gradient_forgets_the_features=(
+            "raw=query, feature_map=query_map,", 'raw=query, feature_map="identity",'),
     ),
     *bugs(relative, "relative/score_maps.py",
         weights_with_the_slope_of_exp=("return -math.expm1(-f)", "return f"),
