@@ -64,7 +64,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, all_rows, array_module, ceil_div, contiguous, version_of
+from .. import linear
+from ..arrays import (
+    Array,
+    all_rows,
+    array_module,
+    ceil_div,
+    contiguous,
+    lengths_or_full,
+    version_of,
+)
 from ..checks import fit, flag, host, whole
 from . import fast, plain
 
@@ -160,11 +169,15 @@ def favor_backward(
     """
     kernels = version_of(version, fast=fast, plain=plain)
     g, rows, phi, projection = all_rows(grad), all_rows(x), all_rows(phi), *contiguous(projection)
-    xp, how = array_module(x), (_scale(x), bool(normalised))
-    dx, G = xp.empty_like(rows), xp.empty(len(rows), x.dtype)
-    kernels.favor_gradient(g, rows, projection, phi, *how, dx, G)
-    dw = kernels.projection_gradient(g, rows, phi, G, *how) if projection_needs_gradient else None
-    return dx.reshape(x.shape), dw
+    dx = array_module(x).empty_like(rows)
+    kernels.favor_gradient(g, rows, projection, phi, _scale(x), bool(normalised), dx)
+    if not projection_needs_gradient:
+        return dx.reshape(x.shape), None
+    less = array_module(x).einsum("ir,ir->i", g, phi)[:, None] if normalised else 0
+    dz = (g - less) * phi  # (4)
+    how = {"lengths": lengths_or_full(None, 1, len(rows), rows), "version": version}
+    (dw,) = linear.summed_products(dz[None, None], rows[None, None], **how)
+    return dx.reshape(x.shape), _scale(x) * dw  # (6)
 
 
 @host(x="N H L E")

@@ -1,7 +1,8 @@
 r"""The kernels that run.
 
-The FAVOR+ kernels but the projection's have the thread pattern of `softmax`: threadIdx.x = x is a
-row of a transposed tile, threadIdx.y = y a part of the work on it. The others have a warp to a row.
+The FAVOR+ kernels have the thread pattern of `softmax`: threadIdx.x = x is a row of a transposed
+tile, threadIdx.y = y a part of the work on it. The others have a warp to a row. The sum (6) is made
+by kernels of `linear`.
 
 What they add to `plain`:
 
@@ -10,7 +11,6 @@ What they add to `plain`:
     sums in registers          WIDTH of them at a time share a read of a row
     transposed, with a pitch   neighbours in a column lie in different banks
     one walk for (3)           maximum and sum of all features are rescaled on the way, by parts
-    spans of rows for (6)      several blocks share the sum over all rows of all sequences out
     r twice over, in (7)       a + m needs no way round
 """
 
@@ -20,16 +20,13 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..arrays import Array, array_module, ceil_div, enough_blocks, kernel_dtype, round_up
+from ..arrays import Array, ceil_div, kernel_dtype, round_up
 from ..cuda import Kernel, cuda
 
 TILE = 64  # rows of a block of the FAVOR+ kernels, where the shared memory allows
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most
 THREADS = 32, 8  # of the other kernels: columns, rows
-OWN = 4  # features of a projection's tile that a thread owns
-FEWEST_ROWS = 512  # that are worth a block of their own in (6)
-ENOUGH_BLOCKS = 128  # to keep all cores of a CPU busy, with some to spare
 
 
 class _Shape(NamedTuple):
@@ -153,8 +150,8 @@ def _favor_gradient_kernel(head_dim: int, real: Any) -> Kernel:
     pitch = rows + 1
 
     @cuda.jit(fastmath=True)
-    def favor_gradient(g, x, projection, phi, scale, normalised, dx, G):  # type: ignore[no-untyped-def]
-        """Arrays g and phi (rows, R), x (rows, E), projection (R, E); dx and G (rows,) written."""
+    def favor_gradient(g, x, projection, phi, scale, normalised, dx):  # type: ignore[no-untyped-def]
+        """Arrays g and phi (rows, R), x and dx (rows, E), projection (R, E); writes dx."""
         dz = cuda.shared.array((step, pitch), real)  # transposed
         w_tile = cuda.shared.array((step, head_dim), real)
         G_tile = cuda.shared.array(rows, real)
@@ -181,8 +178,6 @@ def _favor_gradient_kernel(head_dim: int, real: Any) -> Kernel:
             G_i += dz[t, tx]
         if ty == 0:
             G_tile[tx] = G_i
-            if i < x.shape[0]:
-                G[i] = G_i
         cuda.syncthreads()
 
         for start in range(0, R, step):
@@ -221,78 +216,13 @@ def _favor_gradient_kernel(head_dim: int, real: Any) -> Kernel:
 
 
 def favor_gradient(
-    g: Array,
-    x: Array,
-    projection: Array,
-    phi: Array,
-    scale: Any,
-    normalised: bool,
-    dx: Array,
-    G: Array,
+    g: Array, x: Array, projection: Array, phi: Array, scale: Any, normalised: bool, dx: Array
 ) -> None:
-    """Equations (4) and (5), dx, by the same walk; it leaves G for the projection."""
+    """Equations (4) and (5), dx, by the same walk."""
     head_dim, real = round_up(x.shape[1]), kernel_dtype(x)
     shape = _shape(head_dim, real)
     kernel = _favor_gradient_kernel(head_dim, real)[_blocks(x, shape.rows), shape.threads]
-    kernel(g, x, projection, phi, scale, normalised, dx, G)
-
-
-@cache
-def _projection_kernel(real: Any) -> Kernel:
-    columns, groups = THREADS
-
-    @cuda.jit(fastmath=True)
-    def projection_gradient(g, x, phi, G, scale, normalised, span, dw):  # type: ignore[no-untyped-def]
-        """Arrays g and phi (rows, R), x (rows, E), G (rows,); dw (parts, R, E) is written to."""
-        dz = cuda.shared.array((columns, columns), real)
-        x_tile = cuda.shared.array((columns, columns), real)
-        dw_own = cuda.local.array(OWN, real)
-
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        part = cuda.blockIdx.z
-        e = cuda.blockIdx.y * columns + tx
-        first_feature = cuda.blockIdx.x * columns
-        R, E = dw.shape[1], dw.shape[2]
-        begin = part * span
-        end = min(begin + span, x.shape[0])
-
-        for r in range(OWN):
-            dw_own[r] = real(0)
-        for start in range(begin, end, columns):
-            for t in range(ty, columns, groups):
-                i = start + t
-                dz[t, tx] = real(0)
-                if i < end and first_feature + tx < R:
-                    less = G[i] if normalised else real(0)  # (4)
-                    dz[t, tx] = phi[i, first_feature + tx] * (g[i, first_feature + tx] - less)
-                x_tile[t, tx] = real(0)
-                if i < end and e < E:
-                    x_tile[t, tx] = x[i, e]
-            cuda.syncthreads()
-            for t in range(columns):
-                for r in range(OWN):
-                    dw_own[r] += dz[t, ty * OWN + r] * x_tile[t, tx]  # (6)
-            cuda.syncthreads()
-        for r in range(OWN):
-            feature = first_feature + ty * OWN + r
-            if feature < R and e < E:
-                dw[part, feature, e] = scale * dw_own[r]  # (6)
-
-    return projection_gradient
-
-
-def projection_gradient(
-    g: Array, x: Array, phi: Array, G: Array, scale: Any, normalised: bool
-) -> Array:
-    """Equations (4) and (6), dw; a block owns 32 of the w_r and a span of the rows."""
-    R, E = phi.shape[1], x.shape[1]
-    tiles = ceil_div(R, THREADS[0]), ceil_div(E, THREADS[0])
-    enough = enough_blocks(x, ENOUGH_BLOCKS) // (tiles[0] * tiles[1])
-    parts = max(1, min(enough, len(x) // FEWEST_ROWS))
-    dw = array_module(x).empty((parts, R, E), x.dtype)
-    kernel = _projection_kernel(kernel_dtype(x))[(*tiles, parts), THREADS]
-    kernel(g, x, phi, G, scale, normalised, ceil_div(len(x), parts), dw)
-    return dw.sum(axis=0)
+    kernel(g, x, projection, phi, scale, normalised, dx)
 
 
 def _dpfp_threads(head_dim: int, real: Any) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import math
 from functools import cache
 from typing import Any
 
-from ..arrays import Array, a_thread_each, array_module, kernel_dtype
+from ..arrays import Array, a_thread_each, kernel_dtype
 from ..cuda import DeviceFunction, Kernel, cuda
 
 
@@ -49,15 +49,14 @@ def favor(x: Array, projection: Array, scale: Any, normalised: bool, phi: Array)
 @cache
 def _favor_gradient_kernel(real: Any) -> Kernel:
     @cuda.jit
-    def favor_gradient(g, x, projection, phi, scale, normalised, dx, G):  # type: ignore[no-untyped-def]
-        """Arrays g and phi (rows, R), x (rows, E), projection (R, E); dx and G (rows,) written."""
+    def favor_gradient(g, x, projection, phi, scale, normalised, dx):  # type: ignore[no-untyped-def]
+        """Arrays g and phi (rows, R), x and dx (rows, E), projection (R, E); writes dx."""
         i = cuda.grid(1)
         R, E = projection.shape
         if i < x.shape[0]:
             G_i = real(0)
             for r in range(R):
                 G_i += g[i, r] * phi[i, r]
-            G[i] = G_i
             less = G_i if normalised else real(0)
             pull = real(0) if normalised else scale * G_i
             for e in range(E):
@@ -71,45 +70,11 @@ def _favor_gradient_kernel(real: Any) -> Kernel:
 
 
 def favor_gradient(
-    g: Array,
-    x: Array,
-    projection: Array,
-    phi: Array,
-    scale: Any,
-    normalised: bool,
-    dx: Array,
-    G: Array,
+    g: Array, x: Array, projection: Array, phi: Array, scale: Any, normalised: bool, dx: Array
 ) -> None:
-    """Equations (4) and (5), dx and G; a thread owns a row."""
+    """Equations (4) and (5), dx; a thread owns a row."""
     kernel = a_thread_each(_favor_gradient_kernel(kernel_dtype(x)), len(x))
-    kernel(g, x, projection, phi, scale, normalised, dx, G)
-
-
-@cache
-def _projection_kernel(real: Any) -> Kernel:
-    @cuda.jit
-    def projection_gradient(g, x, phi, G, scale, normalised, dw):  # type: ignore[no-untyped-def]
-        """Arrays g and phi (rows, R), x (rows, E), G (rows,); dw (R, E) is written to."""
-        R, E = dw.shape
-        r, e = cuda.grid(1) // E, cuda.grid(1) % E
-        if r < R:
-            total = real(0)
-            for i in range(x.shape[0]):
-                less = G[i] if normalised else real(0)
-                total += (g[i, r] - less) * phi[i, r] * x[i, e]  # (4)
-            dw[r, e] = scale * total  # (6)
-
-    return projection_gradient
-
-
-def projection_gradient(
-    g: Array, x: Array, phi: Array, G: Array, scale: Any, normalised: bool
-) -> Array:
-    """Equations (4) and (6), dw; a thread owns a number of it, and walks all rows."""
-    dw = array_module(x).empty((phi.shape[1], x.shape[1]), x.dtype)
-    kernel = a_thread_each(_projection_kernel(kernel_dtype(x)), dw.size)
-    kernel(g, x, phi, G, scale, normalised, dw)
-    return dw
+    kernel(g, x, projection, phi, scale, normalised, dx)
 
 
 @cache
