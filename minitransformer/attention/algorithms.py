@@ -10,7 +10,7 @@ from minitransformer_kernels.visible import CAUSAL, Visible
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import check_algorithm, check_choice, check_sequences, guard_options
+from .checks import check_algorithm, check_choice, check_sequences, check_state, guard_options
 from .features import FeatureMap, is_elementwise, row_features
 
 ALGORITHMS = ("auto", "naive", "linear", "recurrent", "chunked")
@@ -24,10 +24,18 @@ class KernelizedAttention(Function):
 
     `forward` takes the inputs of that module's `forward`, then the arrays of an initial state, or
     None for each. It returns the output and, where the algorithm has any, the final state's arrays.
+
+    Attributes:
+        kernels: the module.
+        axes: of each input, where its tokens lie, or None.
+        state: the NamedTuple that holds the arrays of a state.
+        letters: of their shapes.
     """
 
     kernels: Any
-    state: Any  # the NamedTuple that holds the arrays of a state
+    axes: tuple[int | None, ...]
+    state: Any
+    letters: tuple[str, ...]
 
     @classmethod
     def forward(cls, ctx: Context, *arrays: Array | None, **options: Any) -> Any:
@@ -53,42 +61,48 @@ class KernelizedAttention(Function):
         *gradients, start = cls.kernels.backward(grad_output, end, *saved, **options)
         return *gradients, *(start or (None,) * len(cls.state._fields))
 
+    @classmethod
+    def check(cls, name: str, state: Any, count: int, *inputs: Tensor, **options: Any) -> None:
+        """Check the state of so many sequences; inputs and options are those of `forward`."""
+        letters = dict(zip(cls.state._fields, cls.letters, strict=True))
+        check_state(name, state, letters, *inputs[1:3], N=count)
+
 
 class TokenStep(Function):
     """One token of an attention, by the kernel made for it."""
 
-    sequence: type[KernelizedAttention]
-    axes: tuple[int | None, ...]  # of each input of the sequence, where its tokens lie
-
-    @classmethod
-    def forward(cls, ctx: Context, *arrays: Array | None, **options: Any) -> Any:
+    @staticmethod
+    def forward(
+        ctx: Context,
+        *arrays: Array | None,
+        attention: type[KernelizedAttention],
+        **options: Any,
+    ) -> Any:
         """Return the output (N, H, M) and the next state's arrays."""
-        count = len(cls.axes)
+        count = len(attention.axes)
         inputs, initial = arrays[:count], arrays[count:]
-        state = None if initial[0] is None else cls.sequence.state(*initial)
+        state = None if initial[0] is None else attention.state(*initial)
         # Inputs only: the output and the denominator of one token are quicker made again than kept.
-        ctx.save(inputs, state, options)
-        output, after = cls.sequence.kernels.step(*inputs, state, **options)
+        ctx.save(attention, inputs, state, options)
+        output, after = attention.kernels.step(*inputs, state, **options)
         return output, *after
 
-    @classmethod
-    def backward(
-        cls, ctx: Context, grad_output: Array | None, *grad_state: Array | None
-    ) -> Gradients:
+    @staticmethod
+    def backward(ctx: Context, grad_output: Array | None, *grad_state: Array | None) -> Gradients:
         """Return the gradients by a sequence of length 1."""
-        inputs, state, options = ctx.saved
+        attention, inputs, state, options = ctx.saved
         grad_output, *filled = ctx.filled(grad_output, *grad_state)
-        xp, kernels = array_module(grad_output), cls.sequence.kernels
+        xp, kernels = array_module(grad_output), attention.kernels
         options = {**options, "visible": CAUSAL, "algorithm": "recurrent", "initial_state": state}
-        axes = list(zip(inputs, cls.axes, strict=True))
+        axes = list(zip(inputs, attention.axes, strict=True))
         rows = [x if axis is None else xp.expand_dims(x, axis) for x, axis in axes]
         output, *kept, _ = kernels.forward(*rows, **options)
         *gradients, start = kernels.backward(
-            grad_output[:, :, None], cls.sequence.state(*filled), *rows, output, *kept, **options
+            grad_output[:, :, None], attention.state(*filled), *rows, output, *kept, **options
         )
         of_token = [
             g if axis is None else g.squeeze(axis)
-            for g, axis in zip(gradients, cls.axes, strict=True)
+            for g, axis in zip(gradients, attention.axes, strict=True)
         ]
         return *of_token, *(start if state else (None,) * len(filled))
 
@@ -143,14 +157,15 @@ def _by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[st
 
 
 def attend(
-    function: Any,
+    name: str,
+    attention: type[KernelizedAttention],
     inputs: tuple[Tensor, ...],
     initial_state: Any,
     return_state: bool,
     options: dict[str, Any],
     **positions: Any,
 ) -> Any:
-    """Apply a `KernelizedAttention` to its inputs, query, key and value first.
+    """Apply an attention to its inputs, query, key and value first, having checked the state.
 
     The algorithm "auto" is chosen by the planner; `positions` are what it has to know of them, see
     `Sizes`.
@@ -158,18 +173,36 @@ def attend(
     Returns:
         (N, H, Lq, M); with `return_state` that and the state.
     """
+    if initial_state is not None:
+        count = sequences(inputs[1], options["visible"].cu_seqlens)
+        attention.check(name, initial_state, count, *inputs, **options)
     options["algorithm"] = _algorithm(
         options, return_state or initial_state is not None, *inputs[:3], **positions
     )
-    no_state = (None,) * len(function.state._fields)
-    result = function.apply(*inputs, *(initial_state or no_state), **options)
+    no_state = (None,) * len(attention.state._fields)
+    result = attention.apply(*inputs, *(initial_state or no_state), **options)
     output, *arrays = result if isinstance(result, tuple) else (result,)
-    return (output, state_of(function, arrays)) if return_state else output
+    return (output, _state_of(attention, arrays)) if return_state else output
 
 
-def state_of(function: Any, arrays: list[Tensor]) -> Any:
+def attend_token(
+    name: str,
+    attention: type[KernelizedAttention],
+    inputs: tuple[Tensor, ...],
+    state: Any,
+    options: dict[str, Any],
+) -> tuple[Tensor, Any]:
+    """Apply it to a token and a state, or None; return the output (N, H, M) and the next state."""
+    if state is not None:
+        attention.check(name, state, inputs[1].shape[0], *inputs, **options)
+    before = state or (None,) * len(attention.state._fields)
+    output, *after = TokenStep.apply(*inputs, *before, attention=attention, **options)
+    return output, _state_of(attention, after)
+
+
+def _state_of(attention: type[KernelizedAttention], arrays: list[Tensor]) -> Any:
     """Return the state of these arrays; whole numbers among them are no part of the tape."""
-    return function.state(*(Tensor(x.data) if x.dtype.kind in "iu" else x for x in arrays))
+    return attention.state(*(Tensor(x.data) if x.dtype.kind in "iu" else x for x in arrays))
 
 
 def _algorithm(

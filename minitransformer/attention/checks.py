@@ -11,7 +11,8 @@ from ..tensor import Tensor
 
 __all__ = [
     "Layout", "Lengths", "check_algorithm", "check_choice", "check_embedding", "check_inputs",
-    "check_sequences", "check_state", "dropout_options", "finite_scale", "guard_options", "whole",
+    "check_sequences", "check_state", "check_token", "dropout_options", "finite_scale",
+    "guard_options", "whole",
 ]  # fmt: skip
 
 Lengths = Any
@@ -19,10 +20,20 @@ Layout = Mapping[str, tuple[Tensor, str]]  # by name, a tensor and the letters o
 check_choice = one_of
 
 
-def check_sequences(function: str, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Check the inputs that every attention has."""
+def check_sequences(
+    function: str, query: Tensor, key: Tensor, value: Tensor, **more: tuple[Tensor, str]
+) -> None:
+    """Check the inputs that every attention has, and more, given by tensors and letters."""
     layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
-    check_inputs(function, layout)
+    check_inputs(function, layout | more)
+
+
+def check_token(
+    function: str, query: Tensor, key: Tensor, value: Tensor, **more: tuple[Tensor, str]
+) -> None:
+    """Check the same of one token."""
+    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
+    check_inputs(function, layout | more)
 
 
 def check_inputs(

@@ -12,33 +12,20 @@ from minitransformer_kernels.visible import Visible
 from ..device import Array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .algorithms import (
-    KernelizedAttention,
-    TokenStep,
-    attend,
-    features_of,
-    sequences,
-    token_features,
-)
-from .checks import Lengths, check_choice, check_inputs, check_state
+from .algorithms import KernelizedAttention, attend, attend_token, features_of, token_features
+from .checks import Lengths, check_choice, check_sequences, check_token
 from .features import FeatureMap
 
 ALGORITHMS = "auto", "recurrent", "chunked"
-DELTA_STATE = {"W": "N H E M"}
 
 
 class DeltaAttention(KernelizedAttention):
     """W_t^T q_t with W_t = W_{t-1} + beta_t k_t (v_t - W_{t-1}^T k_t)^T."""
 
     kernels = delta
+    axes = 2, 2, 2, 2
     state = DeltaState
-
-
-class DeltaAttentionStep(TokenStep):
-    """One token of `DeltaAttention`."""
-
-    sequence = DeltaAttention
-    axes = (2, 2, 2, 2)
+    letters = ("N H E M",)
 
 
 class NormalizedFeatures(Function):
@@ -128,8 +115,7 @@ def delta_attention(
             f"query to read what all keys wrote, give query_offset={key.shape[2]}, the keys' "
             "length; for both directions at once, use linear_attention"
         )
-    layout = {"query": (query, "N H Lq E"), "key": (key, "N H Lk E"), "value": (value, "N H Lk M")}
-    check_inputs(name, {**layout, "beta": (beta, "N H Lk")})
+    check_sequences(name, query, key, value, beta=(beta, "N H Lk"))
     check_choice(name, "algorithm", algorithm, ALGORITHMS)
     visible = Visible(True, query_offset, query_lengths, key_lengths, cu_seqlens)
     seen = visible.settled(name, query.data, key.data)
@@ -137,11 +123,8 @@ def delta_attention(
     scalable = normalize != "none"
     query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
     query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))
-    if initial_state is not None:
-        count = sequences(key, cu_seqlens)
-        check_state(name, initial_state, DELTA_STATE, key, value, N=count)
     inputs = query, key, value, beta
-    return attend(DeltaAttention, inputs, initial_state, return_state, options)
+    return attend(name, DeltaAttention, inputs, initial_state, return_state, options)
 
 
 def delta_attention_step(
@@ -185,15 +168,11 @@ def delta_attention_step(
     [[[2.25]]]
     """
     name = "delta_attention_step"
-    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
-    check_inputs(name, {**layout, "beta": (beta, "N H")})
+    check_token(name, query, key, value, beta=(beta, "N H"))
     scalable = normalize != "none"
     query, key, in_kernel = token_features(name, feature_map, query, key, scalable)
     query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))
-    if state is not None:
-        check_state(name, state, DELTA_STATE, key, value)
-    output, *after = DeltaAttentionStep.apply(query, key, value, beta, *(state or (None,)))
-    return output, DeltaState(*after)
+    return attend_token(name, DeltaAttention, (query, key, value, beta), state, {})
 
 
 def _normalized(function: str, x: Tensor, feature_map: str, normalize: str) -> Tensor:

@@ -9,15 +9,8 @@ from minitransformer_kernels.fourier import DENOMINATORS, PARTS, FourierState
 
 from ..device import as_array
 from ..tensor import Tensor
-from .algorithms import (
-    KernelizedAttention,
-    TokenStep,
-    attend,
-    prepared,
-    sequences,
-    token_features,
-)
-from .checks import Lengths, check_choice, check_inputs, check_state, guard_options
+from .algorithms import KernelizedAttention, attend, attend_token, prepared, token_features
+from .checks import Lengths, check_choice, check_inputs, check_state, check_token, guard_options
 from .features import FeatureMap
 
 
@@ -25,14 +18,16 @@ class FourierLinearAttention(KernelizedAttention):
     """Linear attention whose features turn with their positions, by learned frequencies."""
 
     kernels = fourier
+    axes = 2, 2, 2, 1, 1, None, None, None
     state = FourierState
 
-
-class FourierLinearAttentionStep(TokenStep):
-    """One token of `FourierLinearAttention`."""
-
-    sequence = FourierLinearAttention
-    axes = (2, 2, 2, 1, 1, None, None, None)
+    @classmethod
+    def check(cls, name: str, state: Any, count: int, *inputs: Tensor, **options: Any) -> None:
+        """Check the state, whose features are those of turned keys."""
+        key, value = inputs[1:3]
+        turned = PARTS[options["form"]] * key.shape[-1]
+        Z = "N H E" if options["denominator"] == "plain" else "N H D"
+        check_state(name, state, {"S": "N H D M", "Z": Z}, key, value, N=count, D=turned)
 
 
 def fourier_linear_attention(
@@ -129,12 +124,9 @@ def fourier_linear_attention(
     ]
     wave = frequency, phase, amplitude
     options |= _fourier_options(name, query, places, wave, form, denominator)
-    if initial_state is not None:
-        count = sequences(key, cu_seqlens)
-        _check_fourier_state(name, initial_state, key, value, form, denominator, count)
     inputs = query, key, value, *places, *wave
     how = initial_state, return_state, options
-    return attend(FourierLinearAttention, inputs, *how, fourier=form)
+    return attend(name, FourierLinearAttention, inputs, *how, fourier=form)
 
 
 def fourier_linear_attention_step(
@@ -180,8 +172,7 @@ def fourier_linear_attention_step(
         ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
     """
     name = "fourier_linear_attention_step"
-    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
-    check_inputs(name, layout)
+    check_token(name, query, key, value)
     guard = guard or _fourier_guard(form, denominator)
     scalable = guard != "add" and denominator != "none"
     query, key, features = token_features(name, feature_map, query, key, scalable)
@@ -195,12 +186,8 @@ def fourier_linear_attention_step(
         **guard_options(name, guard, eps),
         "feature_map": features,
     }
-    if state is not None:
-        _check_fourier_state(name, state, key, value, form, denominator, key.shape[0])
-    output, *after = FourierLinearAttentionStep.apply(
-        query, key, value, *places, *wave, *(state or (None, None)), **options
-    )
-    return output, FourierState(*after)
+    inputs = query, key, value, *places, *wave
+    return attend_token(name, FourierLinearAttention, inputs, state, options)
 
 
 def _fourier_guard(form: str, denominator: str) -> str:
@@ -252,17 +239,3 @@ def _fourier_options(
             f"{places[0].shape} and {places[1].shape}"
         )
     return {"form": form, "denominator": denominator}
-
-
-def _check_fourier_state(
-    name: str,
-    state: FourierState,
-    key: Tensor,
-    value: Tensor,
-    form: str,
-    denominator: str,
-    count: int,
-) -> None:
-    sizes = {"N": count, "D": PARTS[form] * key.shape[-1]}
-    letters = {"S": "N H D M", "Z": "N H E" if denominator == "plain" else "N H D"}
-    check_state(name, state, letters, key, value, **sizes)

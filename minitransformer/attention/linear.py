@@ -9,30 +9,22 @@ from ..tensor import Tensor
 from .algorithms import (
     Algorithm,
     KernelizedAttention,
-    TokenStep,
     attend,
+    attend_token,
     prepared,
-    sequences,
     token_features,
 )
-from .checks import Lengths, check_inputs, check_state, guard_options
+from .checks import Lengths, check_token, guard_options
 from .features import FeatureMap
-
-LINEAR_STATE = {"S": "N H E M", "Z": "N H E"}
 
 
 class LinearAttention(KernelizedAttention):
     """φ(Q) (φ(K)^T V) / (φ(Q) φ(K)^T 1), by any algorithm."""
 
     kernels = algorithms
+    axes = 2, 2, 2
     state = LinearState
-
-
-class LinearAttentionStep(TokenStep):
-    """One token of `LinearAttention`."""
-
-    sequence = LinearAttention
-    axes = (2, 2, 2)
+    letters = "N H E M", "N H E"
 
 
 def linear_attention(
@@ -110,10 +102,8 @@ def linear_attention(
         feature_map=feature_map, algorithm=algorithm, guard=guard, eps=eps,
         carries="initial_state and return_state" if initial_state or return_state else "",
     )  # fmt: skip
-    if initial_state is not None:
-        count = sequences(key, cu_seqlens)
-        check_state(name, initial_state, LINEAR_STATE, key, value, N=count)
-    return attend(LinearAttention, (query, key, value), initial_state, return_state, options)
+    inputs = query, key, value
+    return attend(name, LinearAttention, inputs, initial_state, return_state, options)
 
 
 def linear_attention_step(
@@ -155,13 +145,7 @@ def linear_attention_step(
     [[[4.5]]]
     """
     name = "linear_attention_step"
-    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
-    check_inputs(name, layout)
+    check_token(name, query, key, value)
     query, key, feature_map = token_features(name, feature_map, query, key, guard != "add")
-    if state is not None:
-        check_state(name, state, LINEAR_STATE, key, value)
     options = {"feature_map": feature_map, **guard_options(name, guard, eps)}
-    output, *after = LinearAttentionStep.apply(
-        query, key, value, *(state or (None, None)), **options
-    )
-    return output, LinearState(*after)
+    return attend_token(name, LinearAttention, (query, key, value), state, options)

@@ -10,39 +10,32 @@ from ..tensor import Tensor
 from .algorithms import (
     Algorithm,
     KernelizedAttention,
-    TokenStep,
     attend,
+    attend_token,
     prepared,
-    sequences,
-    state_of,
     token_features,
 )
-from .checks import (
-    Lengths,
-    check_choice,
-    check_embedding,
-    check_inputs,
-    check_state,
-    guard_options,
-)
+from .checks import Lengths, check_choice, check_embedding, check_state, check_token, guard_options
 from .features import FeatureMap, is_elementwise
-from .linear import LINEAR_STATE
-
-RELATIVE_STATE = {**LINEAR_STATE, "tail": "N H M", "recent": "N H k M"}
 
 
 class RelativeLinearAttention(KernelizedAttention):
     """The same with Shaw's relative positions: (A + S_rel) V over its row sums."""
 
     kernels = relative
+    axes = 2, 2, 2, None
     state = RelativeState
 
-
-class RelativeLinearAttentionStep(TokenStep):
-    """One token of `RelativeLinearAttention`."""
-
-    sequence = RelativeLinearAttention
-    axes = (2, 2, 2, None)
+    @classmethod
+    def check(cls, name: str, state: Any, count: int, *inputs: Tensor, **options: Any) -> None:
+        """Check the state."""
+        letters = {"S": "N H E M", "Z": "N H E", "tail": "N H M", "recent": "N H k M"}
+        check_state(name, state, letters, *inputs[1:3], N=count, k=inputs[3].shape[1] // 2)
+        if state.length.shape != (count,) or state.length.dtype.kind not in "iu":
+            raise ValueError(
+                f"{name}: length must be integers of the shape (N={count},), got "
+                f"{state.length.dtype} {state.length.shape}"
+            )
 
 
 def relative_linear_attention(
@@ -121,11 +114,9 @@ def relative_linear_attention(
     options |= relative_options(
         name, query, relative_embedding, score_map, relative_query, feature_map
     )
-    if initial_state is not None:
-        _check_relative_state(name, initial_state, key, value, relative_embedding, cu_seqlens)
     inputs, furthest = (query, key, value, relative_embedding), relative_embedding.shape[1] // 2
     how = initial_state, return_state, options
-    return attend(RelativeLinearAttention, inputs, *how, max_distance=furthest)
+    return attend(name, RelativeLinearAttention, inputs, *how, max_distance=furthest)
 
 
 def relative_linear_attention_step(
@@ -163,8 +154,7 @@ def relative_linear_attention_step(
         ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
     """
     name = "relative_linear_attention_step"
-    layout = {"query": (query, "N H E"), "key": (key, "N H E"), "value": (value, "N H M")}
-    check_inputs(name, layout)
+    check_token(name, query, key, value)
     guard = guard or relative_guard(score_map)
     query, key, features = token_features(name, feature_map, query, key, scalable=False)
     options = {
@@ -172,12 +162,8 @@ def relative_linear_attention_step(
         **guard_options(name, guard, eps),
         "feature_map": features,
     }
-    if state is not None:
-        _check_relative_state(name, state, key, value, relative_embedding)
-    output, *after = RelativeLinearAttentionStep.apply(
-        query, key, value, relative_embedding, *(state or (None,) * 5), **options
-    )
-    return output, state_of(RelativeLinearAttention, after)
+    inputs = query, key, value, relative_embedding
+    return attend_token(name, RelativeLinearAttention, inputs, state, options)
 
 
 def relative_guard(score_map: str) -> str:
@@ -203,20 +189,3 @@ def relative_options(
         )
     check_embedding(name, query, relative_embedding)
     return {"score_map": score_map, "relative_query": relative_query}
-
-
-def _check_relative_state(
-    name: str,
-    state: RelativeState,
-    key: Tensor,
-    value: Tensor,
-    relative_embedding: Tensor,
-    cu_seqlens: Any = None,
-) -> None:
-    sizes = {"N": sequences(key, cu_seqlens), "k": relative_embedding.shape[1] // 2}
-    check_state(name, state, RELATIVE_STATE, key, value, **sizes)
-    if state.length.shape != (sizes["N"],) or state.length.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name}: length must be integers of the shape (N={sizes['N']},), got "
-            f"{state.length.dtype} {state.length.shape}"
-        )
