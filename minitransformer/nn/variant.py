@@ -3,7 +3,7 @@
 A variant answers `forward`: given every query, key and value, what is the output? That is enough to
 train with it, and to decode with it from a cache of all keys and values. A variant that can forget
 them overrides the four decoding methods as well; one with parameters of its own makes them in
-`prepare`, where it learns its sizes. After
+`prepare`, where it learns its sizes, and one that knows distances says its `max_distance`. After
 
     @register_attention("mine")
     class MyAttention(AttentionVariant):
@@ -69,12 +69,18 @@ class AttentionVariant(Module):
 
     Attributes:
         has_dropout: whether `forward` takes `dropout`, the fraction of its weights to drop.
+        max_distance: k, or None for a variant that has no embeddings of distances.
+        embedding: those embeddings, (H, 2k + 1, E).
     """
 
     has_dropout = False
+    max_distance: int | None = None
+    embedding: Parameter | None = None
 
     def prepare(self, num_heads: int, head_dim: int) -> None:
         """Make the parameters, if there are any; called by every layer that uses the variant."""
+        if self.max_distance is not None:
+            self.learn_distances(num_heads, self.max_distance, head_dim)
 
     def learn(self, name: str, shape: tuple[int, ...], start: Callable[[], Array]) -> None:
         """Make a parameter, unless another layer that shares the variant has done so.

@@ -4,7 +4,6 @@ from typing import Any
 
 from ...attention import local_attention
 from ...tensor import Tensor
-from ..module import Parameter
 from ..variant import AttentionVariant, register_attention
 
 
@@ -27,7 +26,6 @@ class LocalAttention(AttentionVariant):
     """
 
     has_dropout = True
-    embedding: Parameter | None = None
 
     def __init__(
         self,
@@ -46,11 +44,6 @@ class LocalAttention(AttentionVariant):
             "global_queries": global_queries,
             "scale": scale,
         }
-
-    def prepare(self, num_heads: int, head_dim: int) -> None:
-        """Make the embeddings of the distances, if there are any."""
-        if self.max_distance is not None:
-            self.learn_distances(num_heads, self.max_distance, head_dim)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **keywords: Any) -> Tensor:
         """Attend, see `AttentionVariant.forward`; `dropout` is the fraction of weights to drop."""

@@ -4,7 +4,6 @@ from typing import Any
 
 from ...attention import relative_linear_attention, relative_linear_attention_step
 from ...tensor import Tensor
-from ..module import Parameter
 from ..stateful import StatefulAttention
 from ..variant import register_attention
 
@@ -27,15 +26,9 @@ class RelativeLinearAttention(StatefulAttention):
     token = staticmethod(relative_linear_attention_step)
     axes = (None,)
 
-    embedding: Parameter
-
     def __init__(self, max_distance: int = 16, **options: Any) -> None:
         super().__init__(**options)
         self.max_distance = max_distance
-
-    def prepare(self, num_heads: int, head_dim: int) -> None:
-        """Make the embeddings of the distances."""
-        self.learn_distances(num_heads, self.max_distance, head_dim)
 
     def inputs(self, query: Tensor, key: Tensor, first_query: int, first_key: int) -> Any:
         """Return the embeddings; distances do not depend on where the sequence begins."""

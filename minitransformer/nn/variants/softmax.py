@@ -4,7 +4,6 @@ from typing import Any
 
 from ...attention import softmax_attention
 from ...tensor import Tensor
-from ..module import Parameter
 from ..variant import AttentionVariant, register_attention
 
 
@@ -21,15 +20,9 @@ class SoftmaxAttention(AttentionVariant):
     """
 
     has_dropout = True
-    embedding: Parameter | None = None
 
     def __init__(self, scale: float | None = None, max_distance: int | None = None) -> None:
         self.scale, self.max_distance = scale, max_distance
-
-    def prepare(self, num_heads: int, head_dim: int) -> None:
-        """Make the embeddings of the distances, if there are any."""
-        if self.max_distance is not None:
-            self.learn_distances(num_heads, self.max_distance, head_dim)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **keywords: Any) -> Tensor:
         """Attend, see `AttentionVariant.forward`; `dropout` is the fraction of weights to drop."""
