@@ -147,8 +147,7 @@ def delta_attention_step(
         value: (N, H, M).
         beta: (N, H).
         state: W (N, H, E, M), which is not changed; None: zeros.
-        feature_map: φ, as in `delta_attention`.
-        normalize: as in `delta_attention`.
+        feature_map, normalize: as in `delta_attention`.
 
     Returns:
         The output (N, H, M) and the next state.

@@ -77,14 +77,10 @@ def fourier_linear_attention(
         feature_map: φ, as in `linear_attention`; with features of your own, E is their number.
         causal: whether query i sees only the keys j <= i + query_offset, wherever they stand.
         query_offset: the index of the first query among the keys.
-        query_lengths: (N,) integers; later queries give zeros. None: all count.
-        key_lengths: (N,) integers; later keys are not seen. None: all count.
-        cu_seqlens: (N + 1,) integers for packed sequences, as in `linear_attention`; positions are
-            then (1, T, P).
-        algorithm: as in `linear_attention`.
-        initial_state: where the sequence continues from; needs `causal`. None: no keys yet.
-        return_state: whether to return the state after the last key too; needs `causal`.
-        guard: as in `linear_attention`; by default "signed" for a "rotated" denominator of the form
+        query_lengths, key_lengths, algorithm: as in `linear_attention`.
+        initial_state, return_state: as there.
+        cu_seqlens: as there; positions are then (1, T, P).
+        guard: as there; by default "signed" for a "rotated" denominator of the form
             "cos", else "clamp". Without a denominator there is nothing to guard.
         eps: the guard's constant.
 
@@ -158,11 +154,7 @@ def fourier_linear_attention_step(
         phase: (H, E).
         amplitude: (H, E).
         state: what the token before left behind, which is not changed; None: no keys yet.
-        form: as in `fourier_linear_attention`.
-        denominator: as there.
-        feature_map: as there.
-        guard: as there.
-        eps: as there.
+        form: this and the rest as in `fourier_linear_attention`.
 
     Returns:
         The output (N, H, M) and the next state.

@@ -146,11 +146,8 @@ def graph_dot_product_attention(
         query: (H, Tq, E), float32 or float64.
         key: (H, Tk, E), of the same dtype, as all floating inputs.
         value: (H, Tk, M).
-        row_offsets: the edges, as in `graph_attention`.
-        columns: as there.
+        row_offsets, columns, dropout, seed: as in `graph_attention`.
         scale: factor of the scores; 1 / sqrt(E) by default.
-        dropout: as there.
-        seed: as there.
 
     Returns:
         (H, Tq, M). A node without neighbours gives zeros.

@@ -125,9 +125,7 @@ def linear_attention_step(
         key: (N, H, E).
         value: (N, H, M).
         state: S (N, H, E, M) and Z (N, H, E), which are not changed; None: zeros.
-        feature_map: φ, as in `linear_attention`.
-        guard: as in `linear_attention`.
-        eps: as in `linear_attention`.
+        feature_map, guard, eps: as in `linear_attention`.
 
     Returns:
         The output (N, H, M) and the next state.

@@ -38,18 +38,12 @@ def local_attention(
         value: (N, H, Lk, M).
         window: how many keys a query sees beside the one at its own place: before it and, where
             not causal, as many after it.
-        causal: whether query i sees only the keys j <= i + query_offset.
+        causal, query_offset, query_lengths, key_lengths: as in `softmax_attention`.
         stride: see above, the fixed pattern of Child et al. 2019. None: no such keys.
         num_global: so many first keys are seen from everywhere.
         global_queries: the queries at so many first positions see every key. Equal to `num_global`,
             both are Beltagy et al.'s global tokens.
-        query_offset: the position of the first query among the keys.
-        query_lengths: (N,) integers; later queries give zeros. None: all count.
-        key_lengths: (N,) integers; later keys are not seen. None: all count.
-        scale: factor of the scores; 1 / sqrt(E) by default.
-        relative_embedding: (H, 2k + 1, E), see `softmax_attention`. None: no relative positions.
-        dropout: the probability, in [0, 1), that a weight is dropped.
-        seed: which weights are, see `softmax_attention`.
+        scale, relative_embedding, dropout, seed: as there.
 
     Returns:
         (N, H, Lq, M); a query that sees nothing gives zeros.

@@ -73,18 +73,11 @@ def relative_linear_attention(
         score_map: f: "softplus" or "exp", which are positive, or "identity", S0's literal formula,
             whose denominator can vanish.
         relative_query: "feature" for u_i = φ(q_i) (S0's code), "raw" for q_i (S0's text; Shaw).
-        feature_map: φ, as in `linear_attention`.
-        causal: whether query i sees only the keys j <= i + query_offset.
-        query_offset: the position of the first query among the keys.
-        query_lengths: (N,) integers; later queries give zeros. None: all count.
-        key_lengths: (N,) integers; later keys are not seen. None: all count.
-        cu_seqlens: (N + 1,) integers for packed sequences, as in `linear_attention`.
-        algorithm: as in `linear_attention`, for both terms; or one for each, as S0's plan has it:
+        feature_map: φ; this and all to cu_seqlens as in `linear_attention`.
+        algorithm: as there, for both terms; or one for each, as S0's plan has it:
             {"kernelized": one of those, "relative": "naive" or "linear"}.
-        initial_state: where the sequence continues from; needs `causal`. None: no keys yet.
-        return_state: whether to return the state after the last key too; needs `causal`.
-        guard: as in `linear_attention`; by default "signed" for "identity" scores, else "clamp".
-        eps: the guard's constant.
+        initial_state, return_state, eps: as there.
+        guard: as there; by default "signed" for "identity" scores, else "clamp".
 
     Returns:
         (N, H, Lq, M); with `return_state` that and a RelativeState, whose size no length adds to:
@@ -140,11 +133,7 @@ def relative_linear_attention_step(
         value: (N, H, M).
         relative_embedding: (H, 2k + 1, E).
         state: what the token before left behind, which is not changed; None: no keys yet.
-        score_map: as in `relative_linear_attention`.
-        relative_query: as there.
-        feature_map: as there.
-        guard: as there.
-        eps: as there.
+        score_map: this and the rest as in `relative_linear_attention`.
 
     Returns:
         The output (N, H, M) and the next state.

@@ -246,27 +246,16 @@ def fourier_linear_attention(
     """Linear attention with Fourier positions on slices; see `fourier_linear_attention` there.
 
     Args:
-        query: (N, H, Lq, E), this rank's rows, as in `linear_attention` here.
-        key: (N, H, Lk, E).
-        value: (N, H, Lk, M).
+        query, key, value: this rank's rows, as in `linear_attention` here.
         query_positions: (N or 1, Lq, P), where this rank's queries stand among all.
         key_positions: (N or 1, Lk, P).
         frequency: (H, E, P), the same on all ranks, as the phase and the amplitude.
         phase: (H, E).
         amplitude: (H, E).
         world: this and all to cu_seqlens as in `linear_attention` here.
-        causal: as there.
-        query_lengths: as there.
-        key_lengths: as there.
-        cu_seqlens: as there.
         options: form, denominator, feature_map, algorithm, guard and eps.
 
-    Returns:
-        (N, H, Lq, M), the rows of this rank's queries.
-
-    Raises:
-        TypeError: an input is not floating, lengths are not integers, or there is no such option.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention` here does.
 
     Source: S2; Sun et al. 2024 and 2025.
     """
@@ -302,23 +291,13 @@ def delta_attention(
     """The delta rule on slices; see `minitransformer.attention.delta_attention`.
 
     Args:
-        query: (N, H, Lq, E), this rank's rows, as in `linear_attention` here.
-        key: (N, H, Lk, E).
-        value: (N, H, Lk, M).
+        query, key, value: this rank's rows, as in `linear_attention` here.
         beta: (N, H, Lk), the rate of each write.
-        world: as in `linear_attention` here.
+        world, query_lengths, key_lengths, cu_seqlens: as in `linear_attention` here.
         causal: False lets every query read what all keys of all ranks have written.
-        query_lengths: as in `linear_attention` here.
-        key_lengths: as there.
-        cu_seqlens: as there.
         options: feature_map, normalize and algorithm.
 
-    Returns:
-        (N, H, Lq, M), the rows of this rank's queries.
-
-    Raises:
-        TypeError: an input is not floating, lengths are not integers, or there is no such option.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention` here does.
 
     Source: Schlag et al. 2021; Sun et al. 2024 and 2025.
     """
@@ -349,23 +328,13 @@ def relative_linear_attention(
     """Linear attention with Shaw's positions on slices; see `relative_linear_attention` there.
 
     Args:
-        query: (N, H, Lq, E), this rank's rows, as in `linear_attention` here.
-        key: (N, H, Lk, E).
-        value: (N, H, Lk, M); not causal, M is at most 255.
+        query, key, value: this rank's rows, as in `linear_attention` here; not causal, values are
+            at most 255 wide.
         relative_embedding: (H, 2k + 1, E), the same on all ranks.
         world: this and all to cu_seqlens as in `linear_attention` here.
-        causal: as there.
-        query_lengths: as there.
-        key_lengths: as there.
-        cu_seqlens: as there.
         options: score_map, relative_query, feature_map, guard, eps and algorithm.
 
-    Returns:
-        (N, H, Lq, M), the rows of this rank's queries.
-
-    Raises:
-        TypeError: an input is not floating, lengths are not integers, or there is no such option.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention` here does.
 
     Source: Shaw et al. 2018; S0; Sun et al. 2024 and 2025.
     """

@@ -68,20 +68,12 @@ def both_directions(
 ) -> Tensor:
     """Return the output (N, H, Lq, M) of the own queries, for keys of all ranks.
 
+    Inputs and options are those of `relative_linear_attention`, but for these.
+
     Args:
-        query: (N, H, Lq, E), this rank's rows.
-        key: (N, H, Lk, E).
-        value: (N, H, Lk, M).
-        relative_embedding: (H, 2k + 1, E).
         visible: who sees whom in the whole sequences.
-        world: the ranks.
         queries: where the slices of queries lie.
         keys: where those of keys and values lie.
-        score_map: this and the rest as in `relative_linear_attention`.
-        relative_query: as there.
-        feature_map: as there.
-        guard: as there.
-        eps: as there.
         algorithm: not looked at: there is one.
     """
     name, guard = "relative_linear_attention", guard or relative_guard(score_map)

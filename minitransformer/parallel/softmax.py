@@ -224,24 +224,11 @@ def local_attention(
     Keys that are seen from everywhere there are not here: every rank would need all of them.
 
     Args:
-        query: (N, H, Lq, E), this rank's rows, as in `softmax_attention` here.
-        key: (N, H, Lk, E).
-        value: (N, H, Lk, M).
+        query, key, value: this rank's rows, as in `softmax_attention` here.
         window: how many keys a query sees beside the one at its own place, whoever holds them.
         world: this and the rest as in `softmax_attention` here.
-        causal: as there.
-        query_offset: as there.
-        query_lengths: as there.
-        key_lengths: as there.
-        scale: as there.
-        relative_embedding: as there.
 
-    Returns:
-        (N, H, Lq, M), the rows of this rank's queries.
-
-    Raises:
-        TypeError: an input is not floating, or lengths, offset or window are not whole numbers.
-        ValueError: shapes, dtypes or devices do not fit, or the window is negative.
+    Returns and raises what `softmax_attention` here does; a ValueError, too, for a negative window.
 
     Source: Child et al. 2019; Beltagy et al. 2020.
     """
