@@ -330,7 +330,11 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
         )
     tensors = _tensors("clip_grad_norm_", parameters)
     gradients = [p.grad.data for p in tensors if p.grad is not None]
-    norm = math.sqrt(sum(_numbers([array_module(g).vdot(g, g) for g in gradients])))
+    if not gradients:
+        return 0.0
+    squares = [array_module(g).vdot(g, g) for g in gradients]
+    # They become numbers in one copy: a GPU is waited for once.
+    norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
     if norm > max_norm:
         for gradient in gradients:
             gradient *= max_norm / norm
@@ -347,14 +351,6 @@ def _tensors(function: str, parameters: Iterable[Tensor]) -> list[Tensor]:
                 "model.parameters()"
             )
     return tensors
-
-
-def _numbers(scalars: list[Array]) -> list[float]:
-    """Return arrays without dimensions as numbers, in one copy: a GPU is waited for once."""
-    if not scalars:
-        return []
-    numbers: list[float] = array_module(scalars[0]).stack(scalars).tolist()
-    return numbers
 
 
 def constant(lr: float) -> Schedule:
