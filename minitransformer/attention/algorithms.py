@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from minitransformer_kernels.arrays import processors
+from minitransformer_kernels.checks import one_of
 from minitransformer_kernels.planner import Sizes, choose
 from minitransformer_kernels.visible import CAUSAL, Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import check_algorithm, check_choice, check_sequences, check_state, guard_options
+from .checks import check_algorithm, check_sequences, check_state, guard_options
 from .features import FeatureMap, is_elementwise, row_features
 
 ALGORITHMS = ("auto", "naive", "linear", "recurrent", "chunked")
@@ -145,14 +146,14 @@ def _by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[st
     if isinstance(algorithm, str):
         return {"kernelized": algorithm}
     if not hasattr(algorithm, "keys"):
-        check_choice(name, "algorithm", algorithm, ALGORITHMS)
+        one_of(name, "algorithm", algorithm, ALGORITHMS)
     if set(algorithm) != {*terms}:
         raise ValueError(
             f"{name}: algorithm must have an entry for each of {', '.join(map(repr, terms))}, got "
             f"{', '.join(map(repr, algorithm))}"
         )
     for term in terms[1:]:
-        check_choice(name, f"algorithm[{term!r}]", algorithm[term], ("naive", "linear"))
+        one_of(name, f"algorithm[{term!r}]", algorithm[term], ("naive", "linear"))
     return dict(algorithm)
 
 

@@ -9,15 +9,8 @@ from minitransformer_kernels.guards import GUARDS, check_eps
 from .. import random
 from ..tensor import Tensor
 
-__all__ = [
-    "Layout", "Lengths", "check_algorithm", "check_choice", "check_embedding", "check_inputs",
-    "check_sequences", "check_state", "check_token", "dropout_options", "finite_scale",
-    "guard_options", "whole",
-]  # fmt: skip
-
 Lengths = Any
 Layout = Mapping[str, tuple[Tensor, str]]  # by name, a tensor and the letters of its shape
-check_choice = one_of
 
 
 def check_sequences(
@@ -91,7 +84,7 @@ def check_state(
 
 def guard_options(function: str, guard: str, eps: float | None) -> dict[str, Any]:
     """Check what keeps a denominator from zero, and return it as options."""
-    check_choice(function, "guard", guard, GUARDS)
+    one_of(function, "guard", guard, GUARDS)
     check_eps(function, eps)
     return {"guard": guard, "eps": eps}
 
@@ -129,7 +122,7 @@ def check_algorithm(
     function: str, algorithm: str, algorithms: Iterable[str], causal: bool, carries: str
 ) -> None:
     """Check that an algorithm can do what is asked; `carries` names what needs a causal one."""
-    check_choice(function, "algorithm", algorithm, algorithms)
+    one_of(function, "algorithm", algorithm, algorithms)
     if algorithm in ("recurrent", "chunked") and not causal:
         raise ValueError(
             f"{function}: algorithm {algorithm!r} goes from left to right and needs causal=True; "

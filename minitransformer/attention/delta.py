@@ -3,7 +3,7 @@
 from typing import Any
 
 from minitransformer_kernels import delta
-from minitransformer_kernels.checks import flag
+from minitransformer_kernels.checks import flag, one_of
 from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.features.normalised import NORMALISERS
@@ -13,7 +13,7 @@ from ..device import Array
 from ..function import Context, Function
 from ..tensor import Tensor
 from .algorithms import KernelizedAttention, attend, attend_token, features_of, token_features
-from .checks import Lengths, check_choice, check_sequences, check_token
+from .checks import Lengths, check_sequences, check_token
 from .features import FeatureMap
 
 ALGORITHMS = "auto", "recurrent", "chunked"
@@ -116,7 +116,7 @@ def delta_attention(
             "length; for both directions at once, use linear_attention"
         )
     check_sequences(name, query, key, value, beta=(beta, "N H Lk"))
-    check_choice(name, "algorithm", algorithm, ALGORITHMS)
+    one_of(name, "algorithm", algorithm, ALGORITHMS)
     visible = Visible(True, query_offset, query_lengths, key_lengths, cu_seqlens)
     seen = visible.settled(name, query.data, key.data)
     options = {"visible": seen, "algorithm": "linear" if algorithm == "auto" else algorithm}
@@ -176,7 +176,7 @@ def delta_attention_step(
 
 def _normalized(function: str, x: Tensor, feature_map: str, normalize: str) -> Tensor:
     """Return the features of x by a map that kernels apply, normalized."""
-    check_choice(function, "normalize", normalize, NORMALISERS)
+    one_of(function, "normalize", normalize, NORMALISERS)
     if feature_map == "identity" and normalize == "none":
         return x
     features: Tensor = NormalizedFeatures.apply(x, feature_map=feature_map, normalize=normalize)

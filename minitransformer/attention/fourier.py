@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from minitransformer_kernels import fourier
+from minitransformer_kernels.checks import one_of
 from minitransformer_kernels.fourier import DENOMINATORS, PARTS, FourierState
 
 from ..device import as_array
 from ..tensor import Tensor
 from .algorithms import KernelizedAttention, attend, attend_token, prepared, token_features
-from .checks import Lengths, check_choice, check_inputs, check_state, check_token, guard_options
+from .checks import Lengths, check_inputs, check_state, check_token, guard_options
 from .features import FeatureMap
 
 
@@ -219,8 +220,8 @@ def _fourier_options(
     denominator: str,
 ) -> dict[str, Any]:
     """Check what only Fourier attention has; return its options."""
-    check_choice(name, "form", form, PARTS)
-    check_choice(name, "denominator", denominator, DENOMINATORS)
+    one_of(name, "form", form, PARTS)
+    one_of(name, "denominator", denominator, DENOMINATORS)
     sizes = {"H": query.shape[1], "E": query.shape[-1], "P": places[0].shape[-1]}
     letters = {"frequency": "H E P", "phase": "H E", "amplitude": "H E"}
     layout = {n: (x, text) for (n, text), x in zip(letters.items(), wave, strict=True)}

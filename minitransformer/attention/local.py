@@ -1,10 +1,11 @@
 """Local attention."""
 
+from minitransformer_kernels.checks import whole
 from minitransformer_kernels.local import Pattern
 from minitransformer_kernels.visible import Visible
 
 from ..tensor import Tensor
-from .checks import Lengths, check_sequences, dropout_options, finite_scale, whole
+from .checks import Lengths, check_sequences, dropout_options, finite_scale
 from .softmax import SoftmaxAttention, relative_scores
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from minitransformer_kernels import relative
+from minitransformer_kernels.checks import one_of
 from minitransformer_kernels.feature_maps import FEATURE_MAPS
 from minitransformer_kernels.relative import SCORE_MAPS, RelativeState
 
@@ -15,7 +16,7 @@ from .algorithms import (
     prepared,
     token_features,
 )
-from .checks import Lengths, check_choice, check_embedding, check_state, check_token, guard_options
+from .checks import Lengths, check_embedding, check_state, check_token, guard_options
 from .features import FeatureMap, is_elementwise
 
 
@@ -169,8 +170,8 @@ def relative_options(
     feature_map: FeatureMap,
 ) -> dict[str, Any]:
     """Check what only relative attention has; return its options."""
-    check_choice(name, "score_map", score_map, SCORE_MAPS)
-    check_choice(name, "relative_query", relative_query, ("feature", "raw"))
+    one_of(name, "score_map", score_map, SCORE_MAPS)
+    one_of(name, "relative_query", relative_query, ("feature", "raw"))
     if relative_query == "raw" and not is_elementwise(feature_map):
         raise ValueError(
             f"{name}: relative_query 'raw' needs a feature_map that kernels apply, one of "

@@ -7,11 +7,11 @@ from typing import Any, Self
 import numpy as np
 
 from minitransformer_kernels import graph as kernels
-from minitransformer_kernels.checks import whole
+from minitransformer_kernels.checks import one_of, whole
 from minitransformer_kernels.graph import Edges
 
 from .. import functions as F
-from ..attention.checks import check_choice, check_inputs
+from ..attention.checks import check_inputs
 from ..attention.graph import AdditiveScores, DotScores, neighbour_attention
 from ..device import Array, array_module, as_array, device_of, to_device
 from ..function import no_grad
@@ -338,7 +338,7 @@ class GraphAttention(Module):
             "dot": lambda: DotScore(in_features, out_features, num_heads),
             "multi_head": lambda: MultiHeadScore(self.value_projection, num_heads),
         }
-        check_choice("GraphAttention", "score", score, tuple(scores))
+        one_of("GraphAttention", "score", score, tuple(scores))
         if not 0 <= dropout < 1:
             raise ValueError(f"GraphAttention: dropout must be in [0, 1), got {dropout}")
         self.in_features, self.num_heads = in_features, num_heads

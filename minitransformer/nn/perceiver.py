@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from minitransformer_kernels.checks import one_of
+
 from ..tensor import Tensor
 from .cross_attention import PostNormCrossAttention, PreNormCrossAttention
 from .dimensions import dimensions
@@ -132,7 +134,9 @@ class Perceiver(Module):
     ) -> None:
         check_positive(self, input_dim=input_dim, num_latents=num_latents, latent_dim=latent_dim)
         check_positive(self, depth=depth, layers=layers, cross_heads=cross_heads)
-        _check_options(input_dim, num_classes, query_dim, share, norm)
+        one_of("Perceiver", "share", share, BLOCKS)
+        one_of("Perceiver", "norm", norm, ("pre", "post"))
+        _check_widths(input_dim, num_classes, query_dim)
         dim_feedforward = 4 * latent_dim if dim_feedforward is None else dim_feedforward
         cross: Callable[..., Module] = PostNormCrossAttention
         if norm == "pre":
@@ -256,9 +260,7 @@ BLOCKS: dict[str, Callable[[int], int]] = {
 """How many blocks have weights of their own, by `share`; never more than there are repeats."""
 
 
-def _check_options(
-    input_dim: int, num_classes: int | None, query_dim: int | None, share: str, norm: str
-) -> None:
+def _check_widths(input_dim: int, num_classes: int | None, query_dim: int | None) -> None:
     if input_dim == 1:
         raise ValueError(
             "Perceiver: input_dim must be at least 2, got 1: one number, normalised, is 0; give "
@@ -268,8 +270,3 @@ def _check_options(
         raise ValueError(
             "Perceiver: query_dim needs num_classes, the width of each query's output, got None"
         )
-    for name, value, options in (("share", share, tuple(BLOCKS)), ("norm", norm, ("pre", "post"))):
-        if value not in options:
-            raise ValueError(
-                f"Perceiver: {name} must be one of {', '.join(map(repr, options))}, got {value!r}"
-            )

@@ -7,6 +7,8 @@ Everything that a decoder does to a whole sequence in `forward`, it does to the 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
+from minitransformer_kernels.checks import one_of
+
 from ..tensor import Tensor
 from .attention import MultiHeadAttention
 from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, check_positive
@@ -91,10 +93,7 @@ class FeedForward(Module):
     def __init__(
         self, d_model: int, dim_feedforward: int, dropout: float, activation: str, norm_first: bool
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {activation!r}"
-            )
+        one_of("FeedForward", "activation", activation, ACTIVATIONS)
         self.residual = Residual(d_model, norm_first)
         self.layers = Sequential(
             Linear(d_model, dim_feedforward),

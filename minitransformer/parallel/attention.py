@@ -111,11 +111,7 @@ def cut_of(name: str, query: Tensor, key: Tensor, world: World, visible: Visible
 def spread(attend: Attend, cut: Cut, causal: bool, state: type) -> Tensor:
     """Return the attention of the own queries to the keys of all ranks, steps (1) to (3).
 
-    Args:
-        attend: the attention.
-        cut: what a rank knows of its slice.
-        causal: whether queries see only the keys up to their own.
-        state: the NamedTuple that its states are.
+    Its states are of the type `state`.
     """
     if state is DeltaState:
         own, passage = _written(attend, cut), PRODUCT

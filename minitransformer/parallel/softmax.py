@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from minitransformer_kernels import softmax
+from minitransformer_kernels.checks import whole
 from minitransformer_kernels.visible import Visible
 
 from .. import attention
 from .. import functions as F
-from ..attention.checks import check_sequences, finite_scale, whole
+from ..attention.checks import check_sequences, finite_scale
 from ..attention.softmax import relative_scores
 from ..device import Array, array_module
 from ..function import Context, Function
@@ -52,17 +53,7 @@ class RingAttention(Function):
         ring: Ring,
         scale: float | None,
     ) -> Array:
-        """Return the output (N, H, Lq, M) of the own queries.
-
-        Args:
-            ctx: the node.
-            query: (N, H, Lq, E), this rank's rows.
-            key: (N, H, Lk, E).
-            value: (N, H, Lk, M).
-            scores: B, (N, H, Lq, 2k + 1), or None.
-            ring: who holds which keys.
-            scale: see `kernels.softmax`.
-        """
+        """Return the output (N, H, Lq, M) of the own queries; the scores are B, or None."""
         xp, E = array_module(query), key.shape[3]
         options: dict[str, Any] = {"scale": scale, "relative_scores": scores}
         o: Array = xp.zeros((*query.shape[:3], value.shape[3]), query.dtype)

@@ -290,7 +290,7 @@ def test_the_model_of_s1_has_the_size_that_it_should() -> None:
 
 test_refusals = refusals(
     (lambda: language_model(activation="sine"),
-     "activation must be one of 'relu', 'gelu', got 'sine'"),
+     "FeedForward: activation must be one of 'relu', 'gelu', got 'sine'"),
     (lambda: language_model(positions="learned"),
      "positions must be 'sinusoidal', 'learned' with a max_length, None or a Module, got 'learned' "
      "with max_length=None"),

@@ -410,7 +410,7 @@ test_refusals = refusals(
      "MultiHeadAttention: embed_dim must be a multiple of num_heads, got 8 and 3"),
     (lambda: perceiver(cross_heads=3, norm="post"),
      "MultiHeadAttention: embed_dim must be a multiple of num_heads, got 8 and 3"),
-    (lambda: perceiver(activation="sine"), "activation must be one of 'relu', 'gelu', got"),
+    (lambda: perceiver(activation="sine"), "FeedForward: activation must be one of 'relu', 'gelu'"),
     (lambda: perceiver(attention="none"), "attention must be one of 'cosformer', "),
     (lambda: perceiver(cross_attention="none"), "attention must be one of 'cosformer', "),
     (lambda: perceiver()(Tensor(normal(2, 2, 3, C))),
