@@ -196,10 +196,8 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with momentum.
 
     Args:
-        parameters: the tensors to optimize.
-        lr: the learning rate, or a function of the step.
+        parameters, lr, weight_decay: see `Optimizer`.
         momentum: μ; zero keeps no buffer.
-        weight_decay: λ.
         nesterov: look ahead along the momentum.
 
     Source: Sutskever et al. 2013; the equations are in `minitransformer_kernels.layers.optimizer`.
@@ -244,11 +242,9 @@ class Adam(Optimizer):
     """Adam: each step is the mean gradient over the root of the mean squared gradient.
 
     Args:
-        parameters: the tensors to optimize.
-        lr: the learning rate, or a function of the step.
+        parameters, lr, weight_decay: see `Optimizer`.
         betas: β₁ and β₂, what the means keep at each step, in [0, 1).
         eps: added to the root, so that no step divides by zero.
-        weight_decay: λ.
 
     Source: Kingma and Ba 2015, algorithm 1.
     """

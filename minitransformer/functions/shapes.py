@@ -106,12 +106,8 @@ class _Split(Function):
     @staticmethod
     def backward(ctx: Context, *gradients: Array | None) -> tuple[Array, None, None]:
         (dim,) = ctx.saved
-        xp = array_module(next(g for g in gradients if g is not None))
-        pieces = [
-            xp.zeros(*output) if gradient is None else gradient
-            for gradient, output in zip(gradients, ctx.outputs, strict=True)
-        ]
-        return xp.concatenate(pieces, axis=dim), None, None
+        pieces = ctx.filled(*gradients)
+        return array_module(pieces[0]).concatenate(pieces, axis=dim), None, None
 
 
 def _pieces(array: Array, sizes: Sequence[int], dim: int) -> list[Array]:

@@ -63,12 +63,7 @@ class PostNormCrossAttention(Module):
     is one dense layer; and the second sum starts from what has been *normalised*, so no sum runs
     through all repeats untouched.
 
-    Args:
-        dim: P, the width of x.
-        context_dim: C, the width of y.
-        num_heads: H; P must be a multiple of it.
-        attention: a variant's name or an `AttentionVariant`.
-        dropout: the fraction dropped of what is added.
+    The arguments are those of `PreNormCrossAttention`.
 
     Source: S4.
     """
