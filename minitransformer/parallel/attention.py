@@ -60,7 +60,6 @@ class Cut(NamedTuple):
         world: the ranks, in the order of their slices.
         visible: who sees whom among the own rows: the keywords of a causal call.
         open: the keys of the sequence that reaches across the slice's end.
-        open_lengths: how many of them count, or None.
         fresh: whether a sequence begins with the first row.
         passes: whether what came before reaches across the slice: no sequence begins in it.
     """
@@ -68,14 +67,8 @@ class Cut(NamedTuple):
     world: World
     visible: dict[str, Any]
     open: slice
-    open_lengths: Any
     fresh: bool
     passes: bool
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """The keywords of queries that bring no keys."""
-        return {"query_lengths": self.visible.get("query_lengths")}
 
 
 def cut_of(name: str, query: Tensor, key: Tensor, world: World, visible: Visible) -> Cut:
@@ -91,7 +84,7 @@ def cut_of(name: str, query: Tensor, key: Tensor, world: World, visible: Visible
             f"{query.shape[2]} and {key.shape[2]} rows on rank {world.rank}"
         )
     if all(part is None for part in visible[2:]):
-        return Cut(world, {}, ALL, None, False, True)
+        return Cut(world, {}, ALL, False, True)
     queries, keys = spans(world, query.shape[2], key.shape[2])
     whole = settled(name, visible, query.shape[0], queries, keys)
     (begin, end), packed = keys[world.rank], whole.cu_seqlens
@@ -100,12 +93,12 @@ def cut_of(name: str, query: Tensor, key: Tensor, world: World, visible: Visible
         own = {"cu_seqlens": np.array([0, *inner, end - begin])}
         fresh = begin < end and begin in packed
         last = int(inner[-1]) if len(inner) else 0
-        return Cut(world, own, slice(last, None), None, fresh, not fresh and not len(inner))
+        return Cut(world, own, slice(last, None), fresh, not fresh and not len(inner))
     own = {
         "query_lengths": own_part(whole.query_lengths, queries[world.rank]),
         "key_lengths": own_part(whole.key_lengths, keys[world.rank]),
     }
-    return Cut(world, own, ALL, own["key_lengths"], False, True)
+    return Cut(world, own, ALL, False, True)
 
 
 def spread(attend: Attend, cut: Cut, causal: bool, state: type) -> Tensor:
@@ -132,14 +125,15 @@ def spread(attend: Attend, cut: Cut, causal: bool, state: type) -> Tensor:
         y = A @ Before.apply(A, x, **how)[0] + x
         own = [A, _only(cut.world.rank == cut.world.size - 1, y)]
     totals = total(state(*own[passage.arrays :]), cut.world)
-    output = attend(ALL, NONE, causal=True, initial_state=totals, **cut.reading)
+    lengths = cut.visible.get("query_lengths")
+    output = attend(ALL, NONE, causal=True, initial_state=totals, query_lengths=lengths)
     return output
 
 
 def _state(attend: Attend, cut: Cut, **how: Any) -> Any:
     """Return the state that the own keys make, of the sequence that goes on behind them."""
-    how |= {"causal": True, "return_state": True, "key_lengths": cut.open_lengths}
-    return attend(NONE, cut.open, **how)[1]
+    lengths = cut.visible.get("key_lengths")
+    return attend(NONE, cut.open, causal=True, return_state=True, key_lengths=lengths, **how)[1]
 
 
 def _written(attend: Attend, cut: Cut) -> list[Tensor]:

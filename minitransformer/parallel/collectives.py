@@ -89,13 +89,13 @@ class Rows(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, *, world: World, held: Spans, wanted: Spans) -> Array:
         """Return the rows `wanted[rank]` (N, H, ..., E) of slices x (N, H, L, E)."""
-        ctx.save(world, held, wanted, x.shape)
+        ctx.save(world, held, wanted)
         return _moved(world, x, held, wanted)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
         """Return the sum of the gradients of all ranks that wanted a row."""
-        world, held, wanted, _ = ctx.saved
+        world, held, wanted = ctx.saved
         return _moved(world, gradient, wanted, held)
 
 
