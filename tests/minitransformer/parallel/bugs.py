@@ -66,9 +66,9 @@ def _lengths_count_from_the_slice() -> None:
 
 def _gradients_of_rows_stay_away() -> None:
     def forgets(ctx: Any, gradient: Any) -> Any:
-        world, held, wanted, shape = ctx.saved
-        one = [held[world.rank]] * world.size
-        full = np.zeros(shape, gradient.dtype)
+        world, held, wanted = ctx.saved
+        one, (begin, end) = [held[world.rank]] * world.size, held[world.rank]
+        full = np.zeros((*gradient.shape[:2], end - begin, *gradient.shape[3:]), gradient.dtype)
         for s, i, j in collectives._common(wanted[world.rank], one[:1]):
             assert s == 0
             a, b = held[world.rank][0], wanted[world.rank][0]
