@@ -149,12 +149,7 @@ def delta_attention_step(
         state: W (N, H, E, M), which is not changed; None: zeros.
         feature_map, normalize: as in `delta_attention`.
 
-    Returns:
-        The output (N, H, M) and the next state.
-
-    Raises:
-        TypeError: an input is not floating.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention_step` does.
 
     Source: Schlag et al. 2021, section 4.2.
 

@@ -89,9 +89,7 @@ def fourier_linear_attention(
         (N, H, Lq, M); with `return_state` that and a FourierState, S (N, H, D, M) and Z, with
         D = 3E, or 2E for "cos".
 
-    Raises:
-        TypeError: an input is not floating, or lengths or offset are not integers.
-        ValueError: shapes, dtypes or devices do not fit, a choice is unknown, or needs `causal`.
+    Raises what `linear_attention` does.
 
     Source: S2; with a = pi / (2 T), b = 0, c = 1, form "cos" and "relu" it is cosFormer (Qin et al.
     2022).
@@ -157,12 +155,7 @@ def fourier_linear_attention_step(
         state: what the token before left behind, which is not changed; None: no keys yet.
         form: this and the rest as in `fourier_linear_attention`.
 
-    Returns:
-        The output (N, H, M) and the next state.
-
-    Raises:
-        TypeError: an input is not floating.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention_step` does.
     """
     name = "fourier_linear_attention_step"
     check_token(name, query, key, value)

@@ -149,12 +149,7 @@ def graph_dot_product_attention(
         row_offsets, columns, dropout, seed: as in `graph_attention`.
         scale: factor of the scores; 1 / sqrt(E) by default.
 
-    Returns:
-        (H, Tq, M). A node without neighbours gives zeros.
-
-    Raises:
-        TypeError: an input is not floating, or offsets or columns are not integers.
-        ValueError: shapes, dtypes or devices do not fit, or a number is out of its range.
+    Returns and raises what `graph_attention` does.
 
     Source: Vaswani et al. 2017, equation (1); S3.
 

@@ -84,9 +84,7 @@ def relative_linear_attention(
         (N, H, Lq, M); with `return_state` that and a RelativeState, whose size no length adds to:
         S and Z, the last k values, the sum of those before, and how many there were.
 
-    Raises:
-        TypeError: an input is not floating, or lengths or offset are not integers.
-        ValueError: shapes, dtypes or devices do not fit, a choice is unknown, or needs `causal`.
+    Raises what `linear_attention` does.
 
     Source: Shaw et al. 2018, equations (3) and (4); S0.
 
@@ -136,12 +134,7 @@ def relative_linear_attention_step(
         state: what the token before left behind, which is not changed; None: no keys yet.
         score_map: this and the rest as in `relative_linear_attention`.
 
-    Returns:
-        The output (N, H, M) and the next state.
-
-    Raises:
-        TypeError: an input is not floating.
-        ValueError: shapes, dtypes or devices do not fit, or a choice is unknown.
+    Returns and raises what `linear_attention_step` does.
     """
     name = "relative_linear_attention_step"
     check_token(name, query, key, value)
