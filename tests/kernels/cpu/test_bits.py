@@ -19,29 +19,18 @@ INTEGERS = (
 WIDER = {np.float32: np.float64, np.float64: np.longdouble}
 
 
-@njit
-def popc(x):
-    return bits.popc(x)
+def compiled(name: str) -> Any:
+    """A function of the runtime, called from compiled code as a kernel calls it."""
+    function = getattr(bits, name)
+    return njit(lambda x: function(x))
+
+
+popc, clz, ffs, brev, cbrt = map(compiled, ("popc", "clz", "ffs", "brev", "cbrt"))
 
 
 @njit
 def bit_count(x):
     return x.bit_count()
-
-
-@njit
-def clz(x):
-    return bits.clz(x)
-
-
-@njit
-def ffs(x):
-    return bits.ffs(x)
-
-
-@njit
-def brev(x):
-    return bits.brev(x)
 
 
 @njit
@@ -52,11 +41,6 @@ def fma(a, b, c):
 @njit
 def selp(condition, a, b):
     return bits.selp(condition, a, b)
-
-
-@njit
-def cbrt(x):
-    return bits.cbrt(x)
 
 
 @njit

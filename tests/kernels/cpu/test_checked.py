@@ -109,25 +109,6 @@ def test_block_and_thread_are_named_in_all_dimensions() -> None:
     assert caught.value.threads == ((0, 1, 0), (0, 0, 0))
 
 
-def test_checks_end_with_the_context_even_after_an_error() -> None:
-    case = PLANTED["flattened_with_the_number_of_rows"].case
-    with pytest.raises(DataRace), mk.checked():
-        case.launch(*case.arguments())
-    case.launch(*case.arguments())
-
-
-def test_checks_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = PLANTED["flattened_with_the_number_of_rows"].case
-    monkeypatch.setenv("MINITRANSFORMER_CHECK", "1")
-    with pytest.raises(DataRace):
-        case.launch(*case.arguments())
-    with mk.checked(False):
-        case.launch(*case.arguments())
-    monkeypatch.setenv("MINITRANSFORMER_CHECK", "yes")
-    with pytest.raises(mk.KernelError, match="MINITRANSFORMER_CHECK must be 0 or 1, got 'yes'"):
-        case.launch(*case.arguments())
-
-
 def test_kernels_with_tests_of_their_own_can_be_left_out() -> None:
     def shifted(x):
         x[cuda.threadIdx.x] = x[cuda.threadIdx.x + 1]

@@ -192,6 +192,9 @@ def test_the_environment_decides(checks: list[str], monkeypatch: pytest.MonkeyPa
         copy[4, 25](*arrays(100))
         copy[4, 25](*arrays(100))
         assert len(checks) == checked
+    monkeypatch.setenv("MINITRANSFORMER_CHECK", "yes")
+    with pytest.raises(mk.KernelError, match="MINITRANSFORMER_CHECK must be 0 or 1, got 'yes'"):
+        copying()[4, 25](*arrays(100))
 
 
 def test_the_decorator_decides(checks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +210,22 @@ def test_the_decorator_decides(checks: list[str], monkeypatch: pytest.MonkeyPatc
     assert checks[-1:] == ["copy"]
 
 
-def test_the_context_decides(checks: list[str]) -> None:
+def test_the_context_decides(checks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     copy = copying()
-    with mk.checked(False):
-        copy[4, 25](*arrays(100))
+    for value in "", "1":
+        monkeypatch.setenv("MINITRANSFORMER_CHECK", value)
+        with mk.checked(False):
+            copy[4, 25](*arrays(100))
     assert checks == []
+    monkeypatch.setenv("MINITRANSFORMER_CHECK", "0")
     with mk.checked():
         copy[4, 25](*arrays(100))
         copy[4, 25](*arrays(100))
-    assert checks == ["copy"] * 2
+    with pytest.raises(OutOfBounds), mk.checked():
+        copy[4, 32](*arrays(100))
+    assert len(checks) == 3
+    copy[4, 25](*arrays(100))  # checks end with the context, even after an error
+    assert len(checks) == 3
 
 
 def test_this_packages_kernels_are_tested_already(checks: list[str]) -> None:
