@@ -34,12 +34,6 @@ THREADS = 256  # of a block, where nobody says how many
 FUNCTIONS = {"vectorize", "guvectorize", "reduce", "Reduce"}  # take functions of numbers
 
 
-def is_cupy(value: Any) -> bool:
-    """Whether a value is a CuPy array, without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(value, cupy.ndarray)
-
-
 def _plain(sizes: Any) -> bool:
     """Whether a size, or each of several, is an int, and nothing that equals one."""
     return type(sizes) is int or (type(sizes) is tuple and _INT.issuperset(map(type, sizes)))
