@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..arrays import chosen
 from ..cuda import DeviceFunction, cuda
+from ..feature_maps import feature_map
 
 CAP = 60.0  # of the scores that exp maps: in float32 e^60 leaves room for sums, and for 1 / e^60
 
@@ -22,14 +23,10 @@ class ScoreMap(NamedTuple):
 
 def _softplus(real: Any) -> ScoreMap:
     @cuda.jit(device=True)
-    def softplus(b):  # type: ignore[no-untyped-def]
-        return max(b, real(0)) + math.log1p(math.exp(-abs(b)))  # (4), without overflow
-
-    @cuda.jit(device=True)
     def softplus_slope(f):  # type: ignore[no-untyped-def]
         return -math.expm1(-f)  # (4)
 
-    return ScoreMap(softplus, softplus_slope)
+    return ScoreMap(feature_map("softplus", real).value, softplus_slope)
 
 
 def _exp(real: Any) -> ScoreMap:
@@ -47,15 +44,7 @@ def _exp(real: Any) -> ScoreMap:
 
 
 def _identity(real: Any) -> ScoreMap:
-    @cuda.jit(device=True)
-    def identity(b):  # type: ignore[no-untyped-def]
-        return b
-
-    @cuda.jit(device=True)
-    def one(f):  # type: ignore[no-untyped-def]
-        return real(1)  # (6)
-
-    return ScoreMap(identity, one)
+    return ScoreMap(*feature_map("identity", real))  # (6)
 
 
 SCORE_MAPS: dict[str, Callable[[Any], ScoreMap]] = {
