@@ -251,15 +251,12 @@ def _forward_kernel(shape: _Shape, real: Any, feature_name: str, guard_name: str
 
 
 @cache
-def _scan_kernel(shape: _Shape, real: Any, feature_name: str, features: str) -> Kernel:
-    """Equation (7); `features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
+def _scan_kernel(shape: _Shape, real: Any, rows_map: str, result_map: str) -> Kernel:
+    """Equation (7): `rows_map` is for A and B, `result_map` for C, and its slope for y."""
     inner, slice_, columns = shape
     width, group, at_once = shape.width, shape.group, shape.at_once
-    phi, phi_derivative = get_feature_map(feature_name, real)
-    identity, one = get_feature_map("identity", real)
-    map_ab, map_c, slope = (
-        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
-    )
+    map_ab = get_feature_map(rows_map, real).value
+    map_c, slope = get_feature_map(result_map, real)
 
     @cuda.jit(fastmath=True)
     def scan(  # type: ignore[no-untyped-def]
@@ -474,7 +471,7 @@ def forward(
 
 def scan(
     chunk: int, A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array,
-    offset: int, way: int, X0: Array, x0: Array, raw: Array, feature_map: str, features: str,
+    offset: int, way: int, X0: Array, x0: Array, raw: Array, rows_map: str, result_map: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (7) for one row of its table: y, X_L and x_L."""
     (_, H, La, inner), (Lb, outer) = A.shape, C.shape[2:]
@@ -482,7 +479,7 @@ def scan(
     y = array_module(A).empty_like(raw)
     blocks = ceil_div(outer, shape.columns), H, len(spans_a)
     segments, span = _segments(La, Lb, offset, chunk, blocks, A)
-    kernel = _scan_kernel(shape, real, feature_map, features)
+    kernel = _scan_kernel(shape, real, rows_map, result_map)
 
     def launch(answers: bool, starts: Pair, ends: Pair) -> None:
         kernel[(segments * blocks[0], *blocks[1:]), THREADS](

@@ -19,10 +19,9 @@ from ..guards import guard as get_guard
 
 
 @cache
-def _state_kernel(real: Any, feature_name: str, features: str) -> Kernel:
-    """`features` says whether phi maps the rows "inner" (B) or "outer" (C)."""
-    phi, identity = (get_feature_map(name, real).value for name in (feature_name, "identity"))
-    map_b, map_c = (phi, identity) if features == "inner" else (identity, phi)
+def _state_kernel(real: Any, rows_map: str, result_map: str) -> Kernel:
+    """The map of `rows_map` is for B, that of `result_map` for C."""
+    map_b, map_c = (get_feature_map(name, real).value for name in (rows_map, result_map))
 
     @cuda.jit
     def states(B, C, b, spans_b, begin, way, chunk, X, x):  # type: ignore[no-untyped-def]
@@ -54,13 +53,13 @@ def _state_kernel(real: Any, feature_name: str, features: str) -> Kernel:
 
 def _states(
     B: Array, C: Array, b: Array, spans_b: Array, begin: int, end: int, way: int, chunk: int,
-    X0: Array, x0: Array, feature_map: str, features: str,
+    X0: Array, x0: Array, rows_map: str, result_map: str,
 ) -> tuple[Array, Array]:  # fmt: skip
     """X and x before each chunk of the positions from `begin` to `end`, and after the last."""
     (N, H, D, M), xp = X0.shape, array_module(B)
     X, x = (xp.empty((ceil_div(end - begin, chunk) + 1, *s.shape), s.dtype) for s in (X0, x0))
     X[0], x[0] = X0, x0
-    kernel = a_thread_each(_state_kernel(kernel_dtype(B), feature_map, features), D * M, H, N)
+    kernel = a_thread_each(_state_kernel(kernel_dtype(B), rows_map, result_map), D * M, H, N)
     kernel(B, C, b, spans_b, begin, way, chunk, X, x)
     return X, x
 
@@ -120,8 +119,9 @@ def forward(
     begin, end = min(0, offset), max(Lk, Lq + offset)
     ones = array_module(key).ones(key.shape[:3], key.dtype)
     S, Z = _states(
-        value, key, ones, keys, begin, end, 1, chunk, S0.swapaxes(-1, -2), Z0, feature_map, "outer"
-    )
+        value, key, ones, keys, begin, end, 1, chunk, S0.swapaxes(-1, -2), Z0,
+        "identity", feature_map,
+    )  # fmt: skip
     kernel = _forward_kernel(kernel_dtype(query), feature_map, guard)
     a_thread_each(kernel, Lq, H, len(queries))(
         query, key, value, queries, keys, offset, chunk, eps, S, Z, output, denominator
@@ -130,13 +130,10 @@ def forward(
 
 
 @cache
-def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
-    """`features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
-    phi, phi_derivative = get_feature_map(feature_name, real)
-    identity, one = get_feature_map("identity", real)
-    map_ab, map_c, slope = (
-        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
-    )
+def _scan_kernel(real: Any, rows_map: str, result_map: str) -> Kernel:
+    """The map of `rows_map` is for A and B, that of `result_map` for C, and its slope for y."""
+    map_ab = get_feature_map(rows_map, real).value
+    map_c, slope = get_feature_map(result_map, real)
 
     @cuda.jit
     def scan(A, B, C, a, b, spans_a, spans_b, offset, way, chunk, X, x, raw, y):  # type: ignore[no-untyped-def]
@@ -177,14 +174,14 @@ def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
 
 def scan(
     chunk: int, A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array,
-    offset: int, way: int, X0: Array, x0: Array, raw: Array, feature_map: str, features: str,
+    offset: int, way: int, X0: Array, x0: Array, raw: Array, rows_map: str, result_map: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equations (8) to (10) for one row of the table of (7): y, X_L and x_L."""
     (_, H, La, _), Lb = A.shape, B.shape[2]
     begin, end = min(0, offset), max(Lb, La + offset)
-    X, x = _states(B, C, b, spans_b, begin, end, way, chunk, X0, x0, feature_map, features)
+    X, x = _states(B, C, b, spans_b, begin, end, way, chunk, X0, x0, rows_map, result_map)
     y = array_module(raw).empty_like(raw)
-    kernel = _scan_kernel(kernel_dtype(A), feature_map, features)
+    kernel = _scan_kernel(kernel_dtype(A), rows_map, result_map)
     a_thread_each(kernel, La, H, len(spans_a))(
         A, B, C, a, b, spans_a, spans_b, offset, way, chunk, X, x, raw, y
     )

@@ -234,11 +234,11 @@ def scans(
 
     dq, _, _ = scan(
         gn, value, key, gd, ones_k, queries, keys, offset, 1,
-        _transposed(S), Z, query, feature_map, "outer",
+        _transposed(S), Z, query, "identity", feature_map,
     )  # (6)  # fmt: skip
     dk, _, dZ_0 = scan(
         value, gn, query, ones_k, gd, keys, queries, reverse, -1,
-        _transposed(dS), dZ, key, feature_map, "outer",
+        _transposed(dS), dZ, key, "identity", feature_map,
     )  # (7), (8)  # fmt: skip
     blank(visible.query_lengths, dq)
     blank(visible.key_lengths, dk)
@@ -246,7 +246,7 @@ def scans(
         return dq, dk, None, None
     dv, dS_0, _ = scan(
         key, query, gn, none_k, none_q, keys, queries, reverse, -1,
-        dS, array_module(key).zeros_like(dS[:, :, 0]), value, feature_map, "inner",
+        dS, array_module(key).zeros_like(dS[:, :, 0]), value, feature_map, "identity",
     )  # (7), (8)  # fmt: skip
     blank(visible.key_lengths, dv)
     return dq, dk, dv, LinearState(dS_0, dZ_0)  # (9)

@@ -183,14 +183,11 @@ def forward(
 
 
 @cache
-def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features: str) -> Kernel:
-    """Equation (10); `features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
+def _scan_kernel(inner: int, outer: int, real: Any, rows_map: str, result_map: str) -> Kernel:
+    """Equation (10): `rows_map` is for A and B, `result_map` for C, and its slope for y."""
     columns, parts, rows, tile = _shape(inner, outer, real)
-    phi, phi_derivative = get_feature_map(feature_name, real)
-    identity, one = get_feature_map("identity", real)
-    map_ab, map_c, slope = (
-        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
-    )
+    map_ab = get_feature_map(rows_map, real).value
+    map_c, slope = get_feature_map(result_map, real)
 
     @cuda.jit(fastmath=True)
     def scan(A, B, C, a, b, spans_a, spans_b, offset, way, X0, x0, raw, y_out, X1, x1):  # type: ignore[no-untyped-def]
@@ -285,7 +282,7 @@ def _scan_kernel(inner: int, outer: int, real: Any, feature_name: str, features:
 
 def scan(
     A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
-    way: int, X0: Array, x0: Array, raw: Array, feature_name: str, features: str,
+    way: int, X0: Array, x0: Array, raw: Array, rows_map: str, result_map: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (10) for one row of its table: y, X_L and x_L."""
     _, H, _, inner = A.shape
@@ -295,8 +292,7 @@ def scan(
     dims = round_up(inner), round_up(outer)
     real = kernel_dtype(A)
     shape = _shape(*dims, real)
-    mapped = "inner" if feature_name == "identity" else features  # the same: one kernel less
-    kernel = _scan_kernel(*dims, real, feature_name, mapped)
+    kernel = _scan_kernel(*dims, real, rows_map, result_map)
     kernel[(ceil_div(outer, shape.columns), H, len(X0)), shape.threads](
         A, B, C, a, b, spans_a, spans_b, offset, way, X0, x0, raw, y, X1, x1
     )

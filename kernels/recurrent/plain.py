@@ -76,13 +76,10 @@ def forward(
 
 
 @cache
-def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
-    """`features` says whether phi maps the rows "inner" (A, B) or "outer" (C, y)."""
-    phi, phi_derivative = get_feature_map(feature_name, real)
-    identity, one = get_feature_map("identity", real)
-    map_ab, map_c, slope = (
-        (phi, identity, one) if features == "inner" else (identity, phi, phi_derivative)
-    )
+def _scan_kernel(real: Any, rows_map: str, result_map: str) -> Kernel:
+    """The map of `rows_map` is for A and B, that of `result_map` for C, and its slope for y."""
+    map_ab = get_feature_map(rows_map, real).value
+    map_c, slope = get_feature_map(result_map, real)
 
     @cuda.jit
     def scan(A, B, C, a, b, spans_a, spans_b, offset, way, raw, y, X, x):  # type: ignore[no-untyped-def]
@@ -118,12 +115,12 @@ def _scan_kernel(real: Any, feature_name: str, features: str) -> Kernel:
 
 def scan(
     A: Array, B: Array, C: Array, a: Array, b: Array, spans_a: Array, spans_b: Array, offset: int,
-    way: int, X0: Array, x0: Array, raw: Array, feature_map: str, features: str,
+    way: int, X0: Array, x0: Array, raw: Array, rows_map: str, result_map: str,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Equation (10) for one row of its table: y, X_L and x_L."""
     N, H, _, M = X0.shape
     y, X, x = array_module(raw).empty_like(raw), X0.copy(), x0.copy()
-    kernel = a_thread_each(_scan_kernel(kernel_dtype(A), feature_map, features), M, H, N)
+    kernel = a_thread_each(_scan_kernel(kernel_dtype(A), rows_map, result_map), M, H, N)
     kernel(A, B, C, a, b, spans_a, spans_b, offset, way, raw, y, X, x)
     return y, X, x
 
