@@ -218,22 +218,29 @@ def relative_final_state(
         dtype: the dtype of all arithmetic.
     """
     key, value = np.asarray(key, dtype), np.asarray(value, dtype)
-    N, H, Lk, M = value.shape
     start = initial_state or relative_zero_state(key, value, window)
     S, Z = final_state(
         key, value, feature_map=feature_map, key_lengths=key_lengths, initial_state=start[:2],
         dtype=dtype,
     )  # fmt: skip
-    tail, recent = np.array(start.tail, dtype), np.zeros((N, H, window, M), dtype)
-    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
-    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
-        fresh = max(0, window - known)  # rows that never held a value
-        old = np.asarray(start.recent[n, :, fresh:], dtype)
-        values = np.concatenate([old, value[n, :, :count]], axis=1)
-        fallen = max(0, values.shape[1] - window)
-        tail[n] += np.sum(values[:, :fallen], axis=1)  # (14)
-        recent[n, :, window - (values.shape[1] - fallen) :] = values[:, fallen:]  # (14)
-    return RelativeState(S, Z, tail, recent, start.length + counts)
+    tail, recent = (np.asarray(x, dtype) for x in (start.tail, start.recent))
+    parts = moved(start, value, key_lengths) @ np.concatenate([tail[:, :, None], recent, value], 2)
+    length = start.length + inside(value, key_lengths).sum(axis=(1, 2))
+    return RelativeState(S, Z, parts[:, :, 0], parts[:, :, 1:], length)
+
+
+def moved(start: RelativeState, value: Array, key_lengths: ArrayLike | None) -> Array:
+    """Returns which of all values, the state's first, each part of the next state adds up, (14).
+
+    (N, 1, 1 + k, 1 + k + Lk) of 0 or 1: the tail and the window, of the tail, the window and the
+    new values.
+    """
+    k = start.recent.shape[2]
+    position = np.arange(-k - 1, value.shape[2])  # the tail's is -k - 1
+    counts = inside(value, key_lengths).sum(axis=-1)[..., None, None]  # (N, 1, 1, 1)
+    real = (position >= -np.reshape(start.length, counts.shape)) | (position < -k)
+    part = np.maximum(0, position - counts + k + 1)
+    return real & (position < counts) & (part == np.arange(1 + k)[:, None])
 
 
 def relative_final_state_backward(
@@ -262,22 +269,10 @@ def relative_final_state_backward(
         grad_state[:2], key, value, feature_map=feature_map, key_lengths=key_lengths, dtype=dtype
     )
     start = initial_state or relative_zero_state(key, value, window)
-    N, _, Lk, _ = value.shape
-    counts = np.full(N, Lk) if key_lengths is None else np.asarray(key_lengths)
-    drecent = np.zeros_like(of_recent)
-    for n, (count, known) in enumerate(zip(counts, start.length, strict=True)):
-        real = min(window, known)
-        moved = real + count  # the values that were in the window or came to it
-        shares = np.concatenate(
-            [
-                np.repeat(of_tail[n, :, None], max(0, moved - window), axis=1),
-                of_recent[n, :, max(0, window - moved) :],
-            ],
-            axis=1,
-        )
-        drecent[n, :, window - real :] = shares[:, :real]
-        dv[n, :, :count] += shares[:, real:]
-    return dk, dv, (dS, dZ, of_tail, drecent)
+    of_parts = np.concatenate([of_tail[:, :, None], of_recent], axis=2)
+    shares = moved(start, value, key_lengths).swapaxes(-1, -2) @ of_parts  # (14)
+    d_tail, d_recent, dv_of_parts = np.split(shares, [1, 1 + window], axis=2)
+    return dk, dv + dv_of_parts, (dS, dZ, d_tail[:, :, 0], d_recent)
 
 
 def relative_zero_state(key: Array, value: Array, window: int) -> RelativeState:
