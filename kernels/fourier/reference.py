@@ -62,18 +62,12 @@ def fourier_linear_attention(
     """Linear attention with Fourier relative positions, equations (1), (2), (7) to (9) and (14).
 
     Args:
-        query: (N, H, Lq, E) floats.
-        key: (N, H, Lk, E) floats.
-        value: (N, H, Lk, M) floats.
+        query: this and what is not named here as `linear_attention` takes it.
         fourier: positions, frequencies, phases and amplitudes.
-        visible: who sees whom.
         form: "one_plus_cos" or "cos", see (7).
         denominator: "rotated" or "plain", see (9), or "none", see (14).
-        feature_map: as in `linear_attention`.
         initial_state: S_0 (N, H, D, M), and Z_0 (N, H, D), or (N, H, E) if `denominator` is
             "plain"; D is 3E, or 2E if `form` is "cos". None: zeros.
-        guard: as there.
-        eps: as there.
         dtype: the dtype of all arithmetic but that of angles, which is float64 at least.
 
     Returns:
@@ -256,10 +250,7 @@ def fourier_final_state(
     """The state after every valid key, equation (16).
 
     Args:
-        key: (N, H, Lk, E) floats.
-        value: (N, H, Lk, M) floats.
-        fourier: this and the rest as in `fourier_linear_attention`.
-        key_lengths: (N,) integers; later keys do not count. None: all count.
+        key: this and the rest as `fourier_linear_attention` and `final_state` take it.
 
     Returns:
         S and Z, of the shapes of `initial_state`.

@@ -88,11 +88,7 @@ def additive_scores_backward(
 
     Args:
         grad_scores: ds `(H, edges)`.
-        query_scores: this, and all the rest, as given to `additive_scores`.
-        key_scores: as there.
-        edges: as there.
-        negative_slope: as there.
-        version: as there, or the other.
+        query_scores: this and all the rest as in `additive_scores`.
 
     Returns:
         da `(H, Tq)` and db `(H, Tk)`.
@@ -148,11 +144,7 @@ def dot_scores_backward(
 
     Args:
         grad_scores: ds `(H, edges)`.
-        query: this, and all the rest, as given to `dot_scores`.
-        key: as there.
-        edges: as there.
-        scale: as there.
-        version: as there, or the other.
+        query: this and all the rest as in `dot_scores`.
 
     Returns:
         dq `(H, Tq, E)` and dk `(H, Tk, E)`.
@@ -258,13 +250,7 @@ def backward(
 
     Args:
         grad_output: `(H, Tq, M)`, dLoss/doutput.
-        value: this, and all the rest, as given to `forward`.
-        edges: as there.
-        output: what `forward` returned.
-        weights: what `forward` returned.
-        dropout: as there.
-        seed: as there.
-        version: as there, or the other.
+        value: this and all the rest as `forward` took and returned it.
 
     Returns:
         ds `(H, edges)` and dv `(H, Tk, M)`.

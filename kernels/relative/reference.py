@@ -55,18 +55,11 @@ def relative_linear_attention(
     """Linear attention with Shaw's relative positions, equations (1) to (6).
 
     Args:
-        query: (N, H, Lq, E) floats.
-        key: (N, H, Lk, E) floats.
-        value: (N, H, Lk, M) floats.
+        query: this and what is not named here as `linear_attention` takes it.
         relative_embedding: (H, 2k + 1, E) floats, row r + k for the distance r.
-        visible: who sees whom.
         score_map: "softplus", "exp" or "identity", see (4) to (6).
         relative_query: "feature" or "raw", see (2).
-        feature_map: as in `linear_attention`.
         initial_state: what a causal sequence continues from; None: nothing.
-        guard: as there.
-        eps: as there.
-        dtype: the dtype of all arithmetic.
 
     Returns:
         (N, H, Lq, M) of `dtype`; a query that sees nothing gives zeros.
@@ -209,13 +202,9 @@ def relative_final_state(
     """The state after every valid key, equation (14) and those of `recurrent`.
 
     Args:
-        key: (N, H, Lk, E) floats.
-        value: (N, H, Lk, M) floats.
+        key: this and what is not named here as `recurrent`'s `final_state` takes it.
         window: k, of relative embeddings of distances -k to k.
-        feature_map: as in `linear_attention`.
-        key_lengths: as there.
         initial_state: as in `relative_linear_attention`.
-        dtype: the dtype of all arithmetic.
     """
     key, value = np.asarray(key, dtype), np.asarray(value, dtype)
     start = initial_state or relative_zero_state(key, value, window)
