@@ -59,10 +59,18 @@ def setting_of(
     algorithm: str | Mapping[str, str],
     initial_state: RelativeState | None,
 ) -> Setting:
-    """Check the arguments that belong together, and find the distances that occur."""
+    """Find the distances that occur.
+
+    Raises:
+        ValueError: arguments contradict one another, in what `algorithms` does not ask.
+    """
     kernelized, relative = _by_term(algorithm)
     causal, k = visible.causal, embedding.shape[1] // 2
-    check(kernelized, causal, visible.query_offset, initial_state)
+    if initial_state is not None and visible.query_offset < 0:
+        raise ValueError(
+            "query_offset must be 0 or more with an initial_state, whose keys come before every "
+            f"query; got {visible.query_offset}"
+        )
     offset = visible.near(query, key, k)
     longest = Lq, Lk = query.shape[2], key.shape[2]
     high = max(-k, min(k, Lk - 1 - offset, 0 if causal else FAR))
@@ -107,38 +115,6 @@ def _by_term(algorithm: str | Mapping[str, str]) -> tuple[str, str]:
             f"{algorithm['relative']!r}"
         )
     return algorithm["kernelized"], algorithm["relative"]
-
-
-def check(
-    algorithm: str,
-    causal: bool,
-    query_offset: int,
-    initial_state: RelativeState | None,
-) -> None:
-    """Refuse what has no meaning.
-
-    Raises:
-        ValueError: arguments contradict one another.
-    """
-    directions = {"naive": (False, True), "linear": (False,)}.get(algorithm, (True,))
-    if causal not in directions:
-        raise ValueError(
-            f"algorithm {algorithm!r} needs causal={directions[0]}, got causal={causal}; "
-            'causal attention has "recurrent", "chunked" and "naive", bidirectional "linear" and '
-            '"naive"'
-        )
-    if initial_state is None:
-        return
-    if algorithm in ("naive", "linear"):
-        raise ValueError(
-            f"algorithm {algorithm!r} takes no initial_state; take a causal one, such as "
-            '"recurrent"'
-        )
-    if query_offset < 0:
-        raise ValueError(
-            "query_offset must be 0 or more with an initial_state, whose keys come before every "
-            f"query; got {query_offset}"
-        )
 
 
 def in_one_piece(state: RelativeState) -> RelativeState:

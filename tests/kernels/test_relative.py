@@ -94,7 +94,8 @@ test_terms_that_there_are_not_are_refused = refusals(
      "algorithm has an entry for each term, 'kernelized' and 'relative', got ['kernelized']"),
     ({"kernelized": "naive", "relative": "chunked"},
      "the algorithm of the relative term must be 'naive' or 'linear', got 'chunked'"),
-    ({"kernelized": "recurrent", "relative": "naive"}, "algorithm 'recurrent' needs causal=True"),
+    ({"kernelized": "recurrent", "relative": "naive"},
+     "a recurrence goes from left to right and needs causal=True"),
     of=lambda **terms: relative.forward(*drawn(3, 1).values(), algorithm=terms),
 )  # fmt: skip
 
@@ -241,13 +242,13 @@ def state_of(k: int) -> RelativeState:
 test_refusals = refusals(
     ({"relative_embedding": np.ones((H, 4, E))},
      "relative.forward: relative_embedding must have an odd number of rows, 2k + 1 for the"),
-    ({"algorithm": "linear"}, "algorithm 'linear' needs causal=False, got causal=True"),
-    ({"visible": EVERYTHING}, "algorithm 'recurrent' needs causal=True, got causal=False"),
+    ({"algorithm": "linear"}, "linear attention in both directions is not causal"),
+    ({"visible": EVERYTHING}, "a recurrence goes from left to right and needs causal=True"),
     ({"initial_state": state_of(2)},
      "relative.forward: initial_state.recent must have the shape (N=2, H=2, k=3, M="),
     ({"initial_state": state_of(3), "visible": Visible(True, -1)}, "query_offset must be"),
     ({"initial_state": state_of(3), "algorithm": "naive"},
-     "algorithm 'naive' takes no initial_state"),
+     "initial_state needs a causal algorithm, 'recurrent' or 'chunked'"),
     ({"score_map": "relu"}, "score_map must be one of ['exp', 'identity', 'softplus'], got 'relu'"),
     ({"relative_query": "key"}, "relative_query must be one of ['feature', 'raw'], got 'key'"),
     of=lambda **changes: relative.forward(**{**drawn(4, 3), **RECURRENT, **changes}),
