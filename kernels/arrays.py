@@ -172,7 +172,7 @@ def chosen(what: str, name: str, choices: Mapping[str, Any]) -> Any:
 
 def a_thread_each(kernel: Any, answers: int, *blocks: int) -> Any:
     """The launch of a plain kernel: a thread for each of so many answers, in each of `blocks`."""
-    return kernel[(max(1, ceil_div(answers, PLAIN_THREADS)), *blocks), PLAIN_THREADS]
+    return kernel[(ceil_div(answers, PLAIN_THREADS), *blocks), PLAIN_THREADS]
 
 
 def ceil_div(count: int, size: int) -> int:

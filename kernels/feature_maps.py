@@ -148,5 +148,5 @@ def elementwise_features(x: Array, name: str) -> Array:
     """Phi of every number of a contiguous array; a thread makes one."""
     result = array_module(x).empty_like(x)
     kernel = _features_kernel(kernel_dtype(x), name)
-    kernel[max(1, ceil_div(x.size, THREADS)), THREADS](x.reshape(-1), result.reshape(-1))
+    kernel[ceil_div(x.size, THREADS), THREADS](x.reshape(-1), result.reshape(-1))
     return result

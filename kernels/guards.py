@@ -234,7 +234,7 @@ def normaliser_gradients(
     batch, heads, length, _ = g.shape
     xp = array_module(g)
     gn, gd = xp.empty_like(g), xp.empty_like(d)
-    blocks = max(1, ceil_div(length, THREADS[1])), heads, batch
+    blocks = ceil_div(length, THREADS[1]), heads, batch
     kernel = _normaliser_kernel(kernel_dtype(g), guard)
     lengths, _ = seen._replace(cu_seqlens=None).lengths(g, key)
     kernel[blocks, THREADS](g, o, d, lengths, eps_or_default(guard, eps, g), gn, gd)
@@ -264,7 +264,7 @@ def divided(numerator: Array, denominator: Array, *, guard: str, eps: float | No
     output = array_module(n).empty_like(n)
     rows = d.size, n.shape[3]
     kernel = _divide_kernel(kernel_dtype(n), guard)
-    kernel[max(1, ceil_div(d.size, THREADS[1])), THREADS](
+    kernel[ceil_div(d.size, THREADS[1]), THREADS](
         n.reshape(rows), d.reshape(-1), eps_or_default(guard, eps, n), output.reshape(rows)
     )
     return output

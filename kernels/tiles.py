@@ -37,9 +37,9 @@ def wide_tile(width: int) -> tuple[int, int]:
     return min(TILE, WIDE // columns), columns
 
 
-def block_count(count: int, size: int = TILE) -> int:
-    """How many blocks share out `count` things; one even for none, as a launch needs a block."""
-    return max(1, ceil_div(count, size))
+def block_count(rows: int) -> int:
+    """How many blocks share out so many rows, a tile to each."""
+    return ceil_div(rows, TILE)
 
 
 def tile_count(size: int) -> int:

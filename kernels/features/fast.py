@@ -138,7 +138,7 @@ def favor(x: Array, projection: Array, scale: Any, normalised: bool, phi: Array)
     """Equations (1) to (3); a block owns a tile of rows and walks the features."""
     head_dim, real = round_up(x.shape[1]), kernel_dtype(x)
     shape = _shape(head_dim, real)
-    kernel = _favor_kernel(head_dim, real)[_blocks(x, shape.rows), shape.threads]
+    kernel = _favor_kernel(head_dim, real)[ceil_div(len(x), shape.rows), shape.threads]
     kernel(x, projection, scale, normalised, phi)
 
 
@@ -221,7 +221,7 @@ def favor_gradient(
     """Equations (4) and (5), dx, by the same walk."""
     head_dim, real = round_up(x.shape[1]), kernel_dtype(x)
     shape = _shape(head_dim, real)
-    kernel = _favor_gradient_kernel(head_dim, real)[_blocks(x, shape.rows), shape.threads]
+    kernel = _favor_gradient_kernel(head_dim, real)[ceil_div(len(x), shape.rows), shape.threads]
     kernel(g, x, projection, phi, scale, normalised, dx)
 
 
@@ -259,7 +259,7 @@ def dpfp(x: Array, nu: int, phi: Array) -> None:
     """Equation (7); a warp takes a row."""
     head_dim, real = round_up(x.shape[1]), kernel_dtype(x)
     threads = _dpfp_threads(head_dim, real)
-    _dpfp_kernel(head_dim, real)[_blocks(x, threads[1]), threads](x, nu, phi)
+    _dpfp_kernel(head_dim, real)[ceil_div(len(x), threads[1]), threads](x, nu, phi)
 
 
 @cache
@@ -305,9 +305,4 @@ def dpfp_gradient(g: Array, x: Array, nu: int, dx: Array) -> None:
     """Equations (8) and (9); a warp takes a row."""
     head_dim, real = round_up(x.shape[1]), kernel_dtype(x)
     threads = _dpfp_threads(head_dim, real)
-    _dpfp_gradient_kernel(head_dim, real)[_blocks(x, threads[1]), threads](g, x, nu, dx)
-
-
-def _blocks(x: Array, rows: int) -> int:
-    """How many blocks share out the rows; one even for none, as a launch needs a block."""
-    return max(1, ceil_div(len(x), rows))
+    _dpfp_gradient_kernel(head_dim, real)[ceil_div(len(x), threads[1]), threads](g, x, nu, dx)

@@ -141,7 +141,7 @@ def forward(x: Array, *, feature_map: str, normalize: str) -> tuple[Array, Array
         raise ValueError(f"normalize must be one of {NORMALISERS}, got {normalize!r}")
     xp, real, rows = array_module(x), kernel_dtype(x), all_rows(x)
     features, inverse = xp.empty(x.shape, x.dtype), xp.empty(x.shape[:-1], x.dtype)
-    _normalise_kernel(real, feature_map)[_blocks(rows), THREADS](
+    _normalise_kernel(real, feature_map)[ceil_div(len(rows), THREADS[1]), THREADS](
         rows, NORMALISERS.index(normalize), default_eps("clamp", x.dtype), all_rows(features),
         inverse.reshape(-1),
     )  # fmt: skip
@@ -162,11 +162,7 @@ def backward(
     """
     grad, rows, features = (all_rows(array) for array in (grad, x, features))
     dx = array_module(x).empty(x.shape, x.dtype)
-    _gradient_kernel(kernel_dtype(x), feature_map)[_blocks(rows), THREADS](
+    _gradient_kernel(kernel_dtype(x), feature_map)[ceil_div(len(rows), THREADS[1]), THREADS](
         grad, rows, features, inverse.reshape(-1), NORMALISERS.index(normalize), all_rows(dx)
     )
     return dx
-
-
-def _blocks(rows: Array) -> int:
-    return max(1, ceil_div(len(rows), THREADS[1]))

@@ -53,7 +53,7 @@ def moment_sums(x, places, lengths, result):  # type: ignore[no-untyped-def]
 def moments(x: Array, places: Array, lengths: Array) -> Array:
     """Sums over all rows, float64 (H, P, E), for (11) to (13); a block takes ROWS * OWN rows."""
     N, H, L, E = x.shape
-    blocks = max(1, ceil_div(L, ROWS * OWN))
+    blocks = ceil_div(L, ROWS * OWN)
     shares = array_module(x).empty((blocks, N, H, places.shape[2], E))
     moment_sums[(blocks, H, N), THREADS](x, places, lengths, shares)
     return shares.sum(axis=(0, 1))
@@ -92,7 +92,5 @@ def position_gradient(dangle: Array, frequency: Array, lengths: Array) -> Array:
     (N, _, L, _), P = dangle.shape, len(frequency)
     result = array_module(dangle).empty((N, L, P), dangle.dtype)
     kernel = _position_gradient_kernel(kernel_dtype(dangle))
-    kernel[(max(1, ceil_div(L, ROWS)), P, N), THREADS](
-        dangle, *contiguous(frequency), lengths, result
-    )
+    kernel[(ceil_div(L, ROWS), P, N), THREADS](dangle, *contiguous(frequency), lengths, result)
     return result

@@ -47,9 +47,9 @@ def circle(positions: Array, frequency: Array, phase: Array, cos: Array, sin: Ar
 
 
 def _grid(rows: Array) -> tuple[int, int, int]:
-    """Blocks for the rows (N, H, L, E): one even for none, as a launch needs a block."""
+    """Blocks for the rows (N, H, L, E)."""
     N, H, L, _ = rows.shape
-    return max(1, ceil_div(L, ROWS)), H, N
+    return ceil_div(L, ROWS), H, N
 
 
 @cache

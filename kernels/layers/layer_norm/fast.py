@@ -138,13 +138,13 @@ def normalise(
 ) -> None:
     """Equations (1) and (2)."""
     kernel = _normalise_kernel(kernel_dtype(x))
-    kernel[_blocks(len(x)), THREADS](x, weight, bias, eps, y, mean, scale)
+    kernel[ceil_div(len(x), THREADS[1]), THREADS](x, weight, bias, eps, y, mean, scale)
 
 
 def gradient(g: Array, x: Array, weight: Array, mean: Array, scale: Array, dx: Array) -> None:
     """Equation (3)."""
     kernel = _gradient_kernel(kernel_dtype(x))
-    kernel[_blocks(len(x)), THREADS](g, x, weight, mean, scale, dx)
+    kernel[ceil_div(len(x), THREADS[1]), THREADS](g, x, weight, mean, scale, dx)
 
 
 def parameters(g: Array, x: Array, mean: Array, scale: Array) -> tuple[Array, Array]:
@@ -155,10 +155,6 @@ def parameters(g: Array, x: Array, mean: Array, scale: Array) -> tuple[Array, Ar
     parts = max(1, ceil_div(R, each * rows))
     sums = array_module(x).empty((2, parts, D), x.dtype)
     kernel = _parameter_kernel(kernel_dtype(x))
-    kernel[(max(1, ceil_div(D, columns)), parts), PARAMETER_THREADS](g, x, mean, scale, each, *sums)
+    kernel[(ceil_div(D, columns), parts), PARAMETER_THREADS](g, x, mean, scale, each, *sums)
     dweight, dbias = sums.sum(axis=1) if parts > 1 else sums[:, 0]
     return dweight, dbias
-
-
-def _blocks(rows: int) -> int:
-    return max(1, ceil_div(rows, THREADS[1]))
