@@ -9,7 +9,8 @@ that is `width` tiles wide.
     load_transposed(tile, rows, n, h, first, last, column)    the same, each as a column of the tile
 
 Both begin at row `first` and at a column. Numbers that do not exist, from row `last` or beyond D,
-are zeros. `loader` makes a `load` that maps each number, or one for other blocks of threads.
+are zeros. `loader` makes a `load` that maps each number, or one for other blocks of threads. What
+the threads of a warp have of a sum, `warp_sum` adds up in registers.
 
 Products stay in the kernels: as functions they took up to three times the registers. So do some
 loads; what a kernel takes, `python -m minitransformer_kernels.gpu.needs` tells.
@@ -28,6 +29,7 @@ PITCH = TILE + 1  # of a transposed tile: writing down its columns meets no bank
 OWN = 4  # rows of a tile that a thread owns
 GROUPS = TILE // OWN
 THREADS = TILE, GROUPS
+EVERYONE = 0xFFFFFFFF  # in a warp
 WIDE = 2048  # numbers of tiles side by side that are used at a time: compilers unroll that much
 
 
@@ -45,6 +47,14 @@ def block_count(rows: int) -> int:
 def tile_count(size: int) -> int:
     """The tiles side by side of which a kernel keeps the sums."""
     return ceil_div(round_up(size), TILE)
+
+
+@cuda.jit(device=True)
+def warp_sum(value):  # type: ignore[no-untyped-def]
+    """The sum of the numbers of a warp's threads, in each of them: 2, 4, 8, 16, then 32 numbers."""
+    for step in range(5):
+        value += cuda.shfl_xor_sync(EVERYONE, value, 1 << step)
+    return value
 
 
 @cuda.jit(device=True)

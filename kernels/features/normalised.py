@@ -20,8 +20,8 @@ Backward, given g_e = dLoss/df_e. With p = sum_e g_e f_e, and one factor from (1
     dx_e = dy_e phi'(x_e)                                                                  (4)
 
 The two kernels take the rows of all sequences as one array (rows, E), a warp to a row. Each thread
-adds up some of a row's columns and leaves its sum; each then adds up all of those: one barrier is
-all that a kernel of a thread to a row would lack, so there is no plain one beside them.
+adds up some of a row's columns, and the warp adds up its threads' sums: that is all that a kernel
+of a thread to a row would lack, so there is no plain one beside them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ..arrays import Array, all_rows, array_module, ceil_div, kernel_dtype
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import default_eps
+from ..tiles import warp_sum
 
 NORMALISERS = "none", "sum", "l2"
 THREADS = 32, 8  # columns, rows
@@ -42,7 +43,6 @@ THREADS = 32, 8  # columns, rows
 @cache
 def _normalise_kernel(real: Any, feature_name: str) -> Kernel:
     columns, rows = THREADS
-    pitch = rows + 1  # the threads of a warp write to different banks
     phi = get_feature_map(feature_name, real).value
 
     @cuda.jit(fastmath=True)
@@ -51,7 +51,6 @@ def _normalise_kernel(real: Any, feature_name: str) -> Kernel:
 
         `normaliser` counts in `NORMALISERS`; sums below `tiny` count as 0.
         """
-        sums = cuda.shared.array((columns, pitch), real)  # of a thread
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         i = cuda.blockIdx.x * rows + ty
         E = x.shape[1]
@@ -61,12 +60,7 @@ def _normalise_kernel(real: Any, feature_name: str) -> Kernel:
             for e in range(tx, E, columns):
                 y = phi(x[i, e])
                 total += y * y if normaliser == 2 else y
-        sums[tx, ty] = total
-        cuda.syncthreads()
-
-        s = real(0)
-        for column in range(columns):
-            s += sums[column, ty]
+        s = warp_sum(total)
         if normaliser == 2:
             s = math.sqrt(s)
         if normaliser == 0:
@@ -86,13 +80,11 @@ def _normalise_kernel(real: Any, feature_name: str) -> Kernel:
 @cache
 def _gradient_kernel(real: Any, feature_name: str) -> Kernel:
     columns, rows = THREADS
-    pitch = rows + 1
     slope = get_feature_map(feature_name, real).derivative
 
     @cuda.jit(fastmath=True)
     def gradient(g, x, features, inverse, normaliser, dx):  # type: ignore[no-untyped-def]
         """Arrays (rows, E), the inverse (rows,); the last is written to."""
-        sums = cuda.shared.array((columns, pitch), real)
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         i = cuda.blockIdx.x * rows + ty
         E = x.shape[1]
@@ -101,12 +93,7 @@ def _gradient_kernel(real: Any, feature_name: str) -> Kernel:
         if i < x.shape[0]:
             for e in range(tx, E, columns):
                 total += g[i, e] * features[i, e]
-        sums[tx, ty] = total
-        cuda.syncthreads()
-
-        p = real(0)
-        for column in range(columns):
-            p += sums[column, ty]
+        p = warp_sum(total)
         if normaliser == 0:
             p = real(0)
         if i < x.shape[0]:

@@ -15,6 +15,7 @@ import numba
 
 from ..arrays import Array, array_module, ceil_div, contiguous, kernel_dtype
 from ..cuda import Kernel, cuda
+from ..tiles import warp_sum
 from .plain import COLUMNS, ROWS, THREADS, circle, feature_gradient, features
 
 __all__ = ["circle", "feature_gradient", "features", "moments", "position_gradient"]
@@ -64,7 +65,6 @@ def _position_gradient_kernel(real: Any) -> Kernel:
     @cuda.jit(fastmath=True)
     def position_gradient(dangle, frequency, lengths, result):  # type: ignore[no-untyped-def]
         """Angles' gradients (N, H, L, E), frequency (P, H, E); writes result (N, L, P)."""
-        shares = cuda.shared.array((ROWS, COLUMNS), real)
         x, y = cuda.threadIdx.x, cuda.threadIdx.y
         p, n = cuda.blockIdx.y, cuda.blockIdx.z
         i = cuda.blockIdx.x * ROWS + y
@@ -73,16 +73,9 @@ def _position_gradient_kernel(real: Any) -> Kernel:
             for h in range(dangle.shape[1]):
                 for e in range(x, dangle.shape[3], COLUMNS):
                     total += dangle[n, h, i, e] * frequency[p, h, e]  # (12)
-        shares[y, x] = total
-        cuda.syncthreads()
-        half = COLUMNS // 2
-        while half > 0:
-            if x < half:
-                shares[y, x] += shares[y, x + half]
-            cuda.syncthreads()
-            half //= 2
+        total = warp_sum(total)
         if x == 0 and i < dangle.shape[2]:
-            result[n, i, p] = shares[y, 0]
+            result[n, i, p] = total
 
     return position_gradient
 

@@ -13,7 +13,7 @@ What they add to `plain`:
                                what is read of a row on the left serves all of them
     transposed, with a pitch   neighbouring threads read neighbouring numbers of a tile; as rows
                                have 33 of them, what neighbours write lies in different banks, too
-    d as a tree                a warp adds the terms of d up by halves
+    d as a tree                a warp adds the terms of d up by halves; in (10) in registers
     a sequence in parts        in (8), where heads are too few to keep all processors busy; the
                                shares are added up afterwards
 
@@ -48,6 +48,7 @@ from ..tiles import (
     load_transposed,
     loader,
     tile_count,
+    warp_sum,
     wide_tile,
 )
 
@@ -363,23 +364,15 @@ def _forward_kernel(width: int, real: Any, feature_name: str, guard_name: str) -
                             n_own[m, r] += q * s_tile[t, m * TILE + x]  # (10)
                 cuda.syncthreads()
 
-        half = TILE // 2
-        while half > 0:
-            for t in range(y, TILE, GROUPS):
-                if x < half:
-                    d_tile[t, x] += d_tile[t, x + half]
-            cuda.syncthreads()
-            half //= 2
-
         for r in range(OWN):
             i = first + y * OWN + r
+            d = warp_sum(d_tile[y * OWN + r, x])
             if i < output.shape[2]:
                 for m in range(width):
                     if m * TILE + x < output.shape[3]:
-                        D = guard(d_tile[y * OWN + r, 0], eps)
-                        output[n, h, i, m * TILE + x] = n_own[m, r] / D  # (3)
+                        output[n, h, i, m * TILE + x] = n_own[m, r] / guard(d, eps)  # (3)
                 if x == 0:
-                    denominator[n, h, i] = d_tile[y * OWN + r, 0]
+                    denominator[n, h, i] = d
 
     return forward
 

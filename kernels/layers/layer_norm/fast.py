@@ -24,19 +24,11 @@ from typing import Any
 
 from ...arrays import Array, array_module, ceil_div, kernel_dtype
 from ...cuda import Kernel, cuda
+from ...tiles import warp_sum
 
-EVERYONE = 0xFFFFFFFF  # in a warp
 THREADS = 32, 8  # columns, rows
 PARAMETER_THREADS = 128, 4
 EACH, PARTS = 32, 1024  # rows of a thread at least, and parts at most
-
-
-@cuda.jit(device=True)
-def warp_sum(value):  # type: ignore[no-untyped-def]
-    """The sum of the numbers of a warp's threads, in each of them: 2, 4, 8, 16, then 32 numbers."""
-    for step in range(5):
-        value += cuda.shfl_xor_sync(EVERYONE, value, 1 << step)
-    return value
 
 
 @cache
