@@ -90,16 +90,10 @@ def relative_sums(
     n, d = linear_sums(query, key, value, feature_map, seen, alive, state)
     past = with_the_past(value, seen, alive, initial_state)
     u = query if relative_query == "raw" else phi(query, feature_map)
-    b, _ = relative_scores(u, embedding, past.position, visible.query_offset)
+    of_each = u @ embedding.swapaxes(-1, -2)  # (2)
+    b, _ = at_distances(of_each, past.position, visible.query_offset)
     s = past.seen * score_weights(b, score_map)  # (2)
     return n + s @ past.value, d + np.sum(s * past.counts, axis=-1)  # (3)
-
-
-def relative_scores(
-    u: Array, embedding: Array, position: Array, query_offset: int
-) -> tuple[Array, Array]:
-    """Returns u_i . e_r(i, j) (N, H, Lq, J) and r(i, j) + k (Lq, J), equations (1) and (2)."""
-    return at_distances(u @ embedding.swapaxes(-1, -2), position, query_offset)  # (2)
 
 
 def score_weights(b: Array, score_map: str) -> Array:
@@ -173,7 +167,7 @@ def relative_linear_attention_backward(
 
     past = with_the_past(v, seen, alive, initial_state)
     u, slope = (query, 1) if relative_query == "raw" else (q, phi_slope(query, feature_map))
-    b, row = relative_scores(u, e, past.position, visible.query_offset)
+    b, row = at_distances(u @ e.swapaxes(-1, -2), past.position, visible.query_offset)  # (2)
     s = past.seen * score_weights(b, score_map)  # (2)
     ds = past.seen * (dn @ past.value.swapaxes(-1, -2) + dd * past.counts)  # (9)
     db = ds * score_slope(b, score_map)  # (11)
