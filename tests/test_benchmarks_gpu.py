@@ -350,7 +350,7 @@ def test_the_page_shows_what_is_asked_first_and_how_far_the_floor_is(tmp_path):
         "## Distance from the floor",
         "## E = 64: causal linear attention",
     ]
-    assert f"| {case} | fla-core chunk | 12 | 24 | 0.5 |" in lines
+    assert f"| {case} | fla-core chunk | 12 | 24 | 0.5 | H |" in lines
     far = f"| {case} | minitransformer | 12 | 6 | 2 | bytes | 0.25 |"
     assert far in lines
     assert lines[lines.index(far) - 1] == "|---|---|---|---|---|---|---|"

@@ -80,7 +80,7 @@ def write(folder: Path, sections: Mapping[str, Section]) -> None:
     parts = [HEADER]
     if not records:
         parts.append(NOTHING)
-    if rows := headline_rows(lines(records.values())):
+    if rows := headline_rows(records.values()):
         parts.append(report.section("At a glance", "", rows))
     told: set[str] = set()
     for name, (about, *rows) in records.items():
@@ -122,9 +122,13 @@ def notes(module: str, told: set[str]) -> str:
     return text
 
 
-def headline_rows(rows: list[Row]) -> list[Row]:
-    """Return what is asked first, as far as it was measured."""
-    compared = report.comparisons(rows)
+def headline_rows(records: Iterable[list[Row]]) -> list[Row]:
+    """Return what is asked first, as far as it was measured, and on which GPU."""
+    compared = [
+        {**row, "on": about["machine"].get("GPU")}
+        for about, *rows in records
+        for row in report.comparisons(rows)
+    ]
     return [
         row
         for case, beside in FIRST
@@ -137,8 +141,8 @@ def headline_rows(rows: list[Row]) -> list[Row]:
 
 def headline(folder: Path) -> str:
     """Return what is farthest from its floor, and what is asked first, of a folder's record."""
-    rows = lines(report.read(path) for path in sorted(folder.glob("*.jsonl")))
-    tables = distances(rows)[:FARTHEST], headline_rows(rows)
+    records = [report.read(path) for path in sorted(folder.glob("*.jsonl"))]
+    tables = distances(lines(records))[:FARTHEST], headline_rows(records)
     return "\n\n".join("\n".join(report.table(table)) for table in tables if table)
 
 
