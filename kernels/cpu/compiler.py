@@ -91,7 +91,25 @@ def vector_bits(features: str) -> int | None:
     return 512 if "+avx512vbmi2" in features.split(",") else None
 
 
-VECTOR_BITS = vector_bits(cpu_target.target_context.codegen()._tm_features)
+def vector_registers(features: str) -> tuple[int, int]:
+    """How many registers for vectors a processor has, and the bytes that are used of each.
+
+    Args:
+        features: Of the processor, as LLVM names them.
+
+    >>> vector_registers("+avx2,-avx512vl"), vector_registers("+avx512vl,+avx512vbmi2")
+    ((16, 32), (32, 64))
+    >>> vector_registers("+avx512vl,-avx512vbmi2"), vector_registers("+neon"), vector_registers("")
+    ((32, 32), (32, 16), (16, 16))
+    """
+    has = features.split(",")
+    count = 32 if "+avx512vl" in has or "+neon" in has else 16
+    return count, (vector_bits(features) or (256 if "+avx" in has or "+avx2" in has else 128)) // 8
+
+
+FEATURES = cpu_target.target_context.codegen()._tm_features
+VECTOR_BITS = vector_bits(FEATURES)
+VECTOR_REGISTERS = vector_registers(FEATURES)
 STORES_TOO_MUCH = binding.llvm_version_info < (23,)
 
 

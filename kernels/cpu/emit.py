@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numba.core import types
+from numba.np.numpy_support import as_dtype
 
 from . import ahead
 from .canonical import AXES, WARP, Array, Shape3, Whole, is_barrier
-from .compiler import LANES
+from .compiler import LANES, VECTOR_REGISTERS
 from .paths import indices_of
 from .regions import (
     Barrier,
@@ -35,10 +36,11 @@ from .regions import (
     all_lanes,
     is_cheap,
     needs,
+    statements,
 )
 from .source import dtype_text
 from .text import Text, begun, function_name, signature
-from .trees import Names, call, name, names_in, negated, stores, walk
+from .trees import Names, call, name, named, names_in, negated, stores, walk
 from .uniformity import (
     THREADS,
     Uniformity,
@@ -50,7 +52,7 @@ from .uniformity import (
     written_in,
 )
 
-LONG_ROW = 64  # threads: a shorter row is best as a loop of constant length
+LONG_ROW = VECTOR_REGISTERS[1]  # threads: a shorter row is best as a loop of constant length
 FAR_APART = 16  # threads: nearer ones run together, as lanes under a mask
 
 
@@ -90,6 +92,7 @@ class Body:
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
+        self.span = "0", f"BLOCK_{self.row_axis.upper()}"  # of a row: those that run together
         self.loops: list[ast.For] = []
         self.names = Names(regions.names)
         self.slot_names = {slot: self.names.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
@@ -181,13 +184,41 @@ class Body:
                     for axis in self.outer_axes:
                         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
                         self.text.depth += 1
-                    self.compound_body(body)
+                    self.in_pieces(body)
                     self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
 
     def strip(self) -> None:
         """All rows of threads run a stretch, one after the other."""
+
+    def in_pieces(self, body: list[Node]) -> None:
+        """A stretch, for as many threads of a row at a time as the registers have room for."""
+        piece = self.piece(body)
+        if piece == self.row_length:
+            self.compound_body(body)
+            return
+        row, first = self.span, self.names.fresh("piece")
+        self.span = first, f"{first} + {piece}"
+        with self.text.block(f"for {first} in range(0, {row[1]}, {piece}):"):
+            self.compound_body(body)
+        self.span = row
+
+    def piece(self, body: list[Node]) -> int:
+        """How many threads of a row run a stretch at a time.
+
+        So many that the small local arrays which its loops work on fit the processor's registers:
+        a vector of them, at least. Long arrays are in memory in any case.
+        """
+        piece, (count, size) = self.row_length, VECTOR_REGISTERS
+        room = count * 3 // 4  # the rest is for what is added up
+        used = named(statements([node for node in body if isinstance(node, Loop)]))
+        arrays = [a for a in self.form.arrays.values() if a.space == "local" and a.name in used]
+        widths = {a.name: as_dtype(self.form.kinds[a.name].dtype).itemsize for a in arrays}
+        needed = {a: prod(a.shape) * widths[a.name] for a in arrays if prod(a.shape) <= room}
+        while piece * sum(needed.values()) > room * size and piece * min(widths.values()) > size:
+            piece //= 2
+        return piece if self.row_length % piece == 0 else self.row_length
 
     def turn(self) -> None:
         """A turn of a `while` at block level ends."""
@@ -228,36 +259,70 @@ class Body:
 
     def lanes(self, region: Lanes) -> None:
         """Loops over the threads: first those few who make what nobody else needs, then all."""
-        alone, few = self.for_few(region.body, region.mask)
-        rest = region.body[len(alone) :]
-        for part, size in (alone, few), (rest, f"BLOCK_{self.row_axis.upper()}"):
+        body = self.stored_once(region.body)
+        alone, few = self.for_few(body, region.mask)
+        rest = body[len(alone) :]
+        first, last = self.span
+        few = few if first == "0" else f"min({last}, {few})"
+        for part, end in (alone, few), (rest, last):
             if body := self.without_dead_definitions(part):
                 self.read_ahead(body)
-                self.loop(region, body, size)
+                self.loop(region, body, end)
 
-    def loop(self, region: Lanes, body: list[ast.stmt], size: str) -> None:
+    def stored_once(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """`tile[i] = 0; if test: tile[i] = x[j]` as `tile[i] = x[j] if test else 0`.
+
+        A store under a mask takes some processors twenty times as long as one of a whole vector.
+        """
+        new: list[ast.stmt] = []
+        for statement in body:
+            match (new or body)[-1], statement:
+                case (
+                    ast.Assign([ast.Subscript() as to], otherwise),
+                    ast.If(test, [ast.Assign([ast.Subscript() as same], value)], []),
+                ) if self.is_store_again(to, same, test, value):
+                    choice = ast.copy_location(ast.IfExp(test, value, otherwise), value)
+                    new[-1] = ast.copy_location(ast.Assign([to], choice), statement)
+                case _:
+                    new.append(statement)
+        return new
+
+    def is_store_again(self, to: ast.Subscript, same: ast.Subscript, *others: ast.expr) -> bool:
+        """Whether two elements of an array of the kernel are one, which the others do not read."""
+        array = base_name(to)
+        loads = [base_name(node) for other in others for node in ast.walk(other) if is_load(node)]
+        known = self.form.arrays.keys() | set(self.form.parameters)
+        return (
+            ast.dump(to) == ast.dump(same) and array in self.form.arrays
+            and array not in loads and known.issuperset(loads)
+        )  # fmt: skip
+
+    def loop(self, region: Lanes, body: list[ast.stmt], last: str) -> None:
         """The loop over the threads; or two, of those that pass a guard and of the others."""
-        depth = self.text.depth
+        depth, first = self.text.depth, self.span[0]
         body, mask, few = self.guarded(body, region.mask)
         for condition in few.conditions:
             self.text.line(f"if {self.source(condition)}:")
             self.text.depth += 1
         if few.ends:
-            size = f"min({', '.join([size, *map(self.source, few.ends)])})"
-        guard = self.guard(body) if few is ALL and not mask else None
+            last = f"min({', '.join([last, *map(self.source, few.ends)])})"
+        guard = None if mask or few.step > 1 else self.guard(body)
         if guard:
             test, end = guard
-            self.turns(region, decided(body, test, "always"), None, f"min({size}, {end})")
-            self.turns(region, decided(body, test, "never"), None, f"max(0, {end}), {size}")
+            self.turns(region, decided(body, test, "always"), None, first, f"min({last}, {end})")
+            self.turns(region, decided(body, test, "never"), None, f"max({first}, {end})", last)
         else:
-            threads = f"0, {size}, {few.step}" if few.step > 1 else size
-            self.turns(region, body, mask, threads)
+            self.turns(region, body, mask, first, last, few.step)
         self.text.depth = depth
 
-    def turns(self, region: Lanes, body: list[ast.stmt], mask: str | None, threads: str) -> None:
+    def turns(
+        self, region: Lanes, body: list[ast.stmt], mask: str | None, first: str, last: str,
+        step: int = 1,
+    ) -> None:  # fmt: skip
         """One loop over the threads: recompute, load the slots, run, store the slots."""
         depth, header = self.text.depth, len(self.text.lines)
-        self.text.line(f"for thread_{self.row_axis} in range({threads}):  {LANES}")
+        threads = [first, last, str(step)] if step > 1 else [first, last][first == "0" :]
+        self.text.line(f"for thread_{self.row_axis} in range({', '.join(threads)}):  {LANES}")
         self.text.depth += 1
         self.enter(body, mask)
         written = set(stores(body))
@@ -299,6 +364,9 @@ class Body:
                 match self.few(choice.test):
                     case Few([], [end], []):
                         return ast.unparse(choice.test), self.source(end)
+                    case Few(conditions, [end], []):
+                        holds = self.source(ast.BoolOp(ast.And(), conditions))
+                        return ast.unparse(choice.test), f"{self.source(end)} if {holds} else 0"
         return None
 
     def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
@@ -433,7 +501,8 @@ class Body:
             ) if thread == f"thread_{self.row_axis}":
                 step = (self.known(number) or 0) + isinstance(op, ast.BitAnd)
                 is_size = isinstance(op, ast.Mod) or step & (step - 1) == 0
-                return step if is_size and step >= FAR_APART else None
+                fits = self.span[0] == "0"  # all of the row run together
+                return step if is_size and fits and step >= FAR_APART else None
         return None
 
     def first_of(self, number: ast.expr) -> ast.expr | None:
@@ -485,7 +554,8 @@ class Body:
         """Watched code does not ask for memory ahead."""
         asks = ahead.next_turn(body, self.loops, self.regions)
         if asks:
-            with self.text.block(f"for thread_x in range(0, BLOCK_X, {ahead.LINE}):"):
+            first, last = self.span
+            with self.text.block(f"for thread_x in range({first}, {last}, {ahead.LINE}):"):
                 for ask in asks:
                     self.text.line(ask)
 

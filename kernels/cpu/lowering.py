@@ -16,6 +16,7 @@ from numba.core import types
 
 from . import cache, emit, rehearsal, typing_errors
 from .canonical import Canonical, Shape3, canonical
+from .compiler import VECTOR_REGISTERS
 from .errors import KernelError
 from .regions import Regions, cut
 from .source import Source
@@ -85,7 +86,7 @@ class Variant:
         """Where its text is kept, and beside it the compiled code."""
         parts = [
             self.source.text(), self.block, self.arguments, self.fastmath, sorted(self.aliased),
-            self.shared_bytes, self.mode.name, cache.version(HERE),
+            self.shared_bytes, self.mode.name, VECTOR_REGISTERS, cache.version(HERE),
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
         return cache.folder() / f"{self.source.name}_{digest}.py"

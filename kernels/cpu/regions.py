@@ -485,17 +485,17 @@ def _strips(nodes: list[Node], each_alone: bool) -> list[Node]:
 
 def _can_be_a_strip(nodes: list[Node]) -> bool:
     """No barrier inside, no jump out, and no uniform value that would be updated once a row."""
-    statements = _statements(nodes)
-    if any(map(has_meeting, statements)):
+    body = statements(nodes)
+    if any(map(has_meeting, body)):
         return False
-    if any(_jumps_out(statement) for statement in statements):
+    if any(_jumps_out(statement) for statement in body):
         return False
     headers = [node.header for node in flat(nodes) if isinstance(node, Loop)]
     targets = [header.target for header in headers if isinstance(header, ast.For)]
-    return not exposed(statements, set()) & stores([*all_scalars(nodes), *targets]).keys()
+    return not exposed(body, set()) & stores([*all_scalars(nodes), *targets]).keys()
 
 
-def _statements(nodes: list[Node]) -> list[ast.stmt]:
+def statements(nodes: list[Node]) -> list[ast.stmt]:
     """A tree written back as plain statements, for questions about reads and writes."""
     return [statement for node in nodes for statement in _as_statements(node)]
 
@@ -511,13 +511,13 @@ def _as_statements(node: Node) -> list[ast.stmt]:
         case Barrier() | Meeting():
             return [ast.Expr(call("barrier"))]
         case Loop(ast.For(target=target, iter=iterator), body):
-            return [ast.For(target, iterator, _statements(body), [])]
+            return [ast.For(target, iterator, statements(body), [])]
         case Loop(ast.While(test=test), body):
-            return [ast.While(test, _statements(body), [])]
+            return [ast.While(test, statements(body), [])]
         case Branch(test, body, orelse):
-            return [ast.If(test, _statements(body), _statements(orelse))]
+            return [ast.If(test, statements(body), statements(orelse))]
         case Strip(body):
-            return _statements(body)
+            return statements(body)
     raise AssertionError(node)
 
 
@@ -536,8 +536,8 @@ def _crossing_strips(nodes: list[Node]) -> set[str]:
     seen: set[str] = set()
     for node in flat(nodes):
         if isinstance(node, Strip):
-            statements = _statements(node.body)
-            used = {*named(statements)}
-            crossing |= (used & seen) | exposed(statements, set())
+            body = statements(node.body)
+            used = {*named(body)}
+            crossing |= (used & seen) | exposed(body, set())
             seen |= used
     return crossing

@@ -53,6 +53,7 @@ import numpy as np
 from numba import int32, int64
 
 from ..arrays import Array, array_module, ceil_div, round_up
+from ..cpu.compiler import VECTOR_REGISTERS
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
 from .plain import column, kind, pattern_arguments
@@ -61,7 +62,7 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
-SUMS = 1024  # bytes of the sums that a CPU makes at once: half of its widest registers
+SUMS = math.prod(VECTOR_REGISTERS) // 2  # bytes of the sums that a CPU makes at once
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 FAR = 2**60  # beyond every position
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
@@ -108,7 +109,7 @@ class Shape(NamedTuple):
     def at_once(self, real: Any, others: int, columns: int) -> tuple[int, int]:
         """Scores with `others`, and sums over `columns`, that a thread makes at once."""
         if self.on_lanes:
-            width = 8 * SUMS // (self.rows * real.bitwidth)
+            width = max(WIDTH, 8 * SUMS // (self.rows * real.bitwidth))
             return min(width, others), min(width, columns)
         return min(WIDTH, others), max(WIDTH, columns // TURNS)
 
@@ -474,7 +475,7 @@ def _key_gradient_kernel(
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
     own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
-    pitch = shape.pitch
+    on_lanes, pitch = shape.on_lanes, shape.pitch
     at_once, width = shape.at_once(real, own_queries, min(own_k, own_v, 32))
     most = max(at_once, width)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
@@ -545,6 +546,7 @@ def _key_gradient_kernel(
                     v[m, r] = real(0)
                     if at < last_key and m < M:
                         v[m, r] = value[n, h, at, m]
+            odd, careful = real(0), int32(1)  # as in `forward`
             for t in range(own_k):
                 dk_own[t] = real(0)
             for t in range(own_v):
@@ -563,11 +565,18 @@ def _key_gradient_kernel(
                         q[r, e] = real(0)
                         if i < last_query and e < E:
                             q[r, e] = scale * query[n, h, i, e]
+                        if on_lanes:
+                            odd += real(0) * q[r, e]
                     for m in range(x, value_dim, rows):
                         g[r, m] = real(0)
                         if i < last_query and m < M:
                             g[r, m] = grad_output[n, h, i, m]
-                cuda.syncthreads()
+                        if on_lanes:
+                            odd += real(0) * g[r, m]
+                if on_lanes:
+                    careful = cuda.syncthreads_or(int32(odd != real(0)))
+                else:
+                    cuda.syncthreads()
 
                 hidden = int32(min(max(seen_from - start, 0), step))
                 for t in range(0, own_queries, at_once):
@@ -610,20 +619,30 @@ def _key_gradient_kernel(
                     m = y * own_v + t
                     for c in range(width):
                         sums[c] = dv_own[t + c]
-                    for r in range(step):
-                        for c in range(width):
-                            more = sums[c] + p[r, x] * g[r, m + c]  # (6)
-                            sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
+                    if not careful:
+                        for r in range(step):
+                            for c in range(width):
+                                sums[c] += p[r, x] * g[r, m + c]  # (6)
+                    else:
+                        for r in range(step):
+                            for c in range(width):
+                                more = sums[c] + p[r, x] * g[r, m + c]  # (6)
+                                sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
                     for c in range(width):
                         dv_own[t + c] = sums[c]
                 for t in range(0, own_k, width):
                     e = y * own_k + t
                     for c in range(width):
                         sums[c] = dk_own[t + c]
-                    for r in range(step):
-                        for c in range(width):
-                            more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
-                            sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
+                    if not careful:
+                        for r in range(step):
+                            for c in range(width):
+                                sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                    else:
+                        for r in range(step):
+                            for c in range(width):
+                                more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
+                                sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
                     for c in range(width):
                         dk_own[t + c] = sums[c]
                 if alone:

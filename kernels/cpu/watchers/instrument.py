@@ -204,6 +204,14 @@ class Watched(emit.Body):
         """All that a thread does is watched, needed or not."""
         return [], "0"
 
+    def piece(self, body: list[Node]) -> int:
+        """What is watched is in memory."""
+        return self.row_length
+
+    def stored_once(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Each store is watched."""
+        return body
+
     def guard(self, body: list[ast.stmt]) -> None:
         """Each access stands in the text once."""
 
