@@ -225,12 +225,14 @@ def on_either_side(x, n, out):
     out[row, 3, i] += doubled if i < n else x[i]
     cuda.syncthreads()
     out[row, 4, i] += value + doubled
+    cuda.syncthreads()
+    out[row, 5, i] = x[i] if i < n and n < x.size else 0  # the first threads or none
 
 
 def test_what_the_first_threads_do_otherwise_is_a_loop_of_its_own() -> None:
     x, i = np.arange(256, dtype=np.float32), np.arange(256)
     for n in -70, 0, 1, 100, 127, 128, 129, 255, 256, 1000:
-        out = np.zeros((2, 5, 256))
+        out = np.zeros((2, 6, 256))
         with checked(False):
             on_either_side[(2, 2), 128](x, n, out)
         value, doubled = np.where(i < n, x, 5), np.where(i < n, 2 * x, 0)
@@ -238,11 +240,12 @@ def test_what_the_first_threads_do_otherwise_is_a_loop_of_its_own() -> None:
             wanted = (
                 np.where(i < n, x, 0), np.where(i + row <= n, x, -1.5),
                 value + np.where(i < n, x, 0), np.where(i < n, 2 * x + 1, x), value + doubled,
+                np.where((i < n) & (n < 256), x, 0),
             )  # fmt: skip
             np.testing.assert_array_equal(out[row], wanted)
     text = on_either_side.cpu_source()
-    assert text.count("for thread_x in range(max(0, ") == 4
-    assert (text.count("always("), text.count("never(")) == (5, 5)
+    assert text.count("for thread_x in range(max(0, ") == 5
+    assert (text.count("always("), text.count("never(")) == (6, 6)
 
 
 @cuda.jit
@@ -272,8 +275,6 @@ def on_no_side(x, n, ends, out):
     cuda.syncthreads()
     out[3, i] = i if i < n else 0  # loads nothing
     cuda.syncthreads()
-    out[5, i] = x[i] if i < n and n < x.size else 0  # the first threads or none
-    cuda.syncthreads()
     if i < n:
         for e in range(i % 5):
             out[4, i] += x[e]
@@ -282,15 +283,15 @@ def on_no_side(x, n, ends, out):
 
 
 def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
-    x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((6, 128))
+    x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((5, 128))
     with checked(False):
         on_no_side[1, 128](x, n, np.array([70]), out)
-        squares[4, 32](x, n, np.zeros(128))
+        squares[16, 8](x, n, np.zeros(128))
     sums = np.array([x[: e % 5].sum() for e in range(128)])
     wanted = (
         np.where(i < 70, x, 0), np.where(i < 25.5, x, 0), 0 * x, np.where(i < n, i, 0),
-        np.where(i < n, sums, -1), np.where(i < n, x, 0),
+        np.where(i < n, sums, -1),
     )  # fmt: skip
     np.testing.assert_array_equal(out, wanted)
     assert "always" not in on_no_side.cpu_source()
-    assert "always" not in squares.cpu_source()  # rows of 32 are short
+    assert "always" not in squares.cpu_source()  # rows of 8 are short
