@@ -99,8 +99,8 @@ def vector_registers(features: str) -> tuple[int, int]:
 
     >>> vector_registers("+avx2,-avx512vl"), vector_registers("+avx512vl,+avx512vbmi2")
     ((16, 32), (32, 64))
-    >>> vector_registers("+avx512vl,-avx512vbmi2"), vector_registers("+neon"), vector_registers("")
-    ((32, 32), (32, 16), (16, 16))
+    >>> vector_registers("+avx2,+avx512vl,-avx512vbmi2"), vector_registers("+neon")
+    ((32, 32), (32, 16))
     """
     has = features.split(",")
     count = 32 if "+avx512vl" in has or "+neon" in has else 16

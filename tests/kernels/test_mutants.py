@@ -103,7 +103,19 @@ MUTANTS = [
         keys_unseen_times_zero=(
             "cuda.selp(k[e, r] - k[e, r] == real(0), k[e, r], real(0))", "k[e, r]"),
         values_all_taken_for_finite=(
-            "int32(odd != real(0))", "int32(odd > real(0))"),
+            """v[r, m]
+            if on_lanes:
+                careful = cuda.syncthreads_or(int32(odd != real(0)))""",
+            """v[r, m]
+            if on_lanes:
+                careful = cuda.syncthreads_or(int32(odd > real(0)))"""),
+        queries_all_taken_for_finite=(
+            """g[r, m]
+                if on_lanes:
+                    careful = cuda.syncthreads_or(int32(odd != real(0)))""",
+            """g[r, m]
+                if on_lanes:
+                    careful = cuda.syncthreads_or(int32(odd > real(0)))"""),
         odd_value_forgotten_by_the_next=(
             "odd += real(0) * v[r, m]", "odd = real(0) * v[r, m]"),
     ),
