@@ -25,8 +25,9 @@ def array_module(array: Array) -> ModuleType:
 
 
 def contiguous(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays in C order, copied only where they are not."""
-    return tuple([array_module(array).ascontiguousarray(array) for array in arrays])
+    """The arrays, all of one library, in C order: copied only where they are not."""
+    in_order = array_module(arrays[0]).ascontiguousarray
+    return tuple([in_order(array) for array in arrays])
 
 
 def locked(array: Array) -> Array:

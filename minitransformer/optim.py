@@ -431,7 +431,7 @@ class _Together:
         dtype = self._parameters.dtype
         if not all([type(x) is np.ndarray and x.dtype == dtype for x in gradients]):
             return False
-        np.concatenate([gradient.reshape(-1) for gradient in gradients], out=self._gradients)
+        np.concatenate(gradients, axis=None, out=self._gradients)
         np.concatenate(self._rows, out=self._parameters)
         update(rate, self._parameters, self._gradients, *self._moments)
         for row, part in zip(self._rows, self._parts, strict=True):

@@ -50,8 +50,9 @@ def check_inputs(
                 f"wrap it: Tensor({name})"
             )
     first, example = model or next((name, tensor) for name, (tensor, _) in layout.items())
+    library = type(example.data)
     for name, (tensor, _) in layout.items():
-        if tensor.device != example.device:
+        if type(tensor.data) is not library and tensor.device != example.device:
             raise ValueError(
                 f"{function}: {name} is on {tensor.device}, but {first} is on {example.device}; "
                 f"move it: {name}.to({first}.device)"

@@ -54,7 +54,7 @@ from minitransformer_kernels.visible import Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
-from ..functions.arithmetic import product, products, rows
+from ..functions.arithmetic import column_sums, product, products, rows
 from ..tensor import Tensor
 from .checks import Lengths, check_inputs
 
@@ -251,7 +251,7 @@ class ProjectedHeads(Function):
                 if needed[at]:
                     pairs[at] = own.T, by_rows  # (12)
                 if needed[at + count]:
-                    found[at + count] = own.sum(axis=0)
+                    found[at + count] = column_sums(own)
         for at, gradient in zip(pairs, products(*pairs.values()), strict=True):
             found[at] = gradient
         for x, part in given:
@@ -283,7 +283,7 @@ class JoinedHeads(Function):
         )
         if not learned:
             return grad_attended, None, None
-        return grad_attended, *dw, by_rows.sum(axis=0)
+        return grad_attended, *dw, column_sums(by_rows)
 
 
 def _projected_gradients(grad_output: Array, saved: Saved) -> list[Array]:
@@ -336,7 +336,7 @@ def _join(attended: Array, weight: Array, bias: Array | None) -> Array:
 def _of_weights(gradient: Array, x: Array) -> tuple[Array, Array]:
     """Return dW and db, given the gradient of X W^T + b and X; equations (11) and (12)."""
     by_rows = rows(gradient)
-    return product(by_rows.T, rows(x)), by_rows.sum(axis=0)
+    return product(by_rows.T, rows(x)), column_sums(by_rows)
 
 
 def _stacked(weights: Sequence[Array]) -> Array:

@@ -199,7 +199,7 @@ class _Linear(Function):
         found = iter(products(*factors))
         dx = next(found).reshape(x.shape) if for_x else None
         dweight = next(found) if for_weight else None
-        return dx, dweight, by_rows.sum(axis=0) if for_bias else None
+        return dx, dweight, column_sums(by_rows) if for_bias else None
 
 
 class _To(Function):
@@ -219,6 +219,13 @@ def rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1]) if array.ndim != 2 else array
 
 
+def column_sums(matrix: Array) -> Array:
+    """Return the sum of all rows; of few on the CPU by BLAS, in a third of NumPy's time or less."""
+    if type(matrix) is np.ndarray and matrix.size <= 2**13:  # beyond it OpenBLAS wakes threads
+        return np.ones(len(matrix), matrix.dtype).dot(matrix)
+    return matrix.sum(axis=0)
+
+
 def product(x: Array, y: Array) -> Array:
     """Return ``x @ y``; with a matrix ``y`` all of ``x``'s rows go through one matrix product.
 
@@ -233,7 +240,8 @@ def product(x: Array, y: Array) -> Array:
 def products(*pairs: tuple[Array, Array]) -> list[Array]:
     """Return ``x @ y`` of each pair; large ones are shared out among threads together."""
     if not (pairs and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y in pairs)):
-        return [x @ y for x, y in pairs]
+        # NumPy begins `dot` in half the time.
+        return [x.dot(y) if x.ndim == y.ndim == 2 else x @ y for x, y in pairs]
     from .products import shared_products  # brings Numba along, which small tensors do not need
 
     return shared_products(*pairs)

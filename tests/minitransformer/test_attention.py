@@ -513,7 +513,10 @@ test_other_refusals = refusals(
 
 
 def test_refusal_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Moved(np.ndarray): ...
+
     query, key, value = map(Tensor, FLOATING.values())
+    key.data = key.data.view(Moved)
     monkeypatch.setattr(Tensor, "device", property(lambda x: "cuda" if x is key else "cpu"))
     message = r"key is on cuda, but query is on cpu; move it: key\.to\(query\.device\)"
     with pytest.raises(ValueError, match=message):

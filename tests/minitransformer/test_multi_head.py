@@ -357,7 +357,7 @@ MISTAKES = {
         "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
         "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)"),
     "out_bias_missing": ("output += bias", "pass"),
-    "bias_of_one_row": ("rows(x)), by_rows.sum(axis=0)", "rows(x)), by_rows[:1].sum(axis=0)"),
+    "bias_of_one_row": ("rows(x)), column_sums(by_rows)", "rows(x)), column_sums(by_rows[:1])"),
     "out_weights_of_another_sequence": ("_side_by_side(saved.output))",
                                         "_side_by_side(saved.output[::-1]))"),
     "keys_without_lengths": ("query_lengths, key_lengths).sett", "query_lengths, None).sett"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor
 from minitransformer.functions import products
-from minitransformer.functions.arithmetic import product
+from minitransformer.functions.arithmetic import column_sums, product
 from minitransformer_kernels.cpu.runtime import pool
 
 THREADS, ROWS, WORTH = "MINITRANSFORMER_NUM_THREADS", 3, 40
@@ -74,6 +74,12 @@ def test_gradients_of_large_products(shapes):
 )  # fmt: skip
 def test_nothing_is_no_large_product(x, y):
     np.testing.assert_array_equal(product(np.zeros(x), np.zeros(y)), np.zeros(x) @ np.zeros(y))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 2**13])  # few rows, and many, with a number of 7 each
+def test_column_sums_of_views(count):
+    matrix = np.arange(8.0 * count).reshape(count, 8)[:, :7]
+    np.testing.assert_allclose(column_sums(matrix), [sum(column) for column in matrix.T])
 
 
 def test_blas_has_one_thread_within_and_its_own_again_after(monkeypatch):
