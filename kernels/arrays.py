@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 Array = Any  # a NumPy or a CuPy array
+KERNEL_DTYPES = {np.dtype(kind.name): kind for kind in (numba.float32, numba.float64)}
 HEAD_DIMS = (8, 16, 32, 64, 128, 256)
 SHARED_BYTES = 48 * 1024  # what a block may use on every GPU without asking
 PLAIN_THREADS = 64  # of a block of a plain kernel
@@ -61,9 +62,9 @@ def kernel_dtype(array: Array) -> Any:
     Raises:
         TypeError: the array holds something else.
     """
-    if array.dtype not in (np.float32, np.float64):
+    if array.dtype not in KERNEL_DTYPES:
         raise TypeError(f"kernels take float32 or float64 arrays, got {array.dtype}")
-    return numba.from_dtype(array.dtype)
+    return KERNEL_DTYPES[array.dtype]
 
 
 def outputs_of(query: Array, value: Array) -> tuple[Array, Array]:

@@ -184,7 +184,8 @@ class Body:
                     for axis in self.outer_axes:
                         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
                         self.text.depth += 1
-                    self.in_pieces(body)
+                    for count, part in itertools.groupby(body, self.running):
+                        self.in_pieces(list(part), count)
                     self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
@@ -192,25 +193,26 @@ class Body:
     def strip(self) -> None:
         """All rows of threads run a stretch, one after the other."""
 
-    def in_pieces(self, body: list[Node]) -> None:
-        """A stretch, for as many threads of a row at a time as the registers have room for."""
-        piece = self.piece(body)
-        if piece == self.row_length:
+    def in_pieces(self, body: list[Node], count: int) -> None:
+        """A stretch that so many threads of a row run, for as many at a time as fit registers."""
+        piece = self.piece(body, count)
+        if piece == count:
             self.compound_body(body)
             return
         row, first = self.span, self.names.fresh("piece")
         self.span = first, f"{first} + {piece}"
-        with self.text.block(f"for {first} in range(0, {row[1]}, {piece}):"):
+        end = row[1] if count == self.row_length else count
+        with self.text.block(f"for {first} in range(0, {end}, {piece}):"):
             self.compound_body(body)
         self.span = row
 
-    def piece(self, body: list[Node]) -> int:
-        """How many threads of a row run a stretch at a time.
+    def piece(self, body: list[Node], row: int) -> int:
+        """How many of the threads of a row that run a stretch do so at a time.
 
         So many that the small local arrays which its loops work on fit the processor's registers:
         a vector of them, at least. Long arrays are in memory in any case.
         """
-        piece, (count, size) = self.row_length, VECTOR_REGISTERS
+        piece, (count, size) = row, VECTOR_REGISTERS
         room = count * 3 // 4  # the rest is for what is added up
         used = named(statements([node for node in body if isinstance(node, Loop)]))
         arrays = [a for a in self.form.arrays.values() if a.space == "local" and a.name in used]
@@ -218,7 +220,7 @@ class Body:
         needed = {a: prod(a.shape) * widths[a.name] for a in arrays if prod(a.shape) <= room}
         while piece * sum(needed.values()) > room * size and piece * min(widths.values()) > size:
             piece //= 2
-        return piece if self.row_length % piece == 0 else self.row_length
+        return piece if row % piece == 0 else row
 
     def turn(self) -> None:
         """A turn of a `while` at block level ends."""
@@ -392,16 +394,25 @@ class Body:
         """How many threads of a row, the first ones, need a slot at most."""
         needed = dict.fromkeys(self.regions.slots - self.regions.shown, 0)
         for region in all_lanes(self.regions.nodes):
-            count = self.row_length
-            if region.body:
-                few = self.guarded(region.body, region.mask)[2]
-                count = min([count, *map(self.most, few.ends)])
-            read = needs(region).union(*map(reads, region.body))
+            count, read = self.running(region), needs(region).union(*map(reads, region.body))
             needed |= {slot: max(needed[slot], count) for slot in read & needed.keys()}
         return needed
 
+    def running(self, node: Node) -> int:
+        """How many threads of a row, the first ones, run a stretch at most."""
+        counts = []
+        for region in all_lanes([node]):
+            if region.body and not self.without_dead_definitions(region.body):
+                continue
+            few = self.guarded(region.body, region.mask)[2] if region.body else ALL
+            counts.append(min([self.row_length, *map(self.most, few.ends)]))
+        return max(counts, default=self.row_length)
+
     def most(self, end: ast.expr) -> int:
         """The largest that an end of a loop over the threads can be, as far as the text says."""
+        match end:
+            case ast.BinOp(left, ast.Sub(), right) if self.uniformity.is_nonnegative(right):
+                return self.most(left)
         number = self.known(end)
         return self.row_length if number is None else number
 

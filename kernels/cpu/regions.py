@@ -320,7 +320,7 @@ class _Cutter:
         own = ast.BinOp(name(first), ast.Add(), offset)
         test: ast.expr = ast.Compare(name(target), [ast.Lt()], [stop])
         header = ast.For(stored(first), call("range", lowest, stop, step), [], [])
-        self.uniform = self.uniform.with_definition(target, own)
+        self.uniform = self.uniform.with_loop(header).with_definition(target, own)
         nodes: list[Node] = [Lanes([_assign(target, own)])]
         self.mask(nodes, turn, test, mask)
         nodes += self.inside(loop, turn, [])

@@ -95,6 +95,10 @@ class Uniformity:
             definitions={**self.definitions, name: value},
         )
 
+    def with_loop(self, loop: ast.For) -> Uniformity:
+        """The same with one more loop, which alone assigns its variable."""
+        return replace(self, loops={**self.loops, ast.unparse(loop.target): loop})
+
     def changes(self, name: str) -> bool:
         """Whether there is more than one assignment to a name."""
         return self.assignments.get(name, 0) > 1

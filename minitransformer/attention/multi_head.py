@@ -277,13 +277,12 @@ class JoinedHeads(Function):
         learned = any(ctx.needs_input_grad[1:])
         by_rows = rows(grad_output)
         of_weight = [(by_rows.T, rows(_side_by_side(attended)))] if learned else []  # (11)
-        joint, *dw = products((by_rows, weight), *of_weight)  # (5)
+        joint, *found = products((by_rows, weight), *of_weight)  # (5)
         grad_attended = _split(
             joint.reshape(*grad_output.shape[:2], weight.shape[1]), attended.shape[1]
         )
-        if not learned:
-            return grad_attended, None, None
-        return grad_attended, *dw, column_sums(by_rows)
+        dw, db = (found[0], column_sums(by_rows)) if learned else (None, None)
+        return grad_attended, dw, db
 
 
 def _projected_gradients(grad_output: Array, saved: Saved) -> list[Array]:

@@ -204,9 +204,9 @@ class Watched(emit.Body):
         """All that a thread does is watched, needed or not."""
         return [], "0"
 
-    def piece(self, body: list[Node]) -> int:
+    def piece(self, body: list[Node], row: int) -> int:
         """What is watched is in memory."""
-        return self.row_length
+        return row
 
     def stored_once(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Each store is watched."""
