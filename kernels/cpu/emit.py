@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Mapping, Set
 from functools import cached_property
 from math import lcm, prod
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -184,14 +185,22 @@ class Body:
                     for axis in self.outer_axes:
                         self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
                         self.text.depth += 1
-                    for count, part in itertools.groupby(body, self.running):
-                        self.in_pieces(list(part), count)
+                    self.stretches(body)
                     self.text.depth = depth
                 case Lanes():
                     self.lanes(node)
 
     def strip(self) -> None:
         """All rows of threads run a stretch, one after the other."""
+
+    def stretches(self, body: list[Node]) -> None:
+        """A strip, cut where another number of threads goes on; what has none goes with others."""
+        counts = [self.running(node) for node in body]
+        first = next(filter(None, counts), self.row_length)
+        known = itertools.accumulate(counts, lambda before, own: own or before, initial=first)
+        pairs = zip(itertools.islice(known, 1, None), body, strict=True)
+        for count, part in itertools.groupby(pairs, itemgetter(0)):
+            self.in_pieces([node for _, node in part], count)
 
     def in_pieces(self, body: list[Node], count: int) -> None:
         """A stretch that so many threads of a row run, for as many at a time as fit registers."""
@@ -394,19 +403,20 @@ class Body:
         """How many threads of a row, the first ones, need a slot at most."""
         needed = dict.fromkeys(self.regions.slots - self.regions.shown, 0)
         for region in all_lanes(self.regions.nodes):
-            count, read = self.running(region), needs(region).union(*map(reads, region.body))
+            count = self.running(region) or self.row_length
+            read = needs(region).union(*map(reads, region.body))
             needed |= {slot: max(needed[slot], count) for slot in read & needed.keys()}
         return needed
 
     def running(self, node: Node) -> int:
-        """How many threads of a row, the first ones, run a stretch at most."""
+        """How many threads of a row, the first ones, run a node at most; 0 if it has none."""
         counts = []
         for region in all_lanes([node]):
             if region.body and not self.without_dead_definitions(region.body):
                 continue
             few = self.guarded(region.body, region.mask)[2] if region.body else ALL
             counts.append(min([self.row_length, *map(self.most, few.ends)]))
-        return max(counts, default=self.row_length)
+        return max(counts, default=0)
 
     def most(self, end: ast.expr) -> int:
         """The largest that an end of a loop over the threads can be, as far as the text says."""

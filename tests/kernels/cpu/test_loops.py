@@ -1,9 +1,11 @@
 """Loops: which of two is the inner one, and which way they go."""
 
 import numpy as np
+import pytest
 from numba import float32
 
 from minitransformer_kernels import checked
+from minitransformer_kernels.cpu import emit, lowering
 from minitransformer_kernels.cuda import cuda
 
 
@@ -295,3 +297,44 @@ def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
     np.testing.assert_array_equal(out, wanted)
     assert "always" not in on_no_side.cpu_source()
     assert "always" not in squares.cpu_source()  # rows of 8 are short
+
+
+@cuda.jit
+def products_by_fours(x, y, out):
+    t, row = cuda.threadIdx.x, cuda.threadIdx.y
+    sums = cuda.local.array(4, float32)
+    if t < 48:
+        for s in range(4):
+            sums[s] = 0
+        for e in range(x.shape[0]):
+            for s in range(4):
+                sums[s] += x[e, 4 * row + s] * y[e, t]
+        for s in range(4):
+            out[4 * row + s, t] = sums[s]
+    cuda.syncthreads()
+    sums[0] = 0
+    if t < 32 - row:
+        for e in range(x.shape[0]):
+            sums[0] += y[e, t]
+        out[8 + row, t] = sums[0]
+
+
+def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in emit, lowering:  # 16 registers of 8 numbers, of which 12 are for sums
+        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+    random = np.random.default_rng(0)
+    x, y = random.integers(-9, 9, (5, 8)).astype(np.float32), random.integers(-9, 9, (5, 64))
+    out = np.zeros((10, 64), np.float32)
+    with checked(False):
+        products_by_fours[1, (64, 2)](x, y.astype(np.float32), out)
+    wanted = np.zeros((10, 64))
+    wanted[:8, :48] = x.T @ y[:, :48]
+    wanted[8, :32], wanted[9, :31] = y.sum(0)[:32], y.sum(0)[:31]
+    np.testing.assert_array_equal(out, wanted)
+    text = products_by_fours.cpu_source()
+    assert "for piece in range(0, 48, 24):" in text  # 96 numbers of 4 sums, a quarter of a row
+    assert text.count("for thread_x in range(piece, ") == 3
+    assert "for piece_ in range(0, 32, 16):" in text
+    assert text.count("for thread_x in range(piece_, min(piece_ + 16, 32 - thread_y)):") == 2
