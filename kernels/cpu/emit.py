@@ -352,14 +352,15 @@ class Body:
         self, body: list[ast.stmt], mask: str | None
     ) -> tuple[list[ast.stmt], str | None, Few]:
         """What is left of a region's statements and mask where its loop skips threads instead."""
-        *definitions, last = body
-        few = None
-        if mask:
-            few = self.few(name(mask))
-        elif isinstance(last, ast.If) and not last.orelse and self.only_define(definitions):
-            few = self.few(last.test)
-            body = [*definitions, *last.body] if few else body
-        return body, None if few else mask, few or ALL
+        left, tests = (body, mask, ALL), [name(mask)] if mask else []
+        while True:
+            if tests and (few := self.few(ast.BoolOp(ast.And(), [*tests]))):
+                left = body, None, few
+            *definitions, last = body
+            if not isinstance(last, ast.If) or last.orelse or not self.only_define(definitions):
+                return left
+            tests.append(last.test)
+            body = [*definitions, *last.body]
 
     def guard(self, body: list[ast.stmt]) -> tuple[str, str] | None:
         """The condition of `x[i] if i < n else 0`, if the first threads pass it; and how many do.
