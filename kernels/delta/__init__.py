@@ -50,6 +50,17 @@ rule is the delta rule backwards. The rest follows from (2) and (6):
 
 The sums of (12) are gradients of the linear attention in (6), of its queries and of its keys. What
 is kept for them is r, as large as the output. No W_t is: there are L of them.
+
+In three walks. Six sums, each with a state of its own; but all of these are W_t or its gradient,
+
+    G_t = D + sum_{i >= t} q_i g_i^T - sum_{s > t} k_s dr_s^T                                  (14)
+
+and so is what they give:
+
+    dq_t = W_t g_t           du_t = G_t^T k_t           dk_t = G_t u_t - W_{t-1} dr_t          (15)
+
+One walk from the end makes G and du. W_t g_t and G_t u_t are sums along rows, which a thread that
+owns a column has not got: of the rows of W one more walk reads both, and of those of G another.
 """
 
 from __future__ import annotations
@@ -157,7 +168,7 @@ def backward(
     initial_state: DeltaState | None = None,
     version: str = "fast",
 ) -> tuple[Array, Array, Array, Array, DeltaState]:
-    """The gradients of `forward`, equations (8)-(13).
+    """The gradients of `forward`, equations (8)-(13), or (14) and (15).
 
     Args:
         grad_output: `(N, H, Lq, M)`, the gradient of the output.
@@ -169,32 +180,16 @@ def backward(
         The gradients of query, key, value and beta, and of the initial state.
     """
     visible = visible.of_seen_keys(query, key, grad_state)
-    u = beta[..., None] * residual  # (2)
-    options: dict[str, Any] = {
-        "algorithm": algorithm, "feature_map": "identity", "version": version,
-        "initial_state": _without_normaliser(initial_state),
-    }  # fmt: skip
-    by_output: Any
-    dq, dk, c, by_output = algorithms.gradients(
-        grad_output, per_row(query, 0), _without_normaliser(grad_state), query, key, u, visible,
-        **options,
-    )  # (8), (9)  # fmt: skip
-    du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
-    before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
-    if initial_state is None:  # the first token, which sees none before it, reads zeros
-        sequences = len(visible.spans(key, key)[1])
-        nothing = DeltaState(_state_or_zeros(None, sequences, key, value))
-        options["initial_state"] = _without_normaliser(nothing)
-    of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
-        dr, per_row(key, 0), None, key, key, u, before, of_value=False, **options
-    )
-    dk -= of_query  # (12)
-    dk -= of_key
+    sums = _in_three_walks if (algorithm, version) == ("recurrent", "fast") else _by_sums
+    dq, dk, du, dr, dW = sums(
+        grad_output, grad_state, query, key, value, beta, residual, visible, initial_state,
+        algorithm, version,
+    )  # fmt: skip
     xp = array_module(du)
     dbeta = xp.einsum("nhlm,nhlm->nhl", residual, du)  # (11)
     if not xp.isfinite(dbeta).all():  # a gradient of 0 takes nothing, even of NaN
         dbeta = xp.einsum("nhlm,nhlm->nhl", xp.where(du == 0, du, residual), du)
-    return dq, dk, dr, dbeta, DeltaState(by_output.S - by_residuals)  # (13)
+    return dq, dk, dr, dbeta, DeltaState(dW)
 
 
 @host(query="N H E", key="N H E", value="N H M", beta="N H", state=STATE)
@@ -239,6 +234,54 @@ def _in_one_walk(
     blank(visible.query_lengths, output)
     blank(visible.key_lengths, r)
     return output, r, DeltaState(W)
+
+
+def _in_three_walks(
+    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, value: Array,
+    beta: Array, residual: Array, visible: Visible, initial_state: DeltaState | None, *_: str,
+) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
+    """dq, dk, du, dr and dW_0, by W and by the gradient of W: (14) and (15)."""
+    visible, query, grad = visible.sighted(query, key, grad_output, state=initial_state)
+    query, key, beta, residual, grad = contiguous(query, key, beta, residual, grad)
+    queries, keys = causal_spans(visible, query, key)
+    W, D = (_state_or_zeros(x, len(keys), key, value) for x in (initial_state, grad_state))
+    offset = visible.near(query, key)
+    dq, dk, du, dr, dW = fast.backward(
+        grad, query, key, beta, residual, queries, keys, offset, W, D
+    )
+    blank(visible.query_lengths, dq)
+    blank(visible.key_lengths, dk, du, dr)
+    return dq, dk, du, dr, dW
+
+
+def _by_sums(
+    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, value: Array,
+    beta: Array, residual: Array, visible: Visible, initial_state: DeltaState | None,
+    algorithm: str, version: str,
+) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
+    """The same by (8) to (13), sums that linear attention makes by any algorithm."""
+    u = beta[..., None] * residual  # (2)
+    options: dict[str, Any] = {
+        "algorithm": algorithm, "feature_map": "identity", "version": version,
+        "initial_state": _without_normaliser(initial_state),
+    }  # fmt: skip
+    by_output: Any
+    dq, dk, c, by_output = algorithms.gradients(
+        grad_output, per_row(query, 0), _without_normaliser(grad_state), query, key, u, visible,
+        **options,
+    )  # (8), (9)  # fmt: skip
+    du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
+    before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
+    if initial_state is None:  # the first token, which sees none before it, reads zeros
+        sequences = len(visible.spans(key, key)[1])
+        nothing = DeltaState(_state_or_zeros(None, sequences, key, value))
+        options["initial_state"] = _without_normaliser(nothing)
+    of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
+        dr, per_row(key, 0), None, key, key, u, before, of_value=False, **options
+    )
+    dk -= of_query  # (12)
+    dk -= of_key
+    return dq, dk, du, dr, by_output.S - by_residuals  # (13)
 
 
 def _residuals(

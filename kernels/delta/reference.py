@@ -1,11 +1,6 @@
 """The naive truth of the delta rule, token by token: equations (1) to (4) of `delta`.
 
-Its gradient, with G_t = dLoss/dW_t, goes from the last token to the first:
-
-    dq_i  = W_t g_i                            G_t += q_i g_i^T                               (14)
-    du_t  = G_t^T k_t                          u_t = beta_t r_t                               (15)
-    dv_t  = beta_t du_t                        dbeta_t = r_t . du_t                           (16)
-    dk_t  = G_t u_t - W_{t-1} dv_t             G_{t-1} = G_t - k_t dv_t^T                     (17)
+Its gradient goes from the last token to the first, with that of the state: (14), (15) and (11).
 """
 
 from __future__ import annotations
@@ -84,7 +79,7 @@ def delta_attention_backward(
     initial_state: Array | None = None,
     dtype: DTypeLike = np.float64,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """The gradient of the delta rule, from the last token to the first, (14) to (17).
+    """The gradient of the delta rule, from the last token to the first, (14), (15) and (11).
 
     Args:
         grad_output: (N, H, Lq, M), dLoss/do.
@@ -106,16 +101,16 @@ def delta_attention_backward(
     for t in reversed(range(len(W))):
         for i in np.flatnonzero(read == t):
             q_i, g_i = alive[:, :, i] * query[:, :, i], alive[:, :, i] * g[:, :, i]
-            dq[:, :, i] = _times(W[t], g_i)  # (14)
+            dq[:, :, i] = _times(W[t], g_i)  # (15)
             G = G + q_i[..., :, None] * g_i[..., None, :]  # (14)
         if t == 0:
             break
         k, b, r_t, real = (x[:, :, t - 1] for x in (key, beta[..., None], r, valid))
         du = real * _times(G.swapaxes(-1, -2), k)  # (15)
-        dbeta[:, :, t - 1] = np.sum(r_t * du, axis=-1)  # (16)
-        dv[:, :, t - 1] = b * du  # (16)
-        dk[:, :, t - 1] = real * (_times(G, b * r_t) - _times(W[t - 1], b * du))  # (17)
-        G = G - k[..., :, None] * (b * du)[..., None, :]  # (17)
+        dbeta[:, :, t - 1] = np.sum(r_t * du, axis=-1)  # (11)
+        dv[:, :, t - 1] = b * du  # (11)
+        dk[:, :, t - 1] = real * (_times(G, b * r_t) - _times(W[t - 1], b * du))  # (15)
+        G = G - k[..., :, None] * (b * du)[..., None, :]  # (14)
     return dq, dk, dv, dbeta, G
 
 

@@ -268,8 +268,7 @@ def _scan_kernel(inner: int, outer: int, real: Any, rows_map: str, result_map: s
                     total += y_part[part, t, x]
                 i = begin_a + way * (start + t - offset)
                 if 0 <= i < La and c < height:
-                    i += first_a
-                    y_out[batch, h, i, c] = total * slope(raw[batch, h, i, c])
+                    y_out[batch, h, first_a + i, c] = total * slope(raw[batch, h, first_a + i, c])
 
         for r in range(rows):
             if first_row + r < width and c < height:

@@ -407,15 +407,26 @@ MUTANTS = [
         padded_keys_write=("is_token = 0 <= j < last", "is_token = 0 <= j < room"),
         tokens_answer_before_they_write=("answers[i] += w * q_tile", "answers[i] += W[e] * q_tile"),
         step_adds_without_looking=("r -= W[n, h, e, m] * key[n, h, e]  # (1)", "r -= real(0)"),
+        key_misses_its_own_query_inside_a_tile=("for s in range(t + 1):", "for s in range(t):"),
+        queries_forgotten_from_tile_to_tile=(
+            "write -= q_tile[first_row + e, t + i] * g_own[i]", "write -= real(0)"),
+        queries_before_all_keys_forgotten=(
+            "low, high = min(0, offset), max(query_room + offset, room)\n        begin, way",
+            "low, high = 0, max(query_room + offset, room)\n        begin, way"),
+        query_misses_the_write_of_its_token=(
+            "of_query[i] += w * g_tile", "of_query[i] += W[m] * g_tile"),
+        key_forgets_its_write=("total += dk[b, h, first + j, e]", "total += real(0)"),
+        last_loss_of_a_group_forgotten=("W[m] = w - lost", "W[m] = w"),
     ),
-    *bugs(delta, "delta/__init__.py",
+    *bugs(delta_plain, "delta/__init__.py",
         backward_runs_forwards=("way=-1)", "way=1)"),
         key_forgets_its_own_residual=("dk -= of_query", "dk -= 0 * of_query"),
         key_forgets_later_residuals=("dk -= of_key", "dk -= 0 * of_key"),
         residual_sees_its_own_write=("query_offset=-1)", "query_offset=0)"),
-        rate_with_the_gradient_of_a_write=(
-            "residual, du)  # (11)", "u, du)  # (11)"),
         residuals_missing_in_the_state_gradient=("by_output.S - by_residuals", "by_output.S"),
+    ),
+    *bugs(delta, "delta/__init__.py",
+        rate_with_the_gradient_of_a_write=("residual, du)  # (11)", "residual, dr)  # (11)"),
     ),
 ]  # fmt: skip
 
