@@ -352,7 +352,8 @@ class Body:
         self, body: list[ast.stmt], mask: str | None
     ) -> tuple[list[ast.stmt], str | None, Few]:
         """What is left of a region's statements and mask where its loop skips threads instead."""
-        left, tests = (body, mask, ALL), [name(mask)] if mask else []
+        left = body, mask, ALL
+        tests: list[ast.expr] = [name(mask)] if mask else []
         while True:
             if tests and (few := self.few(ast.BoolOp(ast.And(), [*tests]))):
                 left = body, None, few
