@@ -300,6 +300,26 @@ def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
 
 
 @cuda.jit
+def row_by_row(x, n, out):
+    t = cuda.threadIdx.x
+    for row in range(cuda.threadIdx.y, x.shape[0], cuda.blockDim.y):
+        place = row + n
+        if place < out.shape[0] and t < x.shape[1]:
+            out[place, t] = x[row, t]
+
+
+def test_a_condition_under_a_condition_is_one_guard() -> None:
+    x, out, wanted = np.arange(250.0).reshape(5, 50), np.zeros((6, 50)), np.zeros((6, 50))
+    with checked(False):
+        row_by_row[1, (64, 2)](x, 3, out)
+    wanted[3:] = x[:3]
+    np.testing.assert_array_equal(out, wanted)
+    *_, loop = row_by_row.cpu_source().split("for thread_x in ")
+    assert loop.startswith("range(min(BLOCK_X, x.shape[1])):")
+    assert "if " not in loop  # all that it asks besides is asked once a row
+
+
+@cuda.jit
 def products_by_fours(x, y, out):
     t, row = cuda.threadIdx.x, cuda.threadIdx.y
     sums = cuda.local.array(4, float32)
