@@ -300,21 +300,10 @@ def test_a_reader_reads(
 
 @pytest.fixture
 def complaint(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> Callable[..., str]:
     monkeypatch.chdir(folder)
-
-    def complain(code: int, *arguments: str) -> str:
-        try:
-            found = cli.main(arguments)
-        except SystemExit as end:
-            found = int(end.code or 0)
-        printed = capsys.readouterr().err
-        assert found == code, printed
-        assert printed.count("\n") == 1
-        return printed.rstrip()
-
-    return complain
+    return complaint
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib.image
@@ -22,14 +23,9 @@ SAND, BLUE, ROSE = (246, 217, 168), (169, 207, 232), (229, 198, 219)  # naive, l
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def command(command: Callable[..., str]) -> Callable[..., str]:
     """Runs `minitransformer plan`, which succeeds; returns what it printed."""
-
-    def run(*arguments: str) -> str:
-        assert cli.main(["plan", *arguments]) == 0
-        return capsys.readouterr().out
-
-    return run
+    return partial(command, "plan")
 
 
 def test_the_seed_s_model_in_full() -> None:

@@ -54,33 +54,6 @@ def copied(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command, which succeeds; returns what it printed."""
-
-    def run(*arguments: str) -> str:
-        assert cli.main(arguments) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command, which fails with one line; returns that."""
-
-    def run(code: int, *arguments: str) -> str:
-        try:
-            found = cli.main(arguments)
-        except SystemExit as end:
-            found = int(end.code or 0)
-        printed = capsys.readouterr().err
-        assert (found, printed.count("\n")) == (code, 1), printed
-        return printed.rstrip()
-
-    return run
-
-
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the metrics without the columns that the clock decides."""
     return [{key: x for key, x in row.items() if "second" not in key} for row in Run(run).rows()]
