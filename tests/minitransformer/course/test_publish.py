@@ -120,8 +120,8 @@ def test_derivations_are_found_with_the_lines_that_compute_them():
     assert softmax.equations[8] == "delta_i = g_i . o_i"
     recurrent = known["minitransformer_kernels.recurrent"]
     assert {citation.file for citation in recurrent.citations[1]} >= {"plain.py", "fast.py"}
-    delta = known["minitransformer_kernels.delta"]
-    assert delta.home[1] == delta.module and delta.home[14] == f"{delta.module}.reference"
+    linear = known["minitransformer_kernels.linear"]
+    assert linear.home[1] == linear.module and linear.home[12] == f"{linear.module}.reference"
     for room in known.values():
         for citations in room.citations.values():
             assert all(re.search(r"\w", citation.code) for citation in citations)
