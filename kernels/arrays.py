@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 Array = Any  # a NumPy or a CuPy array
+# Numba's name of each number that kernels compute with, by NumPy's.
 KERNEL_DTYPES = {np.dtype(kind.name): kind for kind in (numba.float32, numba.float64)}
 HEAD_DIMS = (8, 16, 32, 64, 128, 256)
 SHARED_BYTES = 48 * 1024  # what a block may use on every GPU without asking

@@ -194,7 +194,7 @@ class Body:
         """All rows of threads run a stretch, one after the other."""
 
     def stretches(self, body: list[Node]) -> None:
-        """A strip, cut where another number of threads goes on; what has none goes with others."""
+        """A strip, cut where another number of threads goes on; what none runs stays with others."""
         counts = [self.running(node) for node in body]
         first = next(filter(None, counts), self.row_length)
         known = itertools.accumulate(counts, lambda before, own: own or before, initial=first)
@@ -412,13 +412,14 @@ class Body:
 
     def running(self, node: Node) -> int:
         """How many threads of a row, the first ones, run a node at most; 0 if it has none."""
-        counts = []
+        counts = [0]
         for region in all_lanes([node]):
-            if region.body and not self.without_dead_definitions(region.body):
-                continue
-            few = self.guarded(region.body, region.mask)[2] if region.body else ALL
-            counts.append(min([self.row_length, *map(self.most, few.ends)]))
-        return max(counts, default=0)
+            if not region.body:
+                counts.append(self.row_length)
+            elif self.without_dead_definitions(region.body):
+                few = self.guarded(region.body, region.mask)[2]
+                counts.append(min([self.row_length, *map(self.most, few.ends)]))
+        return max(counts)
 
     def most(self, end: ast.expr) -> int:
         """The largest that an end of a loop over the threads can be, as far as the text says."""

@@ -51,16 +51,17 @@ rule is the delta rule backwards. The rest follows from (2) and (6):
 The sums of (12) are gradients of the linear attention in (6), of its queries and of its keys. What
 is kept for them is r, as large as the output. No W_t is: there are L of them.
 
-In three walks. Six sums, each with a state of its own; but all of these are W_t or its gradient,
+In three walks. Each of these six sums has a state of its own, but all of them are W_t or parts of
+its gradient
 
     G_t = D + sum_{i >= t} q_i g_i^T - sum_{s > t} k_s dr_s^T                                  (14)
 
-and so is what they give:
+with which the gradients are, query t and key t at one place,
 
     dq_t = W_t g_t           du_t = G_t^T k_t           dk_t = G_t u_t - W_{t-1} dr_t          (15)
 
-One walk from the end makes G and du. W_t g_t and G_t u_t are sums along rows, which a thread that
-owns a column has not got: of the rows of W one more walk reads both, and of those of G another.
+One walk from the end makes G and du. The others are sums along rows, which a thread that owns a
+column has not got: a second walk has the rows of W, and a third those of G.
 """
 
 from __future__ import annotations
@@ -180,11 +181,11 @@ def backward(
         The gradients of query, key, value and beta, and of the initial state.
     """
     visible = visible.of_seen_keys(query, key, grad_state)
-    sums = _in_three_walks if (algorithm, version) == ("recurrent", "fast") else _by_sums
-    dq, dk, du, dr, dW = sums(
-        grad_output, grad_state, query, key, value, beta, residual, visible, initial_state,
-        algorithm, version,
-    )  # fmt: skip
+    known = grad_output, grad_state, query, key, beta, residual, visible, initial_state
+    if (algorithm, version) == ("recurrent", "fast"):
+        dq, dk, du, dr, dW = _in_three_walks(*known)
+    else:
+        dq, dk, du, dr, dW = _by_sums(*known, algorithm, version)
     xp = array_module(du)
     dbeta = xp.einsum("nhlm,nhlm->nhl", residual, du)  # (11)
     if not xp.isfinite(dbeta).all():  # a gradient of 0 takes nothing, even of NaN
@@ -237,14 +238,14 @@ def _in_one_walk(
 
 
 def _in_three_walks(
-    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, value: Array,
-    beta: Array, residual: Array, visible: Visible, initial_state: DeltaState | None, *_: str,
+    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, beta: Array,
+    residual: Array, visible: Visible, initial_state: DeltaState | None,
 ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """dq, dk, du, dr and dW_0, by W and by the gradient of W: (14) and (15)."""
     visible, query, grad = visible.sighted(query, key, grad_output, state=initial_state)
     query, key, beta, residual, grad = contiguous(query, key, beta, residual, grad)
     queries, keys = causal_spans(visible, query, key)
-    W, D = (_state_or_zeros(x, len(keys), key, value) for x in (initial_state, grad_state))
+    W, D = (_state_or_zeros(x, len(keys), key, residual) for x in (initial_state, grad_state))
     offset = visible.near(query, key)
     dq, dk, du, dr, dW = fast.backward(
         grad, query, key, beta, residual, queries, keys, offset, W, D
@@ -255,9 +256,9 @@ def _in_three_walks(
 
 
 def _by_sums(
-    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, value: Array,
-    beta: Array, residual: Array, visible: Visible, initial_state: DeltaState | None,
-    algorithm: str, version: str,
+    grad_output: Array, grad_state: DeltaState | None, query: Array, key: Array, beta: Array,
+    residual: Array, visible: Visible, initial_state: DeltaState | None, algorithm: str,
+    version: str,
 ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """The same by (8) to (13), sums that linear attention makes by any algorithm."""
     u = beta[..., None] * residual  # (2)
@@ -274,7 +275,7 @@ def _by_sums(
     before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
     if initial_state is None:  # the first token, which sees none before it, reads zeros
         sequences = len(visible.spans(key, key)[1])
-        nothing = DeltaState(_state_or_zeros(None, sequences, key, value))
+        nothing = DeltaState(_state_or_zeros(None, sequences, key, residual))
         options["initial_state"] = _without_normaliser(nothing)
     of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
         dr, per_row(key, 0), None, key, key, u, before, of_value=False, **options

@@ -16,6 +16,8 @@ What they add to `plain`:
                                 there is no second walk, with the same keys and a state of its own
     three walks back            (14) and (15) in place of six sums, (8) to (12): two of those have
                                 the state W, and four have G
+    one addition a token        what a token adds to a number of G is made of its products first, so
+                                that for the token before waits one addition, not all products
 
 The step is plain as it is: one token has nothing to share.
 
