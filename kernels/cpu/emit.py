@@ -194,7 +194,7 @@ class Body:
         """All rows of threads run a stretch, one after the other."""
 
     def stretches(self, body: list[Node]) -> None:
-        """A strip, cut where another number of threads goes on; what none runs stays with others."""
+        """A strip, cut where another number of threads goes on; what none runs stays along."""
         counts = [self.running(node) for node in body]
         first = next(filter(None, counts), self.row_length)
         known = itertools.accumulate(counts, lambda before, own: own or before, initial=first)
