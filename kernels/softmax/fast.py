@@ -62,7 +62,9 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
-SUMS = math.prod(VECTOR_REGISTERS) // 2  # bytes of the sums that a CPU makes at once
+# Bytes of the sums that a CPU makes at once. Two multiply-adds begin in a cycle and end up to five
+# later: with fewer than ten vectors of sums it waits. Of 16 registers four are left for factors.
+SUMS = VECTOR_REGISTERS[1] * min(VECTOR_REGISTERS[0] * 3 // 4, 16)
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 FAR = 2**60  # beyond every position
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
@@ -106,17 +108,36 @@ class Shape(NamedTuple):
         """From row to row of a transposed tile: in banks, neighbours of a column lie apart."""
         return self.rows if self.on_lanes else self.rows + 1
 
-    def at_once(self, real: Any, others: int, columns: int) -> tuple[int, int]:
-        """Scores with `others`, and sums over `columns`, that a thread makes at once."""
-        if self.on_lanes:
-            width = max(WIDTH, 8 * SUMS // (self.rows * real.bitwidth))
-            return min(width, others), min(width, columns)
-        return min(WIDTH, others), max(WIDTH, columns // TURNS)
+    def width(self, real: Any) -> int:
+        """Sums of a lane that fill SUMS, where so many lanes run that WIDTH and more do."""
+        lanes, sums = self.rows, SUMS * 8 // real.bitwidth
+        while WIDTH * lanes > sums:
+            lanes //= 2
+        return sums // lanes
 
-    def for_lanes(self, length: int) -> Shape:
-        """The same tiles, all parts in one row of threads; half the rows, where they are enough."""
+    def filled(self, real: Any, columns: int) -> int:
+        """Columns of a result, on lanes with such as are zero, where few make whole turns of them."""
+        more = -columns % self.width(real) if self.on_lanes else 0
+        return columns + more if 16 * more <= columns else columns
+
+    def at_once(self, real: Any, others: int, *columns: int) -> tuple[int, ...]:
+        """Scores with `others`, and sums over each of `columns`, that a thread makes at once."""
+        if self.on_lanes:
+            widths = range(self.width(real), 0, -1)
+            return tuple(next(w for w in widths if n % w == 0) for n in (others, *columns))
+        return min(WIDTH, others), *(max(WIDTH, min(n, TILE // 2) // TURNS) for n in columns)
+
+    def for_lanes(self, length: int, real: Any) -> Shape:
+        """The same tiles, all parts in one row of threads; half the rows, where they are enough.
+
+        Long sequences are walked in steps of whole turns.
+        """
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
-        return self._replace(rows=rows, parts=1, on_lanes=True)
+        shape = self._replace(rows=rows, parts=1, on_lanes=True)
+        width = shape.width(real)
+        if length <= SHORT or shape.step < width:
+            return shape
+        return shape._replace(step=min(ceil_div(shape.step, width), rows // width) * width)
 
 
 def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
@@ -147,11 +168,12 @@ def _forward_kernel(
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_keys, own_columns = step // parts, value_dim // parts
+    columns = shape.filled(real, value_dim)
+    own_keys, own_columns = step // parts, columns // parts
     on_lanes, pitch = shape.on_lanes, shape.pitch
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
-    widest = max(head_dim, value_dim)
+    widest = max(head_dim, columns)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
 
     @cuda.jit
@@ -167,7 +189,7 @@ def _forward_kernel(
         """
         q = cuda.shared.array((widest, pitch), real)  # transposed; at the end o
         k = cuda.shared.array((step, head_dim), real)
-        v = cuda.shared.array((step, value_dim), real)
+        v = cuda.shared.array((step, columns), real)
         s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
         share = cuda.shared.array((parts, rows), real)  # of each part in a row's maximum, then sum
         if listed:
@@ -203,6 +225,10 @@ def _forward_kernel(
                 q[e, r] = real(0)
                 if first_row + r < last_query and e < E:
                     q[e, r] = scale * query[n, h, first_row + r, e]
+        if columns > value_dim:
+            for r in range(y, step, parts):
+                for m in range(value_dim + x, columns, rows):
+                    v[r, m] = real(0)
         for t in range(own_columns):
             n_own[t] = real(0)
         h_i, d_i = real(-1e30), real(0)
@@ -231,7 +257,7 @@ def _forward_kernel(
             else:
                 cuda.syncthreads()
 
-            own_highest = h_i
+            own_highest, left = h_i, int32(min(max(seen - start, 0), step))
             for t in range(0, own_keys, at_once):
                 r = y * own_keys + t
                 for c in range(at_once):
@@ -244,7 +270,7 @@ def _forward_kernel(
                     if biased:
                         r_ij = column(j - i - offset, furthest)
                         sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
-                    sees = j < seen
+                    sees = int32(r + c) < left
                     if listed:
                         sees = (since[r + c] <= last) & (first <= until[r + c])
                     score = sums[c] if sees else real(-2e30)
@@ -315,7 +341,8 @@ def _query_gradient_kernel(
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_keys, own_columns, pitch = step // parts, head_dim // parts, shape.pitch
+    columns, pitch = shape.filled(real, head_dim), shape.pitch
+    own_keys, own_columns = step // parts, columns // parts
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
@@ -329,7 +356,7 @@ def _query_gradient_kernel(
         """Writes dq, delta (N, H, Lq), and drelative where it is not zero."""
         q = cuda.shared.array((head_dim, pitch), real)
         g = cuda.shared.array((value_dim, pitch), real)
-        k = cuda.shared.array((step, head_dim), real)
+        k = cuda.shared.array((step, columns), real)
         v = cuda.shared.array((step, value_dim), real)
         ds = cuda.shared.array((step, rows), real)
         if listed:
@@ -368,6 +395,10 @@ def _query_gradient_kernel(
                 g[m, r] = real(0)
                 if first_row + r < last_query and m < M:
                     g[m, r] = grad_output[n, h, first_row + r, m]
+        if columns > head_dim:
+            for r in range(y, step, parts):
+                for e in range(head_dim + x, columns, rows):
+                    k[r, e] = real(0)
         for t in range(own_columns):
             dq_own[t] = real(0)
         cuda.syncthreads()
@@ -397,6 +428,7 @@ def _query_gradient_kernel(
                         v[r, m] = value[n, h, j, m]
             cuda.syncthreads()
 
+            left = int32(min(max(seen - start, 0), step))
             for t in range(0, own_keys, at_once):
                 r = y * own_keys + t
                 for c in range(at_once):
@@ -409,7 +441,7 @@ def _query_gradient_kernel(
                     if biased:
                         r_ij = column(j - i - offset, furthest)
                         sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
-                    sees = j < seen
+                    sees = int32(r + c) < left
                     if listed:
                         sees = (since[r + c] <= last) & (first <= until[r + c])
                     ds[r + c, x] = math.exp(sums[c] - h_i) * inverse_i if sees else real(0)  # (2)
@@ -474,10 +506,11 @@ def _key_gradient_kernel(
     walk: Walk | None, alone: bool,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    own_queries, own_k, own_v = step // parts, head_dim // parts, value_dim // parts
+    columns_k, columns_v = shape.filled(real, head_dim), shape.filled(real, value_dim)
+    own_queries, own_k, own_v = step // parts, columns_k // parts, columns_v // parts
     on_lanes, pitch = shape.on_lanes, shape.pitch
-    at_once, width = shape.at_once(real, own_queries, min(own_k, own_v, 32))
-    most = max(at_once, width)
+    at_once, width_k, width_v = shape.at_once(real, own_queries, own_k, own_v)
+    most = max(at_once, width_k, width_v)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
 
     @cuda.jit
@@ -489,8 +522,8 @@ def _key_gradient_kernel(
         """Writes dk and dv; where a block is alone with a head, delta, and adds to dq."""
         k = cuda.shared.array((head_dim, pitch), real)
         v = cuda.shared.array((value_dim, pitch), real)
-        q = cuda.shared.array((step, head_dim), real)
-        g = cuda.shared.array((step, value_dim), real)
+        q = cuda.shared.array((step, columns_k), real)
+        g = cuda.shared.array((step, columns_v), real)
         p = cuda.shared.array((step, rows), real)
         ds = cuda.shared.array((step, rows), real)
         if alone:
@@ -513,6 +546,13 @@ def _key_gradient_kernel(
                 for m in range(M):
                     delta_i += grad_output[n, h, i, m] * output[n, h, i, m]  # (8)
                 delta[n, h, i] = delta_i
+
+        if columns_k > head_dim or columns_v > value_dim:
+            for r in range(y, step, parts):
+                for e in range(head_dim + x, columns_k, rows):
+                    q[r, e] = real(0)
+                for m in range(value_dim + x, columns_v, rows):
+                    g[r, m] = real(0)
 
         first_row = cuda.blockIdx.x * rows
         while True:
@@ -615,35 +655,35 @@ def _key_gradient_kernel(
                         p[r + c, x] *= kept  # (12)
                 cuda.syncthreads()
 
-                for t in range(0, own_v, width):
+                for t in range(0, own_v, width_v):
                     m = y * own_v + t
-                    for c in range(width):
+                    for c in range(width_v):
                         sums[c] = dv_own[t + c]
                     if not careful:
                         for r in range(step):
-                            for c in range(width):
+                            for c in range(width_v):
                                 sums[c] += p[r, x] * g[r, m + c]  # (6)
                     else:
                         for r in range(step):
-                            for c in range(width):
+                            for c in range(width_v):
                                 more = sums[c] + p[r, x] * g[r, m + c]  # (6)
                                 sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
-                    for c in range(width):
+                    for c in range(width_v):
                         dv_own[t + c] = sums[c]
-                for t in range(0, own_k, width):
+                for t in range(0, own_k, width_k):
                     e = y * own_k + t
-                    for c in range(width):
+                    for c in range(width_k):
                         sums[c] = dk_own[t + c]
                     if not careful:
                         for r in range(step):
-                            for c in range(width):
+                            for c in range(width_k):
                                 sums[c] += ds[r, x] * q[r, e + c]  # (9)
                     else:
                         for r in range(step):
-                            for c in range(width):
+                            for c in range(width_k):
                                 more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
                                 sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
-                    for c in range(width):
+                    for c in range(width_k):
                         dk_own[t + c] = sums[c]
                 if alone:
                     for t in range(0, own_queries, at_once):
@@ -742,7 +782,7 @@ def _made(
         head_dim, value_dim = max(head_dim, SHORT), max(value_dim, SHORT)
     shape = shape_of(length, head_dim, value_dim, real)
     if on_lanes:
-        shape = shape.for_lanes(length)
+        shape = shape.for_lanes(length, real)
     return make(shape, head_dim, value_dim, real, *constants), shape
 
 
