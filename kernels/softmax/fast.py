@@ -130,14 +130,13 @@ class Shape(NamedTuple):
     def for_lanes(self, length: int, real: Any) -> Shape:
         """The same tiles, all parts in one row of threads; half the rows, where they are enough.
 
-        Long sequences are walked in steps of whole turns.
+        A sequence that takes several steps takes them in an even number of whole turns.
         """
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
         shape = self._replace(rows=rows, parts=1, on_lanes=True)
-        width = shape.width(real)
-        if length <= SHORT or shape.step < width:
-            return shape
-        return shape._replace(step=min(ceil_div(shape.step, width), rows // width) * width)
+        turns = 2 * shape.width(real)
+        whole = shape.step // turns * turns
+        return shape._replace(step=whole) if whole and length > shape.step else shape
 
 
 def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:

@@ -281,6 +281,27 @@ def test_little_work_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shared) == before + 1
 
 
+def test_waiting_for_help_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two threads took for little work is mostly the second's way here: the next is alone."""
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
+    began, shared = itertools.count(), []
+    walls = iter([1.0, launching.LATE + 0.4 * launching.LITTLE, launching.LITTLE / 2])
+    monkeypatch.setattr(
+        launching, "perf_counter", lambda: 0.0 if next(began) % 2 == 0 else next(walls)
+    )
+    monkeypatch.setattr(launching.pool, "run", lambda *arguments: shared.append(arguments))
+
+    @cuda.jit(checked=False)
+    def ones(x):
+        x[cuda.grid(1)] = 1
+
+    x = np.zeros(8)
+    for already_shared in 1, 2, 2:
+        ones[4, 2](x)
+        assert len(shared) == already_shared
+    assert x.sum() == 8
+
+
 def test_what_overlaps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views of one array, of a buffer, of an object that is no array; but not of different ones."""
     kernel = shifts.on_cpu
