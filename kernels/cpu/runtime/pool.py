@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import threading
@@ -29,11 +30,17 @@ def num_threads() -> int:
 
 STACK_BYTES = 16 * 2**20
 _work: SimpleQueue[Callable[[], None]] | None = None
+_threads: list[int] = []  # the system's numbers of ours
+_kept_free = -1  # the core that they keep off
+_this_core: Callable[[], int] | None = None
+if hasattr(os, "sched_setaffinity"):
+    _this_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
 def _forget_helpers() -> None:
-    global _work
-    _work = None
+    global _work, _kept_free
+    _work, _kept_free = None, -1
+    _threads.clear()
 
 
 if hasattr(os, "register_at_fork"):  # a fork copies the queue, but not the threads behind it
@@ -48,10 +55,28 @@ def _helpers() -> SimpleQueue[Callable[[], None]]:
         before = threading.stack_size(STACK_BYTES)  # the default is small on some systems
         try:
             for _ in range(num_threads() - 1):
-                threading.Thread(target=_help, args=(_work,), daemon=True).start()
+                helper = threading.Thread(target=_help, args=(_work,), daemon=True)
+                helper.start()
+                _threads.append(helper.native_id or 0)
         finally:
             threading.stack_size(before)
+    _keep_off()
     return _work
+
+
+def _keep_off() -> None:
+    """Keep our threads off the caller's core.
+
+    Linux likes to wake a thread where it was woken from, even if another core has nothing to do:
+    there it waits until the caller has done all the work.
+    """
+    global _kept_free
+    if _this_core is None or (core := _this_core()) == _kept_free:
+        return
+    _kept_free = core
+    others = os.sched_getaffinity(0) - {core}
+    for thread in _threads if others else ():
+        os.sched_setaffinity(thread, others)
 
 
 def _help(queue: SimpleQueue[Callable[[], None]]) -> None:
@@ -89,8 +114,9 @@ def run(function: Callable[[int, int], None], blocks: int, most: int | None = No
             if next(completed) == chunks:
                 finished.release()
 
+    helpers = _helpers()
     for _ in range(threads - 1):
-        _helpers().put(work)  # a helper that comes too late finds nothing to do
+        helpers.put(work)  # a helper that comes too late finds nothing to do
     work()
     finished.acquire()
     if errors:

@@ -396,6 +396,33 @@ def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(seen[-5:]) == [(k, k + 1) for k in range(5)]
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads have no core to choose",
+)
+def test_other_threads_keep_off_the_callers_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
+    from minitransformer_kernels.cpu.runtime import pool
+
+    before = os.sched_getaffinity(0)
+    main, both = threading.get_ident(), threading.Barrier(2, timeout=30)
+    cores = []
+
+    def blocks(first: int, last: int) -> None:
+        both.wait()  # none does all the work
+        if threading.get_ident() != main:
+            cores.append(os.sched_getaffinity(0))
+
+    try:
+        for core in sorted(before)[:2]:
+            os.sched_setaffinity(0, {core})  # the caller goes there, and may be anywhere again
+            os.sched_setaffinity(0, before)
+            pool.run(blocks, 2)
+            assert cores[-1] == before - {pool._kept_free}
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @pytest.mark.parametrize("name", ["compute_live_map", "_resolve_user_function_type"])
 def test_quicker_parts_answer_as_numbas(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
