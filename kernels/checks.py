@@ -143,11 +143,7 @@ def _check_kind(
 
 
 def _wrong_shape(
-    function: str,
-    name: str,
-    shape: tuple[int, ...],
-    text: str,
-    sizes: dict[str, int],
+    function: str, name: str, shape: tuple[int, ...], text: str, sizes: dict[str, int]
 ) -> ValueError:
     letters, _, shared = _parsed(text)
     each = [f"{letter}={sizes[letter]}" if letter in sizes else letter for letter in letters]

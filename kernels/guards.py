@@ -33,14 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import (
-    Array,
-    array_module,
-    ceil_div,
-    chosen,
-    contiguous,
-    kernel_dtype,
-)
+from .arrays import Array, array_module, ceil_div, chosen, contiguous, kernel_dtype
 from .checks import finite, host
 from .cuda import DeviceFunction, Kernel, cuda
 from .visible import EVERYTHING, Visible
@@ -200,9 +193,7 @@ def eps_or_default(guard: str, eps: float | None, like: Array) -> Any:
     return like.dtype.type(eps)
 
 
-@host(
-    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq", key="N H Lk E any"
-)  # fmt: skip
+@host(grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq", key="N H Lk E any")
 def normaliser_gradients(
     grad_output: Array,
     output: Array,

@@ -331,8 +331,7 @@ def crossovers(
 
     Args:
         sizes: all but the lengths counts.
-        cost_model: as in `plan`.
-        processors: as in `plan`.
+        cost_model, processors: as in `plan`.
 
     Returns:
         By term, the first length and the algorithm of each stretch, from L = 1 up to `LONGEST`.

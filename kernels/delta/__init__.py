@@ -210,13 +210,12 @@ def step(
         The output `(N, H, M)` and the next state.
     """
     query, key, value, beta = contiguous(query, key, value, beta)
-    (N, H, E), M = query.shape, value.shape[2]
-    xp = array_module(value)
-    before = xp.zeros((N, H, E, M), value.dtype) if state is None else state.W
-    out, after = xp.empty_like(value), xp.empty((N, H, E, M), value.dtype)
+    N, H, M = value.shape
+    before = _state_or_zeros(state, N, key, value)
+    out, after = (array_module(x).empty_like(x) for x in (value, before))
     columns = min(MAX_COLUMNS, round_up(M, "value dim"))
     fast.step_kernel(columns, kernel_dtype(query))[(ceil_div(M, columns), H, N), columns](
-        query, key, value, beta, *contiguous(before), out, after
+        query, key, value, beta, before, out, after
     )
     return out, DeltaState(after)
 
@@ -308,7 +307,8 @@ def _state_or_zeros(state: DeltaState | None, count: int, key: Array, value: Arr
     """The state of `count` sequences, in C order; zeros where there is none."""
     if state is not None:
         return contiguous(state.W)[0]
-    return array_module(key).zeros((count, *key.shape[1::2], value.shape[3]), key.dtype)
+    shape = count, key.shape[1], key.shape[-1], value.shape[-1]
+    return array_module(key).zeros(shape, key.dtype)
 
 
 def _without_normaliser(state: DeltaState | None) -> LinearState | None:

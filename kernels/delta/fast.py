@@ -30,14 +30,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..arrays import (
-    SHARED_BYTES,
-    Array,
-    array_module,
-    ceil_div,
-    kernel_dtype,
-    round_up,
-)
+from ..arrays import SHARED_BYTES, Array, array_module, ceil_div, kernel_dtype, round_up
 from ..cuda import Kernel, cuda
 from ..recurrent.fast import MAX_COLUMNS, MAX_ROWS, MAX_THREADS, TOGETHER, Shape
 
@@ -355,7 +348,7 @@ def rows_kernel(value_dim: int, head_dim: int, real: Any, back: bool) -> Kernel:
 
 @cache
 def step_kernel(columns: int, real: Any) -> Kernel:
-    """Equations (1) to (4) for one token; plain as it is, with nothing to share."""
+    """Equations (1) to (4) for one token."""
 
     @cuda.jit(fastmath=True)
     def step(query, key, value, beta, W, out, W_next):  # type: ignore[no-untyped-def]

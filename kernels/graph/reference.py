@@ -57,8 +57,7 @@ def graph_attention(
         query_scores: a (H, Tq).
         key_scores: b (H, Tk).
         value: (H, Tk, M).
-        row_offsets: as in `edge_counts`.
-        columns: as there.
+        row_offsets, columns: as in `edge_counts`.
         negative_slope: of LeakyReLU, below 0.
         dtype: the dtype of all arithmetic.
 
@@ -116,8 +115,7 @@ def graph_dot_product_attention(
         query: (H, Tq, E).
         key: (H, Tk, E).
         value: (H, Tk, M).
-        row_offsets: as in `edge_counts`.
-        columns: as there.
+        row_offsets, columns: as in `edge_counts`.
         scale: factor of the scores, 1 / sqrt(E) by default.
         dtype: the dtype of all arithmetic.
 

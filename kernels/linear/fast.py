@@ -26,14 +26,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..arrays import (
-    Array,
-    array_module,
-    ceil_div,
-    contiguous,
-    enough_blocks,
-    kernel_dtype,
-)
+from ..arrays import Array, array_module, ceil_div, contiguous, enough_blocks, kernel_dtype
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import guard as get_guard

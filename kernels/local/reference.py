@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Array
-from ..softmax.reference import softmax_attention, softmax_attention_backward
+from ..softmax.reference import softmax_attention
 from ..visible import EVERYTHING, Visible
 
 
@@ -40,24 +40,6 @@ def local_attention(
     """
     seen = near(query, key, visible.query_offset, window, stride, num_global, global_queries)
     return softmax_attention(query, key, value, visible, near=seen, **options)
-
-
-def local_attention_backward(
-    grad_output: ArrayLike,
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    visible: Visible = EVERYTHING,
-    *,
-    window: int,
-    stride: int | None = None,
-    num_global: int = 0,
-    global_queries: int = 0,
-    **options: Any,
-) -> tuple[Array, ...]:
-    """The gradient of `local_attention`, as `softmax_attention_backward` returns it."""
-    seen = near(query, key, visible.query_offset, window, stride, num_global, global_queries)
-    return softmax_attention_backward(grad_output, query, key, value, visible, near=seen, **options)
 
 
 def near(

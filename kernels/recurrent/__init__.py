@@ -254,8 +254,7 @@ def scans(
 
 def _transposed(matrix: Array) -> Array:
     """Each head's `(E, M)` as `(M, E)`."""
-    (result,) = contiguous(matrix.swapaxes(-1, -2))
-    return result
+    return contiguous(matrix.swapaxes(-1, -2))[0]
 
 
 def causal_spans(visible: Visible, query: Array, key: Array) -> tuple[Array, Array]:

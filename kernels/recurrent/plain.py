@@ -10,15 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..arrays import (
-    Array,
-    a_thread_each,
-    array_module,
-    ceil_div,
-    kernel_dtype,
-    per_row,
-    round_up,
-)
+from ..arrays import Array, a_thread_each, array_module, ceil_div, kernel_dtype, per_row, round_up
 from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import divided

@@ -90,12 +90,9 @@ def _linear_state(state: RelativeState | None) -> LinearState | None:
 
 
 @host(
-    query="N H Lq E",
-    key="N H Lk E",
-    value="N H Lk M",
-    relative_embedding="H 2k+1 E",
+    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_embedding="H 2k+1 E",
     initial_state=STATE,
-)
+)  # fmt: skip
 def forward(
     query: Array,
     key: Array,

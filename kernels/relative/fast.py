@@ -25,17 +25,7 @@ from ..cuda import Kernel, cuda
 from ..feature_maps import feature_map as get_feature_map
 from ..guards import eps_or_default
 from ..guards import guard as get_guard
-from ..tiles import (
-    GROUPS,
-    OWN,
-    PITCH,
-    THREADS,
-    TILE,
-    block_count,
-    load,
-    tile_count,
-    wide_tile,
-)
+from ..tiles import GROUPS, OWN, PITCH, THREADS, TILE, block_count, load, tile_count, wide_tile
 from .score_maps import score_map as get_score_map
 from .setting import Setting
 
@@ -148,26 +138,22 @@ def _tile_sum_kernel(real: Any) -> Kernel:
     return tile_sums
 
 
-@cache
-def _running_sum_kernel(real: Any) -> Kernel:
-    @cuda.jit(fastmath=True)
-    def running_sums(sums, start, way, result):  # type: ignore[no-untyped-def]
-        """Where each tile begins, `start` (N, H, M) and the sums of all tiles before.
+@cuda.jit(fastmath=True)
+def running_sums(sums, start, way, result):  # type: ignore[no-untyped-def]
+    """Where each tile begins, `start` (N, H, M) and the sums of all tiles before.
 
-        With `way` = -1, of all tiles from there on. Result (N, H, tiles + 1, M) is written to.
-        """
-        m = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        tiles = sums.shape[2]
-        if m < sums.shape[3]:
-            total = start[n, h, m]
-            for t in range(tiles):
-                place = t if way > 0 else tiles - t
-                result[n, h, place, m] = total
-                total += sums[n, h, t if way > 0 else tiles - 1 - t, m]
-            result[n, h, tiles if way > 0 else 0, m] = total
-
-    return running_sums
+    With `way` = -1, of all tiles from there on. Result (N, H, tiles + 1, M) is written to.
+    """
+    m = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    h, n = cuda.blockIdx.y, cuda.blockIdx.z
+    tiles = sums.shape[2]
+    if m < sums.shape[3]:
+        total = start[n, h, m]
+        for t in range(tiles):
+            place = t if way > 0 else tiles - t
+            result[n, h, place, m] = total
+            total += sums[n, h, t if way > 0 else tiles - 1 - t, m]
+        result[n, h, tiles if way > 0 else 0, m] = total
 
 
 class Values(NamedTuple):
@@ -195,8 +181,7 @@ def _running_sums(sums: Array, start: Array, way: int) -> Array:
     """Sums of the tiles before (way 1) or from (-1) the beginning of each."""
     N, H, tiles, M = sums.shape
     result = array_module(sums).empty((N, H, tiles + 1, M), sums.dtype)
-    kernel = _running_sum_kernel(kernel_dtype(sums))
-    kernel[(block_count(M), H, N), TILE](sums, start, way, result)
+    running_sums[(block_count(M), H, N), TILE](sums, start, way, result)
     return result
 
 

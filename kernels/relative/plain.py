@@ -211,20 +211,10 @@ def value_gradient(
     older, _ = values
     of_older = xp.zeros(older.V[..., :-1].shape, dv.dtype)
     H, N = len(setting.embedding), len(setting.queries)
-    for (_, places, first), result in zip(values, (of_older, dv), strict=True):
+    for (_, *keys), result in zip(values, (of_older, dv), strict=True):
         most = max(setting.longest[1], of_older.shape[2])
         launch = a_thread_each(_value_gradient_kernel(kernel_dtype(F)), most, H, N)
-        launch(
-            F,
-            gn,
-            places,
-            first,
-            setting.queries,
-            *_walk(setting),
-            setting.keys,
-            *grad_state,
-            result,
-        )
+        launch(F, gn, *keys, setting.queries, *_walk(setting), setting.keys, *grad_state, result)
     return of_older[:, :, 0], xp.where(_real(setting), of_older[:, :, 1:], 0)
 
 

@@ -116,7 +116,7 @@ class Shape(NamedTuple):
         return sums // lanes
 
     def filled(self, real: Any, columns: int) -> int:
-        """Columns of a result, on lanes with such as are zero, where few make whole turns of them."""
+        """Columns of a result; on lanes with a few of zeros, where they make whole turns."""
         more = -columns % self.width(real) if self.on_lanes else 0
         return columns + more if 16 * more <= columns else columns
 

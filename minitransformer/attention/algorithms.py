@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from minitransformer_kernels import algorithms
 from minitransformer_kernels.arrays import processors
 from minitransformer_kernels.checks import one_of
 from minitransformer_kernels.planner import Sizes, choose
@@ -14,7 +15,7 @@ from ..tensor import Tensor
 from .checks import check_algorithm, check_sequences, check_state, guard_options
 from .features import FeatureMap, is_elementwise, row_features
 
-ALGORITHMS = ("auto", "naive", "linear", "recurrent", "chunked")
+ALGORITHMS = "auto", *algorithms.ALGORITHMS
 
 Gradients = tuple[Array | None, ...]
 Algorithm = str | Mapping[str, str]  # one for all terms, or one for each
@@ -143,10 +144,8 @@ def prepared(
 
 def _by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[str, str]:
     """Return the algorithm of each term; of the kernelized one alone, where it is one for all."""
-    if isinstance(algorithm, str):
+    if not isinstance(algorithm, Mapping):
         return {"kernelized": algorithm}
-    if not hasattr(algorithm, "keys"):
-        one_of(name, "algorithm", algorithm, ALGORITHMS)
     if set(algorithm) != {*terms}:
         raise ValueError(
             f"{name}: algorithm must have an entry for each of {', '.join(map(repr, terms))}, got "

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from minitransformer_kernels import delta
+from minitransformer_kernels import algorithms, delta
 from minitransformer_kernels.checks import flag, one_of
 from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.features import normalised
@@ -16,7 +16,7 @@ from .algorithms import KernelizedAttention, attend, attend_token, features_of, 
 from .checks import Lengths, check_sequences, check_token
 from .features import FeatureMap
 
-ALGORITHMS = "auto", "recurrent", "chunked"
+ALGORITHMS = "auto", *(name for name, each in algorithms.ALGORITHMS.items() if each.has_states)
 
 
 class DeltaAttention(KernelizedAttention):

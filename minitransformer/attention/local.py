@@ -39,12 +39,12 @@ def local_attention(
         value: (N, H, Lk, M).
         window: how many keys a query sees beside the one at its own place: before it and, where
             not causal, as many after it.
-        causal, query_offset, query_lengths, key_lengths: as in `softmax_attention`.
+        causal, query_offset, query_lengths, key_lengths, scale, relative_embedding, dropout, seed:
+            as in `softmax_attention`.
         stride: see above, the fixed pattern of Child et al. 2019. None: no such keys.
         num_global: so many first keys are seen from everywhere.
         global_queries: the queries at so many first positions see every key. Equal to `num_global`,
             both are Beltagy et al.'s global tokens.
-        scale, relative_embedding, dropout, seed: as there.
 
     Returns:
         (N, H, Lq, M); a query that sees nothing gives zeros.

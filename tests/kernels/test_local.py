@@ -147,7 +147,8 @@ def test_positions_count_from_the_first_key(causal: bool) -> None:
 def test_the_reference_has_the_gradient_of_its_forward() -> None:
     query, key, value, grad = inputs(1, 1, 11)
     options: dict[str, Any] = {"window": 2, "stride": 4, "num_global": 1, "global_queries": 2}
-    gradients = reference.local_attention_backward(grad, query, key, value, **options)
+    near = reference.near(query, key, 0, **options)
+    gradients = reference.softmax_attention_backward(grad, query, key, value, near=near)
     arrays = {"query": query, "key": key, "value": value}
     for (name, x), gradient in zip(arrays.items(), gradients, strict=True):
         direction = np.random.default_rng(1).normal(size=x.shape)

@@ -16,9 +16,7 @@ class LocalAttention(AttentionVariant):
 
     Args:
         window: how many keys a query sees on either side of its place; layers pass on more.
-        stride: see `local_attention`.
-        num_global: see there.
-        global_queries: see there.
+        stride, num_global, global_queries: see `local_attention`.
         scale: factor of the scores; 1 / sqrt(E) by default.
         max_distance: as in `SoftmaxAttention`.
 
