@@ -3,7 +3,7 @@
     forward   (3)-(6)
     scan      (8)-(10), for dq, dk and dv
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     a state that stays     in shared memory: a block handles a head and up to 64 columns of its
                            state, and walks along, so that no chunk's state is ever in memory

@@ -1,6 +1,6 @@
 r"""The kernels that run.
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     a tile of tokens at once    all products with W before a tile, (7): W is read and written once
                                 for 16 tokens, and only `writes` of a tile is done one by one

@@ -4,7 +4,7 @@ The FAVOR+ kernels have the thread pattern of `softmax`: threadIdx.x = x is a ro
 tile, threadIdx.y = y a part of the work on it. The others have a warp to a row. The sum (6) is made
 by kernels of `linear`.
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     tiles in shared memory     a w_r is read from memory once for all rows of a block, and a row
                                once for all features

@@ -1,6 +1,6 @@
 r"""The kernels that run. The features are those of `plain`: a number has nothing to share.
 
-What the sums add to `plain`:
+What the sums add to `plain`; results/ladder says what it brings:
 
     sums by blocks          rows are shared out, OWN to a thread; shares meet in shared memory
     sums by halves          a warp takes a row for dp, and its 32 shares are added up in 5 steps

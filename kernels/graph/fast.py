@@ -16,7 +16,7 @@ The others sum over edges:
     total          (8); a thread for each row
     mix            (4), (5), (9); a thread for each column of a row
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     a thread an edge          all do the same work, however many edges a node has; what has no sum
                               over edges waits for no hub
@@ -29,8 +29,8 @@ What they add to `plain`:
                               no thread asks whether its column exists
     heads side by side        where rows are narrow, a block has several heads, so that warps fill
 
-`results/ladder` has what both take. The sums "to j" need the edges sorted by key: `Edges` sorts
-them when they are first asked for, for either version.
+The sums "to j" need the edges sorted by key: `Edges` sorts them when they are first asked for, for
+either version.
 """
 
 from __future__ import annotations

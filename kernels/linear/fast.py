@@ -6,7 +6,7 @@
     forward          (10), (3); a block owns a tile of queries
     gradient         (9); a block owns a tile of rows i
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     tiles in shared memory     of 32 x 32 numbers: what is read from memory once serves 32 rows
     several sums a thread      of OWN rows, and of all `width` tiles side by side, in registers:

@@ -3,7 +3,7 @@
     forward   (1)-(4); a thread owns a column of S in registers
     scan      (10), for dq, dk and dv
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     the state in registers    a column is read and written once a sequence, not once a token; its
                               rows are shared out among `parts` threads, so that there is room

@@ -3,7 +3,7 @@ r"""The kernels that run.
 As those of `linear` they work on tiles of 32 x 32 numbers: threadIdx.x = x is a column, threadIdx.y
 = y a group of OWN rows. Every sum has one owner and a fixed order.
 
-What they add to `plain`:
+What they add to `plain`; results/ladder says what it brings:
 
     far keys as sums           (7) and (8) in the place of (3): the time of a query no longer grows
                                with the keys; "naive", where every key is near, goes without

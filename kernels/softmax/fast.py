@@ -29,7 +29,7 @@ What they add to `plain`; results/ladder says what it brings:
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
                                 after the other: there, all parts are one, tiles have no pitch, as
                                 many sums are made at once as the vectors' registers hold, and
-                                narrow heads are filled up to a vector
+                                narrow heads are filled up to a vector, wide ones to whole turns
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as

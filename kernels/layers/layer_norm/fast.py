@@ -5,7 +5,7 @@
     parameters             a thread for a column of some rows, one after the other; a block adds up
                            four of these, and all blocks' sums follow
 
-What each step over `plain` adds:
+What each step over `plain` adds; results/ladder says what it brings:
 
     a warp for a row       neighbouring threads read neighbouring numbers: a sector of memory is
                            read once and used whole, where a thread that walks a row of its own
