@@ -45,7 +45,6 @@ from .properties import Operation, allowed_errors, assert_within
 
 RIGHT, REFUSED = "right", "refused"
 FINDINGS = "crash", "wrong", "taken", "raw"
-ROOMS = "softmax", "local", "linear", "recurrent", "chunked", "relative", "fourier", "delta"
 NAN, FAR = float("nan"), 2**59
 CLEAR = (
     " must ",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-MUTANT = r"::test_(mutant_|missing_barrier_)"
+MUTANT = r"^[^\[]*::test_(mutant_|missing_barrier_)"
 # A test is in the first part whose pattern is found in its name.
 PARTS = {
     "mutants": MUTANT,
@@ -27,11 +27,11 @@ def part_of(test: str) -> str:
 
 
 def room_of(item: Any) -> str | None:
-    """The room whose mutant a test hunts, which is its file's where no parameter knows; or None."""
+    """The room whose mutant a test hunts, or None."""
     if not re.search(MUTANT, item.nodeid):
         return None
-    rooms = [x.room for x in item.callspec.params.values() if hasattr(x, "room")]
-    return rooms[0] if rooms else item.path.stem.removeprefix("test_")
+    (room,) = [x.room for x in item.callspec.params.values() if hasattr(x, "room")]
+    return str(room)
 
 
 def killed(reports: Iterable[Any]) -> str:

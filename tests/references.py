@@ -48,12 +48,11 @@ LOCAL = "window", "stride", "num_global", "global_queries"
 def seen_and_alive(problem: Problem) -> tuple[Array, Array]:
     """Which query sees which key (N, 1, Lq, Lk), and which query is no padding (N, 1, Lq)."""
     query, key, _ = qkv(problem)
-    keywords = problem.keywords
-    seen = problem.visible.mask(query, key)
-    if "window" in keywords:
-        pattern = {name: keywords[name] for name in LOCAL if name in keywords}
-        seen = seen & reference.near(query, key, keywords.get("query_offset", 0), **pattern)
-    return seen, inside(query, problem.visible.query_lengths)
+    visible, options = problem.visible, problem.options
+    seen = visible.mask(query, key)
+    if pattern := {name: options[name] for name in LOCAL if name in options}:
+        seen = seen & reference.near(query, key, visible.query_offset, **pattern)
+    return seen, inside(query, visible.query_lengths)
 
 
 def softmax(problem: Problem, dtype: Any) -> Result:

@@ -9,12 +9,14 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import Phase, settings
 from pytest import MonkeyPatch
 
@@ -54,9 +56,14 @@ class Mutant:
         """The room whose kernels have the bug."""
         return room(self.file)
 
+    @property
+    def original(self) -> str:
+        """The text of `file`."""
+        return (KERNELS / self.file).read_text()
+
     def source(self) -> str:
-        """The text of `file` with the bug in it."""
-        text = (KERNELS / self.file).read_text()
+        """The same with the bug in it."""
+        text = self.original
         found = text.count(self.old)
         if found != 1:
             raise LookupError(
@@ -87,6 +94,31 @@ def bugs(operation: Callable[[str], Any], file: str, **edits: tuple[str, str]) -
     """Bugs of one file that one operation suffers from: name=(old, new)."""
     for name, edit in edits.items():
         yield Mutant(name, operation, file, *edit)
+
+
+def hunts(mutants: Iterable[Mutant], *same: str) -> list[Any]:
+    """The parameters of a test: a bug each, and whether only nightly runs hunt it.
+
+    A bug in a kernel is a kernel to compile: by default the first of those whose attributes `same`
+    are the same stands for all.
+    """
+    mutants, kind = list(mutants), attrgetter(*same)
+    first = {kind(mutant): mutant for mutant in reversed(mutants)}
+    return [
+        pytest.param(x, marks=[] if always else pytest.mark.nightly)
+        for x in mutants
+        for always in [x is first[kind(x)] or "@cuda.jit" not in x.original]
+    ]
+
+
+def misfits(tests: Iterable[Any]) -> Iterator[str]:
+    """What is wrong with the bugs that tests hunt: texts that their files do not have once."""
+    parameters = (x.callspec.params.values() for x in tests if hasattr(x, "callspec"))
+    for mutant in dict.fromkeys(x for each in parameters for x in each if isinstance(x, Mutant)):
+        try:
+            mutant.source()
+        except LookupError as error:
+            yield str(error)
 
 
 def without_barriers(

@@ -93,6 +93,11 @@ if NIGHTLY:
     )
 
 
+def and_wide(*variants: Variant) -> tuple[Variant, ...]:
+    """These; by night the first of them, which is in float64, with rows of several tiles, too."""
+    return variants + (replace(variants[0], head_dim=40, value_dim=70),) * NIGHTLY
+
+
 def softmax(package: str = KERNELS, **more: Any) -> Operation:
     """Fused softmax attention."""
     module = import_module(f"{package}.softmax")
@@ -137,7 +142,7 @@ def in_tiles(operation: Operation) -> Operation:
 
 def of_two(operation: Operation) -> Operation:
     """The same in two variants, as kernels take long to compile."""
-    domain = replace(operation.domain, variants=operation.domain.variants[:2])
+    domain = replace(operation.domain, variants=and_wide(*operation.domain.variants[:2]))
     return replace(operation, domain=domain)
 
 
@@ -157,7 +162,7 @@ def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
 
     variants = *SOFTMAX_RELATIVE_VARIANTS[:2], replace(SOFTMAX_VARIANTS[1], sizes={"k": 40})
     queries = tuple(range(1, few.QUERIES + 1))
-    domain = Domain(variants, (few.SPAN,), extras=relative_scores, queries=queries)
+    domain = Domain(and_wide(*variants), (few.SPAN,), extras=relative_scores, queries=queries)
     return replace(operation, name="softmax_few", domain=domain, apply=apply)
 
 
@@ -228,7 +233,7 @@ def local_dropped(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores and dropout."""
     operation = local(package, **more)
     variants = tuple(replace(variant, sizes={"k": 3}) for variant in LOCAL_VARIANTS[:2])
-    domain = replace(operation.domain, variants=variants, extras=relative_scores)
+    domain = replace(operation.domain, variants=and_wide(*variants), extras=relative_scores)
     return dropped(replace(operation, domain=domain), "local_dropped")
 
 
@@ -342,7 +347,7 @@ NO_MEAN = ("preserves_a_constant_value",)
 
 def fourier(package: str = KERNELS) -> Operation:
     """Bidirectional Fourier attention; the whole batch shares its positions."""
-    domain = Domain(SHARED_VARIANTS, (8,), causal=(False,), extras=fourier_inputs)
+    domain = Domain(and_wide(*SHARED_VARIANTS), (8,), causal=(False,), extras=fourier_inputs)
     apply = fourier_apply(package, "linear")
     return Operation("fourier", domain, apply, references.fourier)
 
@@ -380,7 +385,7 @@ def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) ->
         return module.step(*token, state, **options)
 
     domain = Domain(
-        variants, (8,), causal=(True,), stateful=True, packed=True,
+        and_wide(*variants), (8,), causal=(True,), stateful=True, packed=True,
         extras=fourier_inputs, states=fourier_state,
     )  # fmt: skip
     apply = fourier_apply(package, "recurrent")
@@ -575,8 +580,11 @@ def delta_plain(package: str = KERNELS) -> Operation:
 
 
 def plain(operation: Operation) -> Operation:
-    """The twin by plain kernels, in one variant; it has no step of its own."""
-    return replace(narrowed(operation), name=f"{operation}_plain", step=None)
+    """The twin by plain kernels, in one variant, by night in three; it has no step of its own."""
+    first = operation.domain.variants[0]
+    variants = and_wide(first) + (replace(first, dtype="float32"),) * NIGHTLY
+    domain = replace(operation.domain, variants=variants)
+    return replace(operation, name=f"{operation}_plain", domain=domain, step=None)
 
 
 def plain_of(operation: Callable[..., Operation]) -> Callable[..., Operation]:

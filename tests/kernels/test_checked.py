@@ -27,9 +27,8 @@ from .operations import NARROW, NIGHTLY, OPERATIONS, ragged
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
-    "softmax", "softmax_on_lanes", "softmax_dropped", "softmax_plain", "local", "local_on_lanes",
-    "fourier", "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative",
-    "relative_plain",
+    "softmax", "softmax_dropped", "softmax_plain", "local", "local_on_lanes", "fourier",
+    "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative", "relative_plain",
 )  # fmt: skip
 
 

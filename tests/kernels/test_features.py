@@ -30,7 +30,7 @@ from tests.properties import (
 )
 from tests.rounding import allowed_rows
 
-from .mutants import Mutant, without_barriers
+from .mutants import Mutant, bugs, hunts, without_barriers
 from .operations import Variant, bidirectional, naive, recurrent
 
 DTYPES = ("float32", "float64")
@@ -355,52 +355,57 @@ def test_kernels_are_clean(name: str) -> None:
         assert_right(SAMPLE[name])
 
 
-# For each bug a sample that must show it, a piece of text, and what takes its place.
-MUTANTS = {
-    "row_not_squared": ("favor", "+= real(0.5) * x_tile[e, tx] * x", "+= real(0.5) * x"),
-    "square_not_pulled": ("favor", "if normalised else scale * scale * G_i", ""),
-    "last_row_forgotten": ("favor", "end = min(begin + span, x.shape[0])", "end = x.shape[0] - 1"),
-    "mean_not_taken_off": ("normalised", "less = G_tile[r] if normalised else", "less ="),
-    "total_not_rescaled": ("normalised", "total *= math.exp(before - highest)", ""),
-    "parts_not_rescaled": ("normalised", "* math.exp(highest_of[part, tx] - highest)", ""),
-    "no_way_round": ("dpfp", "later[ty, a] if a >= m else later[ty, a + 2 * E]", "later[ty, a]"),
-    "neighbour_off_by_one": ("dpfp", "* r[ty, a + block + 1]", "* r[ty, a + block]"),
-    "sign_lost": ("dpfp", "else -falls", "else falls"),
-    "square_not_pulled_plainly": ("plain_favor", "total = -pull * x[i, e]", "total = real(0)"),
-    "mean_not_taken_off_plainly": ("plain_normalised", "less = G_i if", "less = real(0) if"),
-    "no_way_round_plainly": ("plain_dpfp", "+ (a - m) % (2 * E)]", "+ max(a - m, 0)]"),
-}
-
-
 def features_of(package: str) -> Any:
     return import_module(f"{package}.features")
 
 
-ALWAYS = (
-    "square_not_pulled",
-    "parts_not_rescaled",
-    "no_way_round",
-    "square_not_pulled_plainly",
-    "no_way_round_plainly",
-)
+def sample(name: str) -> Callable[[str], Any]:
+    """The check that a copy of the package with a bug must fail."""
+    return lambda package: lambda: assert_right(SAMPLE[name], module=features_of(package))
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, marks=[] if bug in ALWAYS else pytest.mark.nightly) for bug in MUTANTS],
-)
-def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
-    sample, old, new = MUTANTS[bug]
-    file = "plain" if sample.startswith("plain") else "fast"
-    mutant = Mutant(bug, features_of, f"features/{file}.py", old, new)
-    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
-        assert_right(SAMPLE[sample], module=module)
+# For each bug a piece of text, and what takes its place.
+MUTANTS = [
+    *bugs(sample("favor"), "features/fast.py",
+        square_not_pulled=("if normalised else scale * scale * G_i", ""),
+        row_not_squared=("+= real(0.5) * x_tile[e, tx] * x", "+= real(0.5) * x"),
+    ),
+    *bugs(sample("favor"), "linear/fast.py",
+        last_row_forgotten=(
+            "end = min(begin + span, lengths[n])", "end = min(begin + span, lengths[n] - 1)"),
+    ),
+    *bugs(sample("normalised"), "features/fast.py",
+        parts_not_rescaled=("* math.exp(highest_of[part, tx] - highest)", ""),
+        mean_not_taken_off=("less = G_tile[r] if normalised else", "less ="),
+        total_not_rescaled=("total *= math.exp(before - highest)", ""),
+    ),
+    *bugs(sample("dpfp"), "features/fast.py",
+        no_way_round=("later[ty, a] if a >= m else later[ty, a + 2 * E]", "later[ty, a]"),
+        neighbour_off_by_one=("* r[ty, a + block + 1]", "* r[ty, a + block]"),
+        sign_lost=("else -falls", "else falls"),
+    ),
+    *bugs(sample("plain_favor"), "features/plain.py",
+        square_not_pulled_plainly=("total = -pull * x[i, e]", "total = real(0)"),
+    ),
+    *bugs(sample("plain_normalised"), "features/plain.py",
+        mean_not_taken_off_plainly=("less = G_i if", "less = real(0) if"),
+    ),
+    *bugs(sample("plain_dpfp"), "features/plain.py",
+        no_way_round_plainly=("+ (a - m) % (2 * E)]", "+ max(a - m, 0)]"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", hunts(MUTANTS, "file", "operation"), ids=str)
+def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as check, pytest.raises(AssertionError):
+        check()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", list(without_barriers("features/fast.py", features_of)), ids=str)
 def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as module, checked(), pytest.raises(DataRace) as caught:
-        for sample in ("favor", "normalised", "dpfp"):
-            assert_right(SAMPLE[sample], module=module)
+        for name in ("favor", "normalised", "dpfp"):
+            assert_right(SAMPLE[name], module=module)
     assert f"_{caught.value.kernel}_" in mutant.name

@@ -21,7 +21,7 @@ from minitransformer_kernels.layers.dropout import random_word
 from ..cases import LAYOUTS, Array, Arrays
 from ..properties import array_library, assert_all_equal, assert_within, times, to_numpy
 from ..rounding import ROUNDINGS, allowed_rows
-from .mutants import Mutant
+from .mutants import Mutant, bugs, hunts
 
 # A graph by the degrees of its nodes: few, none at all, and more than one piece of a row holds.
 DEGREES = {
@@ -579,85 +579,75 @@ def test_dropout_is_clean(version: str) -> None:
     assert_near(case, case.edges(), case.inputs(), found, wanted)
 
 
-# For each bug the module that has it, a sample that must show it, a piece of text, and another.
-# The plain kernels must show those whose names begin with plain, the fast ones the others.
-MUTANTS = {
-    "score_leaks_nothing": ("fast", "additive", "else slope * z  # (1)", "else real(0)"),
-    "gradient_of_the_identity": (
-        "fast", "additive", "else slope * ds[h, e]  # (7)", "else ds[h, e]"
-    ),
-    "highest_not_taken_off": (
-        "fast", "hub", "math.exp(s[h, e] - highest[h, rows[e]])", "math.exp(s[h, e])"
-    ),
-    "query_and_key_exchanged": (
-        "fast", "dot", "total += A[h, i, m] * B[h, j, m]",
-        "total += A[h, j % A.shape[1], m] * B[h, i, m]",
-    ),
-    "scale_forgotten": ("fast", "dot", "s[h, e] = scale * total", "s[h, e] = total"),
-    "scale_forgotten_in_gradients": ("fast", "dot", "scaled = scale * ds", "scaled = ds"),
-    "delta_dropped": ("fast", "dot", "- p[h, e] * delta[h, rows[e]]", ""),
-    "weights_of_unsorted_edges": ("fast", "dot", "w[h, edges[t]] * C", "w[h, t] * C"),
-    "totals_of_unsorted_edges": ("fast", "additive", "sum_ += x[h, edges[t]]", "sum_ += x[h, t]"),
-    "last_edge_forgotten": (
-        "edges", "dot", "order = array_module(self.columns).arange(len(self.columns))",
-        "order = np.maximum(np.arange(len(self.columns)) - 1, 0)",
-    ),
-    "first_piece_added_again": (
-        "edges", "hub", "Walk(first, pieces, pieces)", "Walk(first, pieces, 0 * pieces)"
-    ),
-    "one_number_for_h_and_l": (
-        "fast", "far", "math.exp(s[h, e] - highest[h, rows[e]]) / total[h, rows[e]]",
-        "math.exp(s[h, e] - real(np.float32(highest[h, rows[e]] + math.log(total[h, rows[e]]))))",
-    ),
-    "plain_one_number_for_h_and_l": (
-        "plain", "far", "math.exp(s[h, e] - h_i) / l_i", "math.exp(s[h, e] - (h_i + math.log(l_i)))"
-    ),
-    "plain_score_leaks_nothing": ("plain", "additive", "else slope * z  # (1)", "else real(0)"),
-    "plain_gradient_of_the_identity": (
-        "plain", "additive", "else slope * ds[h, e]  # (7)", "else ds[h, e]  # (7)"
-    ),
-    "plain_highest_not_taken_off": (
-        "plain", "hub", "l_i += math.exp(s[h, e] - h_i)", "l_i += math.exp(s[h, e])"
-    ),
-    "plain_scale_forgotten": ("plain", "dot", "s[h, e] = scale * product", "s[h, e] = product"),
-    "plain_scale_forgotten_in_gradients": (
-        "plain", "dot", "result[h, i, m] = scale * total", "result[h, i, m] = total"
-    ),
-    "plain_delta_dropped": ("plain", "dot", "- p[h, e] * delta", ""),
-    "plain_delta_of_the_last_column": ("plain", "dot", "delta += g[h", "delta = g[h"),
-    "plain_weights_of_unsorted_edges": ("plain", "dot", "w[h, edges[t]] * C", "w[h, t] * C"),
-    "plain_totals_of_unsorted_edges": ("plain", "additive", "e, z = edges[t], a", "e, z = t, a"),
-    "plain_first_edge_forgotten": (
-        "plain", "dot", "w_e = m_e * p[h, e]", "w_e = m_e * p[h, e] if e > offsets[i] else real(0)"
-    ),
-    "plain_pieces_taken_for_rows": ("edges", "hub", "for row in rows:", "for row in rows[:0]:"),
-}  # fmt: skip
-
-ALWAYS = (
-    "gradient_of_the_identity",
-    "delta_dropped",
-    "weights_of_unsorted_edges",
-    "first_piece_added_again",
-    "plain_delta_dropped",
-    "plain_weights_of_unsorted_edges",
-    "plain_first_edge_forgotten",
-    "plain_pieces_taken_for_rows",
-)
+def sample(name: str, version: str = "fast") -> Callable[[str], Any]:
+    """The check that a copy of the package with a bug must fail."""
+    case = replace(SAMPLE[name], version=version)
+    check = assert_no_worse_than_naive if case.level else assert_right
+    return lambda package: lambda: check(case, module=import_module(f"{package}.graph"))
 
 
-def graph_of(package: str) -> Any:
-    return import_module(f"{package}.graph")
+# For each bug a piece of text, and what takes its place.
+MUTANTS = [
+    *bugs(sample("additive"), "graph/fast.py",
+        gradient_of_the_identity=("else slope * ds[h, e]  # (7)", "else ds[h, e]"),
+        score_leaks_nothing=("else slope * z  # (1)", "else real(0)"),
+        totals_of_unsorted_edges=("sum_ += x[h, edges[t]]", "sum_ += x[h, t]"),
+    ),
+    *bugs(sample("hub"), "graph/fast.py",
+        highest_not_taken_off=("math.exp(s[h, e] - highest[h, rows[e]])", "math.exp(s[h, e])"),
+    ),
+    *bugs(sample("dot"), "graph/fast.py",
+        delta_dropped=("- p[h, e] * delta[h, rows[e]]", ""),
+        query_and_key_exchanged=(
+            "total += A[h, i, m] * B[h, j, m]", "total += A[h, j % A.shape[1], m] * B[h, i, m]"),
+        scale_forgotten=("s[h, e] = scale * total", "s[h, e] = total"),
+        scale_forgotten_in_gradients=("scaled = scale * ds", "scaled = ds"),
+        weights_of_unsorted_edges=("w[h, edges[t]] * C", "w[h, t] * C"),
+    ),
+    *bugs(sample("far"), "graph/fast.py",
+        one_number_for_h_and_l=(
+            "math.exp(s[h, e] - highest[h, rows[e]]) / total[h, rows[e]]",
+            "math.exp(s[h, e] - real(np.float32(highest[h, rows[e]]"
+            " + math.log(total[h, rows[e]]))))"),
+    ),
+    *bugs(sample("dot"), "graph/edges.py",
+        last_edge_forgotten=(
+            "order = array_module(self.columns).arange(len(self.columns))",
+            "order = np.maximum(np.arange(len(self.columns)) - 1, 0)"),
+    ),
+    *bugs(sample("hub"), "graph/edges.py",
+        first_piece_added_again=("Walk(first, pieces, pieces)", "Walk(first, pieces, 0 * pieces)"),
+    ),
+    *bugs(sample("hub", "plain"), "graph/edges.py",
+        plain_pieces_taken_for_rows=("for row in rows:", "for row in rows[:0]:"),
+    ),
+    *bugs(sample("additive", "plain"), "graph/plain.py",
+        plain_gradient_of_the_identity=("else slope * ds[h, e]  # (7)", "else ds[h, e]  # (7)"),
+        plain_score_leaks_nothing=("else slope * z  # (1)", "else real(0)"),
+        plain_totals_of_unsorted_edges=("e, z = edges[t], a", "e, z = t, a"),
+    ),
+    *bugs(sample("hub", "plain"), "graph/plain.py",
+        plain_highest_not_taken_off=(
+            "l_i += math.exp(s[h, e] - h_i)", "l_i += math.exp(s[h, e])"),
+    ),
+    *bugs(sample("dot", "plain"), "graph/plain.py",
+        plain_delta_dropped=("- p[h, e] * delta", ""),
+        plain_delta_of_the_last_column=("delta += g[h", "delta = g[h"),
+        plain_first_edge_forgotten=(
+            "w_e = m_e * p[h, e]", "w_e = m_e * p[h, e] if e > offsets[i] else real(0)"),
+        plain_scale_forgotten=("s[h, e] = scale * product", "s[h, e] = product"),
+        plain_scale_forgotten_in_gradients=(
+            "result[h, i, m] = scale * total", "result[h, i, m] = total"),
+        plain_weights_of_unsorted_edges=("w[h, edges[t]] * C", "w[h, t] * C"),
+    ),
+    *bugs(sample("far", "plain"), "graph/plain.py",
+        plain_one_number_for_h_and_l=(
+            "math.exp(s[h, e] - h_i) / l_i", "math.exp(s[h, e] - (h_i + math.log(l_i)))"),
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, marks=[] if bug in ALWAYS else pytest.mark.nightly) for bug in MUTANTS],
-)
-def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
-    file, sample, old, new = MUTANTS[bug]
-    mutant = Mutant(bug, graph_of, f"graph/{file}.py", old, new)
-    module: Any
-    case = replace(SAMPLE[sample], version="plain" if bug.startswith("plain") else "fast")
-    examine = assert_no_worse_than_naive if case.level else assert_right
-    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
-        examine(case, module=module)
+@pytest.mark.parametrize("mutant", hunts(MUTANTS, "file", "operation"), ids=str)
+def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as check, pytest.raises(AssertionError):
+        check()

@@ -1,5 +1,6 @@
 """Layer normalisation's kernels against its definition, whose gradient is a complex step."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from minitransformer_kernels import DataRace, checked
 from minitransformer_kernels.layers import layer_norm
 from tests.properties import array_library, to_numpy
 
-from ..mutants import Mutant, without_barriers
+from ..mutants import Mutant, bugs, hunts, without_barriers
 
 Array = np.ndarray
 EPS = 1e-3
@@ -126,30 +127,36 @@ def module_of(package: str) -> Any:
     return import_module(f"{package}.layers.layer_norm")
 
 
-# For each bug its file, a piece of text, and what takes its place.
-MUTANTS = {
-    "mean_not_taken_off": ("fast", "(x[i, d] - m) * (x[i, d] - m)", "x[i, d] * x[i, d]"),
-    "eps_forgotten": ("fast", "/ real(D) + eps)", "/ real(D))"),
-    "half_a_warp": ("fast", "for step in range(5)", "for step in range(4)"),
-    "scale_is_a_constant": ("fast", " - n * product)", ")"),
-    "mean_is_a_constant": ("fast", " - total - n", " - n"),
-    "rows_end_early": ("fast", "if i < R and d < D", "if i < R - 1 and d < D"),
-    "plain_scale_is_a_constant": ("plain", " - n * hn_mean)", ")"),
-    "plain_rows_are_not_scaled": ("plain", "(x[i, d] - mean[i]) * scale[i]", "(x[i, d] - mean[i])"),
-    "plain_bias_is_scaled": ("plain", "* r + bias[d]", "* (r + bias[d])"),
-}
-BY_DEFAULT = "scale_is_a_constant", "plain_scale_is_a_constant", "plain_rows_are_not_scaled"
+def by(version: str) -> Callable[[str], Any]:
+    """The check that a copy of the package with a bug must fail."""
+    given: Any = {"shape": (300, 37), "shift": 3.0, "version": version}
+    return lambda package: lambda: assert_right(**given, module=module_of(package))
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, marks=[] if bug in BY_DEFAULT else pytest.mark.nightly) for bug in MUTANTS],
-)
-def test_mutant_is_killed(bug: str, tmp_path: Path) -> None:
-    version, *edit = MUTANTS[bug]
-    mutant = Mutant(bug, module_of, f"layers/layer_norm/{version}.py", *edit)
-    with mutant.imported(tmp_path) as module, pytest.raises(AssertionError):
-        assert_right((300, 37), shift=3.0, module=module, version=version)
+# For each bug a piece of text, and what takes its place.
+MUTANTS = [
+    *bugs(by("fast"), "layers/layer_norm/fast.py",
+        scale_is_a_constant=(" - n * product)", ")"),
+        mean_not_taken_off=("(x[i, d] - m) * (x[i, d] - m)", "x[i, d] * x[i, d]"),
+        eps_forgotten=("/ real(D) + eps)", "/ real(D))"),
+        mean_is_a_constant=(" - total - n", " - n"),
+        rows_end_early=("if i < R and d < D", "if i < R - 1 and d < D"),
+    ),
+    *bugs(by("fast"), "tiles.py",
+        half_a_warp=("for step in range(55)", "for step in range(4)"),
+    ),
+    *bugs(by("plain"), "layers/layer_norm/plain.py",
+        plain_scale_is_a_constant=(" - n * hn_mean)", ")"),
+        plain_rows_are_not_scaled=("(x[i, d] - mean[i]) * scale[i]", "(x[i, d] - mean[i])"),
+        plain_bias_is_scaled=("* r + bias[d]", "* (r + bias[d])"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", hunts(MUTANTS, "file"), ids=str)
+def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.imported(tmp_path) as check, pytest.raises(AssertionError):
+        check()
 
 
 @pytest.mark.nightly
