@@ -11,7 +11,7 @@ from typing import Any
 MUTANT = r"^[^\[]*::test_(mutant_|missing_barrier_)"
 # A test is in the first part whose pattern is found in its name.
 PARTS = {
-    "mutants": MUTANT,
+    "mutants": rf"{MUTANT}|kernels/test_mutants",  # which looks at all lists of bugs
     "ptx": r"kernels/gpu/ptx/",
     "softmax": r"kernels/test_(softmax|local|graph)|kernels/.*[\[-](softmax|local)",
     "positions": r"kernels/test_(fourier|relative|delta)|kernels/.*[\[-](fourier|relative|delta)",

@@ -23,6 +23,7 @@ from .parts import PARTS, killed, part_of, room_of
         ("tests/kernels/cpu/test_launch.py::test_empty_arrays", "machinery"),
         ("tests/kernels/gpu/ptx/test_operations.py::test_property[naive-stays_finite]", "ptx"),
         ("tests/kernels/test_mutants.py::test_mutant_is_killed[phase_forgotten]", "mutants"),
+        ("tests/kernels/test_mutants.py::test_every_planted_text_is_in_its_file", "mutants"),
         ("tests/kernels/layers/test_matmul.py::test_missing_barrier_is_a_race[x]", "mutants"),
     ],
 )
