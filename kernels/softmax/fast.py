@@ -116,9 +116,10 @@ class Shape(NamedTuple):
         return sums // lanes
 
     def filled(self, real: Any, columns: int) -> int:
-        """Columns of a result; on lanes with a few of zeros, where they make whole turns."""
-        more = -columns % self.width(real) if self.on_lanes else 0
-        return columns + more if 16 * more <= columns else columns
+        """Columns of a result; on lanes, if steps are whole turns, with a few of zeros to one."""
+        width = self.width(real) if self.on_lanes else 1
+        more = -columns % width
+        return columns + more if self.step % width == 0 and 16 * more <= columns else columns
 
     def at_once(self, real: Any, others: int, *columns: int) -> tuple[int, ...]:
         """Scores with `others`, and sums over each of `columns`, that a thread makes at once."""

@@ -1,13 +1,17 @@
 """Dropout inside softmax attention, and its random numbers; relative scores at their limits."""
 
+import itertools
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from minitransformer_kernels import reference, softmax
+from minitransformer_kernels.arrays import HEAD_DIMS, SHARED_BYTES
 from minitransformer_kernels.layers import dropout
 from minitransformer_kernels.local import Pattern
+from minitransformer_kernels.softmax import fast
 from minitransformer_kernels.visible import CAUSAL
 
 from ..properties import array_library, to_numpy
@@ -33,6 +37,20 @@ def test_philox_gives_the_published_answers(line: str, monkeypatch: pytest.Monke
     assert tuple(map(int, reference.philox(arrays, key, int(rounds)))) == answer
     monkeypatch.setattr(dropout, "ROUNDS", int(rounds))
     assert dropout.philox(*counter, *key) == answer
+
+
+@pytest.mark.parametrize("length", [16, 32, 64, 300])
+def test_blocks_for_lanes_have_room(length: int) -> None:
+    """Filled up or not, in the shared memory of any GPU, which a launch on a CPU asks for, too."""
+    plainly = False, False, None
+    for real, dim in itertools.product((numba.float32, numba.float64), HEAD_DIMS):
+        for make, shape_of, constants in (
+            (fast._forward_kernel, fast.forward_shape, plainly),
+            (fast._query_gradient_kernel, fast.backward_shape, plainly),
+            (fast._key_gradient_kernel, fast.backward_shape, (*plainly, True)),
+        ):
+            kernel, _ = fast._made(make, shape_of, length, dim, dim, True, real, *constants)
+            assert kernel.on_cpu._declared(()) <= SHARED_BYTES, (kernel.on_cpu.function, real, dim)
 
 
 @pytest.mark.parametrize("version", ["fast", "plain"])
