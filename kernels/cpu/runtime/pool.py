@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 CHUNKS_PER_THREAD = 8  # blocks differ in work (a causal mask): small chunks even that out
@@ -30,7 +31,7 @@ def num_threads() -> int:
 
 STACK_BYTES = 16 * 2**20
 _work: SimpleQueue[Callable[[], None]] | None = None
-_threads: list[int] = []  # the system's numbers of ours
+_threads: list[threading.Thread] = []
 _kept_free = -1  # the core that they keep off
 _this_core: Callable[[], int] | None = None
 if hasattr(os, "sched_setaffinity"):
@@ -57,7 +58,7 @@ def _helpers() -> SimpleQueue[Callable[[], None]]:
             for _ in range(num_threads() - 1):
                 helper = threading.Thread(target=_help, args=(_work,), daemon=True)
                 helper.start()
-                _threads.append(helper.native_id or 0)
+                _threads.append(helper)
         finally:
             threading.stack_size(before)
     _keep_off()
@@ -68,15 +69,17 @@ def _keep_off() -> None:
     """Keep our threads off the caller's core.
 
     Linux likes to wake a thread where it was woken from, even if another core has nothing to do:
-    there it waits until the caller has done all the work.
+    there it waits until the caller has done all the work. Where a system refuses, they stay free.
     """
     global _kept_free
     if _this_core is None or (core := _this_core()) == _kept_free:
         return
     _kept_free = core
     others = os.sched_getaffinity(0) - {core}
-    for thread in _threads if others else ():
-        os.sched_setaffinity(thread, others)
+    with suppress(OSError):
+        for thread in _threads if others else ():
+            if thread.native_id:  # 0 would be the caller
+                os.sched_setaffinity(thread.native_id, others)
 
 
 def _help(queue: SimpleQueue[Callable[[], None]]) -> None:

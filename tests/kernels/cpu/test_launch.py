@@ -419,6 +419,15 @@ def test_other_threads_keep_off_the_callers_core(monkeypatch: pytest.MonkeyPatch
             os.sched_setaffinity(0, before)
             pool.run(blocks, 2)
             assert cores[-1] == before - {pool._kept_free}
+
+        def refused(*arguments: object) -> None:
+            raise OSError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "sched_setaffinity", refused)
+            patch.setattr(pool, "_kept_free", -1)
+            pool.run(blocks, 2)
+        assert len(cores) == 3
     finally:
         os.sched_setaffinity(0, before)
 
