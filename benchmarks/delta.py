@@ -47,20 +47,19 @@ def compare(length: int, loop: bool) -> Iterator[harness.Row]:
     inputs = [query, key, value, beta]
     ours = [Tensor(array, requires_grad=True) for array in inputs]
     theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
-    cotangent = torch.from_numpy(grad)
 
     forms = {CHUNKWISE: peers.delta_chunkwise} | ({LOOP: peers.delta_loop} if loop else {})
     if peers.compiles():
         forms[COMPILED] = peers.delta_compiled()
-    passes: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_passes, delta, ours, grad)}
-    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_tape, delta, ours)}
+    passes = {harness.OURS: partial(harness.our_passes, delta, ours, grad)}
+    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_grad()(delta), *ours)}
     for name, form in forms.items():
-        passes[name] = partial(their_passes, form, theirs, cotangent)
+        passes[name] = partial(peers.their_passes, form, theirs, grad)
         forward[name] = partial(form, *theirs)
     firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
     nothing = dict.fromkeys(firsts[harness.OURS])
-    passes[LINEAR] = partial(our_passes, linear, ours[:3], grad)
-    forward[LINEAR] = partial(no_tape, linear, ours[:3])
+    passes[LINEAR] = partial(harness.our_passes, linear, ours[:3], grad)
+    forward[LINEAR] = partial(no_grad()(linear), *ours[:3])
 
     with torch.no_grad():
         yield from harness.race(f"delta rule, forward, L={length}", forward)
@@ -78,29 +77,6 @@ def linear(*inputs: Tensor) -> Tensor:
     """Return the output of linear attention."""
     output: Tensor = linear_attention(*inputs, causal=True)
     return output
-
-
-@no_grad()
-def no_tape(attend: Callable[..., Tensor], inputs: list[Tensor]) -> Tensor:
-    """Return the output alone."""
-    return attend(*inputs)
-
-
-def our_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Array) -> list[Array]:
-    """Return the output and the gradients."""
-    for tensor in inputs:
-        tensor.grad = None
-    output = attend(*inputs)
-    output.backward(grad)
-    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
-
-
-def their_passes(
-    form: Callable[..., torch.Tensor], inputs: list[torch.Tensor], grad: torch.Tensor
-) -> list[Array]:
-    """Return the output and the gradients."""
-    output = form(*inputs)
-    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
 
 
 def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:

@@ -6,6 +6,7 @@ with a backward by autograd. N=8, H=8, L=2048, E=64.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from minitransformer import Tensor
 from minitransformer.nn import DPFP, Favor, FeatureMap
 
-from . import harness
+from . import harness, peers
 
 N, H, L, E = 8, 8, 2048, 64
 EAGER = "PyTorch eager"
@@ -36,10 +37,10 @@ def compare(
 ) -> Iterator[harness.Row]:
     """Yield the rows of one feature map, having checked it against float64."""
     grad = np.random.default_rng(1).standard_normal((*x.shape[:-1], ours.dim(E)), np.float32)
-    mine, other = Tensor(x, requires_grad=True), torch.from_numpy(x).requires_grad_()
+    mine, other = [Tensor(x, requires_grad=True)], [torch.from_numpy(x).requires_grad_()]
     passes: harness.Contestants = {
-        harness.OURS: lambda: our_passes(ours, mine, grad),
-        EAGER: lambda: their_passes(theirs, other, torch.from_numpy(grad)),
+        harness.OURS: partial(harness.our_passes, ours, mine, grad),
+        EAGER: partial(peers.their_passes, theirs, other, grad),
     }
     truth = ours(Tensor(x[:1].astype(np.float64))).numpy()
     errors = {who: harness.error(run()[0][:1], truth) for who, run in passes.items()}
@@ -47,23 +48,6 @@ def compare(
     harness.error(slope, right)
     for row in harness.race(f"{name} features, forward and backward, L={L}", passes):
         yield row | {"error": errors[row["contestant"]]}
-
-
-def our_passes(feature_map: FeatureMap, x: Tensor, grad: Array) -> list[Array]:
-    """Return the features and the gradient of x."""
-    x.grad = None
-    phi = feature_map(x)
-    phi.backward(grad)
-    return [phi.numpy(), np.asarray(x.grad)]
-
-
-def their_passes(
-    feature_map: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, grad: torch.Tensor
-) -> list[Array]:
-    """Return the features and the gradient of x."""
-    phi = feature_map(x)
-    (slope,) = torch.autograd.grad(phi, x, grad)
-    return [phi.detach().numpy(), slope.numpy()]
 
 
 def their_favor(x: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ Freed memory is kept in the process, for both.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from minitransformer.attention.graph import AdditiveScores, DotScores, Neighbour
 from minitransformer.device import keep_freed_memory
 from minitransformer_kernels.graph import Edges
 
-from . import harness
+from . import harness, peers
 
 NODES, DEGREE, H = 10_000, 16, 8
 
@@ -56,11 +57,11 @@ def compare(
     ours = [Tensor(x, requires_grad=True) for x in inputs]
     tensors = [torch.from_numpy(x).requires_grad_() for x in inputs]
     passes: harness.Contestants = {
-        harness.OURS: lambda: our_passes(score, ours, edges, grad),
-        f"PyTorch {peer.__name__}": lambda: their_passes(theirs, tensors, torch.from_numpy(grad)),
+        harness.OURS: partial(harness.our_passes, partial(attend, score, edges), ours, grad),
+        f"PyTorch {peer.__name__}": partial(peers.their_passes, theirs, tensors, grad),
     }
     wide = [torch.from_numpy(x).double().requires_grad_() for x in inputs]
-    truth = their_passes(theirs, wide, torch.from_numpy(grad).double())
+    truth = peers.their_passes(theirs, wide, grad.astype(np.float64))
     errors = {
         who: max(harness.error(x, right) for x, right in zip(run(), truth, strict=True))
         for who, run in passes.items()
@@ -69,24 +70,11 @@ def compare(
         yield row | {"error": errors[row["contestant"]]}
 
 
-def our_passes(score: str, inputs: list[Tensor], edges: Edges, grad: Array) -> list[Array]:
-    """Return the output and the gradients."""
-    for x in inputs:
-        x.grad = None
-    query, key, value = inputs
+def attend(score: str, edges: Edges, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the output of our attention."""
     scores = (AdditiveScores if score == "additive" else DotScores).apply(query, key, edges=edges)
     output: Tensor = NeighbourAttention.apply(scores, value, edges)
-    output.backward(grad)
-    return [output.numpy(), *(np.asarray(x.grad) for x in inputs)]
-
-
-def their_passes(
-    attention: Attention, inputs: list[torch.Tensor], grad: torch.Tensor
-) -> list[Array]:
-    """Return the output and the gradients."""
-    output = attention(*inputs)
-    gradients = torch.autograd.grad(output, inputs, grad)
-    return [output.detach().numpy(), *(x.numpy() for x in gradients)]
+    return output
 
 
 def gathered(score: str, rows: Array, columns: Array) -> Attention:

@@ -92,6 +92,15 @@ def first_turns(contestants: Contestants, error: Callable[[Any], float]) -> dict
     return found
 
 
+def our_passes(attend: Callable[..., Any], inputs: list[Any], grad: Any) -> list[Any]:
+    """Return the output and the gradients, given the output's; as `peers.their_passes`."""
+    for tensor in inputs:
+        tensor.grad = None
+    output = attend(*inputs)
+    output.backward(grad)
+    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
+
+
 def error(got: Any, truth: Any, allowed: float = 1e-4) -> float:
     """Return the error's Euclidean norm, relative to the truth's; one wrong row is too much.
 

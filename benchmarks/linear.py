@@ -45,10 +45,11 @@ def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
     forms: dict[str, peers.Attention] = {CHUNKWISE: peers.linear_chunkwise}
     if peers.compiles():
         forms[COMPILED] = peers.linear_compiled()
-    passes: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_passes, ours, grad)}
-    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(our_forward, ours)}
+    attend = partial(linear_attention, causal=True)
+    passes = {harness.OURS: partial(harness.our_passes, attend, ours, grad)}
+    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_grad()(attend), *ours)}
     for name, form in forms.items():
-        passes[name] = partial(their_passes, form, theirs, torch.from_numpy(grad))
+        passes[name] = partial(peers.their_passes, form, theirs, grad)
         forward[name] = partial(form, *theirs)
     firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
 
@@ -60,33 +61,10 @@ def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
         yield row | firsts[row["contestant"]]
 
 
-@no_grad()
-def our_forward(inputs: list[Tensor]) -> Array:
-    """Return the output, without a tape."""
-    return linear_attention(*inputs, causal=True)
-
-
-def our_passes(inputs: list[Tensor], grad: Array) -> list[Array]:
-    """Return the output and the gradients."""
-    for tensor in inputs:
-        tensor.grad = None
-    output = linear_attention(*inputs, causal=True)
-    output.backward(grad)
-    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
-
-
 def fused_softmax(inputs: list[torch.Tensor]) -> torch.Tensor:
     """Return the output of causal softmax attention."""
     query, key, value = inputs
     return scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def their_passes(
-    form: peers.Attention, inputs: list[torch.Tensor], grad: torch.Tensor
-) -> list[Array]:
-    """Return the output and the gradients."""
-    output = form(*inputs)
-    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
 
 
 def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:

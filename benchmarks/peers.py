@@ -30,6 +30,12 @@ def compiles() -> bool:
     return False
 
 
+def their_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Any) -> list[Tensor]:
+    """Return the output and the gradients, given the output's, a NumPy array."""
+    output = attend(*inputs)
+    return [output.detach(), *torch.autograd.grad(output, inputs, torch.from_numpy(grad))]
+
+
 def softmax_eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """softmax(Q K^T / sqrt(E)) V, one operation after the other."""
     return torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, -1) @ value

@@ -6,6 +6,7 @@ backward by autograd. Freed memory is kept in the process, for both.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ def compare(
     ours = [Tensor(array, requires_grad=True) for array in inputs]
     theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
     passes: harness.Contestants = {
-        harness.OURS: lambda: our_passes(attend, ours, grad),
-        EAGER: lambda: their_passes(peer, theirs, torch.from_numpy(grad)),
+        harness.OURS: partial(harness.our_passes, attend, ours, grad),
+        EAGER: partial(peers.their_passes, peer, theirs, grad),
     }
     right = truth(*(array[-1:, :, :SHOWN] for array in inputs[:3]), *inputs[3:])
     results = {contestant: run() for contestant, run in passes.items()}
@@ -66,21 +67,6 @@ def compare(
     case = f"{name} positions, causal, forward and backward, L={L}"
     for row in harness.race(case, passes, rounds=3):
         yield row | {"error": errors[row["contestant"]]}
-
-
-def our_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Array) -> Arrays:
-    """Return the output and the gradients."""
-    for tensor in inputs:
-        tensor.grad = None
-    output = attend(*inputs)
-    output.backward(grad)
-    return [output.numpy(), *(np.asarray(tensor.grad) for tensor in inputs)]
-
-
-def their_passes(peer: Callable[..., Any], inputs: list[torch.Tensor], grad: Any) -> Arrays:
-    """Return the output and the gradients."""
-    output = peer(*inputs)
-    return [output.detach(), *torch.autograd.grad(output, inputs, grad)]
 
 
 def our_shaw(query: Tensor, key: Tensor, value: Tensor, embedding: Tensor) -> Tensor:

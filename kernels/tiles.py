@@ -12,8 +12,10 @@ Both begin at row `first` and at a column. Numbers that do not exist, from row `
 are zeros. `loader` makes a `load` that maps each number, or one for other blocks of threads. What
 the threads of a warp have of a sum, `warp_sum` adds up in registers.
 
-Products stay in the kernels: as functions they took up to three times the registers. So do some
-loads; what a kernel takes, `python -m minitransformer_kernels.gpu.needs` tells.
+Products stay in the kernels: as functions they took up to three times the registers. So do loads
+that fill two tiles in one walk, or choose between arrays; and plain ones in `linear`'s sums and the
+gradients of its naive form, where `load` takes up to 22 registers more, for which a block fewer
+finds room on Hopper at head dim 128. `python -m minitransformer_kernels.gpu.needs` tells.
 """
 
 from __future__ import annotations

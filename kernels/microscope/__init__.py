@@ -65,7 +65,7 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
         ValueError: no GPU of that name is known.
     """
     from ..cpu.doubles import doubles
-    from ..cpu.watchers.tracer import record
+    from ..cpu.watchers.traced_mode import record
 
     chosen, arguments = gpus.find(gpu), host.opened(arguments)
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)

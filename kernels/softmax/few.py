@@ -143,7 +143,7 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
 
 
 @cache
-def _merge_spans(value_dim: int, real: Any) -> Kernel:
+def _merge_spans(real: Any) -> Kernel:
     @cuda.jit
     def merge_spans(mixed, highest, total, output, out_highest, inverse):  # type: ignore[no-untyped-def]
         """Writes o, h and 1 / d of (5); a block has a query, a thread a column."""
@@ -199,4 +199,4 @@ def forward(
     queries = 1 if length == 1 else QUERIES
     attend = _attend_span(queries, head_dim, value_dim, real, biased)
     attend[(spans, heads, batch), (LANES, ROWS)](*inputs, *options[:5], *found)
-    _merge_spans(value_dim, real)[(length, heads, batch), value_dim](*found, *results)
+    _merge_spans(real)[(length, heads, batch), value_dim](*found, *results)
