@@ -152,6 +152,9 @@ def backward(
 
     Returns:
         The gradients of query, key, value, and of the initial state or None.
+
+    Raises:
+        ValueError: the algorithm cannot do what is asked, or a choice is unknown.
     """
     gn, gd = normaliser_gradients(
         grad_output, output, denominator, key, visible,
@@ -190,6 +193,9 @@ def gradients(
 
     Returns:
         The gradients of query, key, value, and of the initial state or None.
+
+    Raises:
+        ValueError: the algorithm cannot do what is asked, or a choice is unknown.
     """
     rooms = chosen("algorithm", algorithm, ALGORITHMS)
     options: dict[str, Any] = {"feature_map": feature_map, "version": version}

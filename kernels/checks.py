@@ -11,9 +11,9 @@ out. A state has letters for each of its parts, with B for the number of sequenc
 ones do not show in their shape. Arguments `visible` and `edges` know sizes themselves; the first is
 settled, see `Visible.settled`.
 
-A GPU's grid has at most 65,535 blocks along an axis. A larger batch is worked off in parts: what a
-part returns for each of its sequences is put together again, and the gradients of what a batch
-shares are added up. So it is with packed sequences, whose rows are put together.
+A GPU's grid has at most 65,535 blocks along its second and its third axis. A larger batch is worked
+off in parts: what a part returns for each of its sequences is put together again, and the gradients
+of what a batch shares are added up. So it is with packed sequences, whose rows are put together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def fit(
         The sizes of all letters.
 
     Raises:
-        TypeError: what should be an array is none, or does not hold such numbers.
+        TypeError: what should be an array is not one, or does not hold such numbers.
         ValueError: shapes, dtypes or devices differ.
     """
     for name, array, text in arrays:
@@ -305,7 +305,7 @@ def whole(function: str, name: str, number: Any, least: int | None = None) -> in
     """A whole number as an int.
 
     Raises:
-        TypeError: it is none; True and False are none.
+        TypeError: it is not one; True and False are not.
         ValueError: it is below `least`.
     """
     if type(number) is not int and (

@@ -22,7 +22,7 @@ given g_i = dLoss/do_i:
 and zeros in a row that is padding or has nothing to see. Where d_i is below eps, (5) is g_i / eps:
 by the default eps, a g_i above 1e8 overflows there. The `normaliser` kernel computes both in one
 pass: a row of threads takes a row of the arrays; one thread adds its products up. The `divide`
-kernel is the forward of such an attention.
+kernel divides for an attention that has guard "none" until it has added more terms.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def normaliser_gradients(
         key: (N, H, Lk, E); only its shape counts.
         visible: who sees whom; of packed sequences every row sees its own key, at least.
         initial_state: given where every query sees a state from before the first key.
-        guard: "clamp", "add" or "signed".
+        guard: "clamp", "add", "signed", or "none", whose gd is zero.
         eps: the guard's constant; None for `default_eps`.
 
     Returns:

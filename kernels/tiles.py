@@ -46,9 +46,9 @@ def block_count(rows: int) -> int:
     return ceil_div(rows, TILE)
 
 
-def tile_count(size: int) -> int:
+def tile_count(size: int, what: str = "head dim") -> int:
     """The tiles side by side of which a kernel keeps the sums."""
-    return ceil_div(round_up(size), TILE)
+    return ceil_div(round_up(size, what), TILE)
 
 
 @cuda.jit(device=True)

@@ -219,7 +219,7 @@ def own_lengths(function: str, name: str, lengths: Any, sequence: Array) -> Arra
     if array.dtype.kind not in "iu":
         raise TypeError(
             f"{function}: {name} must be integers, got {array.dtype}; a mask becomes lengths by "
-            "mask.sum(dim=-1)"
+            "mask.sum(-1)"
         )
     if array.shape != (batch,):
         raise ValueError(

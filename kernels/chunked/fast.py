@@ -355,8 +355,6 @@ def _scan_kernel(shape: _Shape, real: Any, rows_map: str, result_map: str) -> Ke
                             for r in range(OWN):
                                 j = y * OWN + r
                                 w_tile[j, x] = w_own[r] + b_extra[j] * a_extra[x]  # (8)
-                                if past + j > tile + x:
-                                    w_tile[j, x] = real(0)
                                 if past == start:
                                     for w in range(width):
                                         y_own[w, r] += a_extra[j] * x_extra[w * LANES + x]  # (9)

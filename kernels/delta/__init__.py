@@ -80,7 +80,7 @@ from ..arrays import (
     round_up,
     version_of,
 )
-from ..checks import host
+from ..checks import host, one_of
 from ..recurrent import LinearState, causal_spans
 from ..recurrent.fast import MAX_COLUMNS
 from ..visible import CAUSAL, Visible, blank
@@ -126,7 +126,8 @@ def forward(
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256, or there is no such version.
+        ValueError: E or M is above 256, visible is not causal, or there is no such algorithm or
+            version.
 
     Source: Schlag et al. 2021, section 4.2.
 
@@ -139,6 +140,7 @@ def forward(
     """
     if (algorithm, version) == ("recurrent", "fast"):
         return _in_one_walk(query, key, value, beta, visible, initial_state)
+    one_of("delta", "algorithm", algorithm, ("recurrent", "chunked"))
     r, u, _ = _residuals(key, value, beta, visible, initial_state, version)  # (6), (2)
     blank(visible.key_lengths, r)
     end: Any
@@ -175,7 +177,8 @@ def backward(
         grad_output: `(N, H, Lq, M)`, the gradient of the output.
         grad_state: the gradient of the final state; None for zeros.
         query: this and all the rest as `forward` took and returned it.
-        output: not looked at: nothing is divided by it. All attentions with states are given it.
+        value, output: not looked at: the residuals say what values did, and nothing is divided by
+            the output. All attentions with states are given them.
 
     Returns:
         The gradients of query, key, value and beta, and of the initial state.

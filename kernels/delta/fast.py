@@ -8,9 +8,9 @@ What they add to `plain`; results/ladder says what it brings:
                                 W never goes to memory; TOGETHER tokens share a read of a register
     tiles in shared memory      each key is read from memory once for all columns of a block;
                                 transposed, so that TOGETHER tokens are read by one instruction.
-                                With a pitch of so many more neighbours in a column lie in 8 banks;
-                                in as many as there are they would with one more, but then each
-                                number is an instruction: for each that is written 64 are read
+                                With a pitch of so many more, neighbours in a column lie in 8
+                                banks. With one more they would lie in all 32, but then each number
+                                is an instruction, and for each that is written 64 are read
     rows shared out             among `parts` threads for wide keys, whose sums are then added up
     one walk for r and o        a number of W, while it is at hand for (3), gives its share of (4):
                                 there is no second walk, with the same keys and a state of its own
@@ -80,9 +80,10 @@ def residual_kernel(head_dim: int, value_dim: int, real: Any, task: str) -> Kern
     ):
         """Key (N, H, L, E), value (N, H, L, M), beta (N, H, L), and the spans of all three.
 
-        `way` is 1, or -1 to read from the end. Queries (N, H, Lq, E) and their spans are looked at
-        only to answer: then `out` is written to, and else u. Back for gradients, the value is that
-        of the output (N, H, Lq, M), and r is du, u is dr. They are zero in the padding.
+        `way` is 1, or -1 to read from the end. Queries (N, H, Lq, E) and their spans are read to
+        answer and for gradients. Answers go to `out`, and u is not written to. For gradients,
+        `value` is the gradient of the output (N, H, Lq, M), r is du and u is dr. Both are zero in
+        the padding.
         """
         k_tile = cuda.shared.array((head_dim, pitch), real)  # transposed
         r_tile = cuda.shared.array((tile, columns), real)  # v, then r

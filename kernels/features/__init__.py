@@ -193,8 +193,8 @@ def dpfp_forward(x: Array, *, nu: int = 1, version: str = "fast") -> Array:
         (N, H, L, 2 E nu).
 
     Raises:
-        TypeError: the array holds something else than float32 or float64.
-        ValueError: E is above 256, or there is no such version.
+        TypeError: the array holds something else than float32 or float64, or nu is no whole number.
+        ValueError: nu is out of its range, E is above 256, or there is no such version.
     """
     nu = _neighbours(nu, x)
     phi = array_module(x).empty((*x.shape[:-1], 2 * x.shape[-1] * nu), x.dtype)

@@ -109,7 +109,7 @@ class Saved(NamedTuple):
 
 
 class FourierGradients(NamedTuple):
-    """The gradients of `forward`, each of the shape and dtype of its input."""
+    """The gradients of `forward`, of the shapes of its inputs; those of positions are float64."""
 
     query: Array
     key: Array
@@ -384,7 +384,8 @@ def backward(
     Args:
         grad_output: `(N, H, Lq, M)`, the gradient of the output.
         grad_state: the gradient of the final state, or None.
-        query: this and all the rest as `forward` took and returned it; d are the denominators.
+        query: this and all the rest as `forward` took and returned it; d are the denominators, and
+            form is not looked at: the width of the saved features tells it.
 
     Returns:
         The gradients of all inputs, and of the initial state or None. Those of positions are
@@ -424,8 +425,8 @@ def backward(
             feature_map=feature_map, initial_state=plain_past, **sums,
         )  # fmt: skip
         dquery, dkey = dquery + more_dquery, dkey + more_dkey
-    da = (da_of_queries + da_of_keys).astype(frequency.dtype)  # (13)
-    db, dc = db.astype(phase.dtype), dc.astype(amplitude.dtype)
+    waves = (da_of_queries + da_of_keys, frequency), (db, phase), (dc, amplitude)  # (13)
+    da, db, dc = (dx.astype(x.dtype if x.dtype.kind == "f" else np.float64) for dx, x in waves)
     grad_initial = _fourier_state(dstate, plain_dstate)
     return FourierGradients(dquery, dkey, dvalue, dp, dr, da, db, dc, grad_initial)
 
@@ -474,8 +475,8 @@ def step(
         for x, place, *rest in ((query, query_position, phase, amplitude), (key, key_position))
     )
     past, plain_past = _linear_states(state, denominator)
+    guard = _guard(denominator, guard)
     if denominator != "plain":
-        guard = _guard(denominator, guard)
         output, after = recurrent.step(
             q, k, value, past, feature_map="identity", guard=guard, eps=eps
         )  # (8), (14)

@@ -57,7 +57,7 @@ def additive_scores(
         query_scores: a `(H, Tq)`, float32 or float64.
         key_scores: b `(H, Tk)`.
         edges: who sees whom.
-        negative_slope: of LeakyReLU, below 0.
+        negative_slope: the slope of LeakyReLU where its argument is below 0.
         version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:

@@ -154,7 +154,7 @@ def _rows_of(offsets: Array, count: int) -> Array:
 
 
 def by_owner(owners: Array, count: int) -> tuple[Array, Array]:
-    """The places of owner 0, then of owner 1, ...; and where each one's begin among them."""
+    """Where each owner's places begin among all, and all: those of owner 0, of owner 1, ..."""
     xp = array_module(owners)
     order = xp.argsort(owners, kind="stable")
     return xp.searchsorted(owners[order], xp.arange(count + 1)), order

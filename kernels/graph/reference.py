@@ -58,7 +58,7 @@ def graph_attention(
         key_scores: b (H, Tk).
         value: (H, Tk, M).
         row_offsets, columns: as in `edge_counts`.
-        negative_slope: of LeakyReLU, below 0.
+        negative_slope: the slope of LeakyReLU where its argument is below 0.
         dtype: the dtype of all arithmetic.
 
     Returns:

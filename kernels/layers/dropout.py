@@ -72,6 +72,7 @@ def arguments(dropout: float, seed: int, number: Any) -> tuple[int, int, Any]:
         multiplied by.
 
     Raises:
+        TypeError: d is no number, or the seed no whole number.
         ValueError: d or the seed is out of its range.
     """
     if not 0 <= finite("dropout", "dropout", dropout) < 1:

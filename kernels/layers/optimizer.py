@@ -73,6 +73,10 @@ def descend(parameter: Array, gradient: Array, *, rate: float, weight_decay: flo
         gradient: as the parameter.
         rate: η.
         weight_decay: λ.
+
+    Raises:
+        TypeError: an array is something else.
+        ValueError: arrays do not fit, share memory or have gaps, or a number is not finite.
     """
     _launch(descend_kernel, (rate, weight_decay), parameter, gradient=gradient)
 
@@ -97,6 +101,10 @@ def momentum_descend(
         momentum: μ.
         nesterov: look ahead along the new buffer.
         weight_decay: λ.
+
+    Raises:
+        TypeError: an array is something else.
+        ValueError: arrays do not fit, share memory or have gaps, or a number is not finite.
 
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum".
     """
@@ -132,7 +140,7 @@ def moment_descend(
 
     Raises:
         TypeError: an array, or betas, is something else.
-        ValueError: arrays do not fit, or a number is not finite.
+        ValueError: arrays do not fit, share memory or have gaps, or a number is not finite.
 
     Source: Kingma and Ba 2015, algorithm 1; Liu et al. 2020, algorithm 2.
     """

@@ -31,9 +31,9 @@ below u^2 |x|. Three products instead of one then make almost a float32 product 
 of which what is left out, a_small b_small and the rests, is a share of 3 u^2 < 2^-20 of |a b|.
 
 On a GPU `mma` is one instruction. On a CPU it is what its text below says: a warp's program, in
-which each lane asks the others for a row of A and a column of B. There it is some 10 times slower
-than a plain loop over a tile: it is for learning and for tests. All 32 lanes of a warp must be
-there: of a warp that is not whole, a GPU promises nothing, and on the CPU every result is NaN.
+which each lane asks the others for two rows of A and two columns of B. There it is some 10 times
+slower than a plain loop over a tile: it is for learning and for tests. All 32 lanes of a warp must
+be there: of a warp that is not whole, a GPU promises nothing, and on the CPU every result is NaN.
 
 Tensor cores with TF32 came with Ampere: sm_80 and newer have them, sm_75 does not.
 """

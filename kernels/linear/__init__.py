@@ -79,7 +79,7 @@ def forward(
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.
-        ValueError: E or M is above 256, the sequences are causal or packed, or there is no such
+        ValueError: M is above 256, the sequences are causal or packed, or there is no such
             version.
 
     Source: Katharopoulos et al. 2020, equations 4 and 5; S1.
@@ -133,6 +133,10 @@ def gradients(
 
     Returns:
         The gradients of query, key and value.
+
+    Raises:
+        ValueError: E or M is above 256, the sequences are causal or packed, or there is no such
+            version.
     """
     kernels = version_of(version, fast=fast, plain=plain)
     visible, query, gn, gd = visible.of_seen_keys(query, key).sighted(query, key, gn, gd)
@@ -214,6 +218,10 @@ def transformed(
         A: (N, H, L, D), rows, of which as many count as `lengths` (N,) says.
         matrix: (H, D, E).
         raw: (N, H, L, E).
+        feature_map: whose derivative at raw each number is multiplied by.
+
+    Returns:
+        (N, H, L, E).
     """
     xp, N = array_module(A), len(A)
     X, z = xp.broadcast_to(matrix, (N, *matrix.shape)), xp.zeros((N, *matrix.shape[::2]), A.dtype)

@@ -135,7 +135,7 @@ def naive_forward(
 ) -> None:  # fmt: skip
     """Equations (1) to (3), of features; the last two are written to."""
     N, H, L, M = output.shape
-    kernel = _naive_forward_kernel(tile_count(M), kernel_dtype(q), guard)
+    kernel = _naive_forward_kernel(tile_count(M, "value dim"), kernel_dtype(q), guard)
     kernel[(block_count(L), H, N), THREADS](
         q, k, v, query_lengths, key_lengths, reach, eps, output, denominator
     )
@@ -302,7 +302,7 @@ def sums(C: Array, B: Array, b: Array, lengths: Array, feature_map: str) -> tupl
     """X, X^T and z of equation (8), for rows C before phi: padded with zeros to whole tiles."""
     N, H, L, M = C.shape
     xp = array_module(C)
-    rows, width = block_count(M), tile_count(B.shape[3])
+    rows, width = block_count(M), tile_count(B.shape[3], "value dim")
     enough = enough_blocks(C, ENOUGH_BLOCKS) // max(1, N * H * rows)
     parts = max(1, min(enough, L // FEWEST_ROWS))
     span = ceil_div(ceil_div(L, parts), TILE) * TILE
@@ -376,7 +376,7 @@ def forward(
 ) -> None:  # fmt: skip
     """Equations (10) and (3); the last two are written to."""
     N, H, L, M = output.shape
-    kernel = _forward_kernel(tile_count(M), kernel_dtype(query), feature_map, guard)
+    kernel = _forward_kernel(tile_count(M, "value dim"), kernel_dtype(query), feature_map, guard)
     kernel[(block_count(L), H, N), THREADS](query, S, Z, query_lengths, eps, output, denominator)
 
 
@@ -389,7 +389,7 @@ def _gradient_kernel(width: int, real: Any, rows_map: str, result_map: str) -> K
 
     @cuda.jit(fastmath=True)
     def gradient(A, X, a, z, lengths, raw, result):  # type: ignore[no-untyped-def]
-        """A (N, H, L, D), X^T and z of whole tiles, a (N, H, L); phi' of raw goes to the result."""
+        """A (N, H, L, D), X^T (N, H, D, M) in X, a (N, H, L), z (N, H, M), or with more columns."""
         a_tile = cuda.shared.array((TILE, TILE), real)
         x_tile = cuda.shared.array((rows, columns), real)
         y_own = cuda.local.array((width, OWN), real)

@@ -187,6 +187,7 @@ class Pattern:
         global_queries: the queries at so many first positions see every key.
 
     Raises:
+        TypeError: a number is not whole.
         ValueError: stride is below 1, or another number below 0.
     """
 
@@ -247,8 +248,7 @@ def forward(
         What `softmax.forward` returns.
 
     Raises:
-        TypeError: the arrays hold something else than float32 or float64.
-        ValueError: as `softmax.forward` and `Pattern`.
+        TypeError, ValueError: as `softmax.forward` and `Pattern`.
 
     Source: Child et al. 2019, equation 4 and section 4.3; Beltagy et al. 2020, section 3.1.
 

@@ -89,8 +89,8 @@ def forward(
         version: "fast", or "plain" for the kernels of `plain`.
 
     Returns:
-        The output `(N, H, Lq, M)`, the denominator d of equation (3) `(N, H, Lq)` for `backward`,
-        and the state after all keys, of each of the N sequences.
+        The output `(N, H, Lq, M)`, the denominator d of equation (3) `(N, H, Lq)` for
+        `normaliser_gradients`, and the state after all keys, of each of the N sequences.
 
     Raises:
         TypeError: the arrays hold something else than float32 or float64.

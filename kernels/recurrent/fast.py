@@ -173,7 +173,7 @@ def forward(
     """Equations (1) to (4): the last two are written to, and the next state is returned."""
     (_, H, _, E), M = query.shape, value.shape[3]
     S1, Z1 = (array_module(x).empty_like(x) for x in (S0, Z0))
-    dims, real = (round_up(E), round_up(M)), kernel_dtype(query)
+    dims, real = (round_up(E), round_up(M, "value dim")), kernel_dtype(query)
     shape = _shape(*dims, real)
     kernel = _forward_kernel(*dims, real, feature_map, guard)
     kernel[(ceil_div(M, shape.columns), H, len(queries)), shape.threads](

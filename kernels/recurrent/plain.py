@@ -157,7 +157,7 @@ def step(
     """The output of a token, and the next state."""
     N, H, M = value.shape
     output, S_next, Z_next = (array_module(x).empty_like(x) for x in (value, S, Z))
-    columns = min(STEP_THREADS, round_up(M))
+    columns = min(STEP_THREADS, round_up(M, "value dim"))
     kernel = _step_kernel(columns, kernel_dtype(query), feature_map, guard)
     kernel[(ceil_div(M, columns), H, N), columns](
         query, key, value, eps, S, Z, output, S_next, Z_next

@@ -135,10 +135,11 @@ def forward(
         the last key, None where the algorithm has none.
 
     Raises:
-        ValueError: arguments contradict one another.
+        ValueError: arguments contradict one another, or E or M is above 256.
 
     Source: Shaw et al. 2018, equations 3 and 4; S0.
     """
+    round_up(query.shape[3])  # `step`, and the gradients, hold no more
     visible, query = visible.sighted(query, key, state=initial_state)
     query, key, value = contiguous(query, key, value)
     setting = setting_of(query, key, value, relative_embedding, visible, algorithm, initial_state)
@@ -207,6 +208,9 @@ def backward(
     Returns:
         The gradients of query, key, value and relative_embedding, and of the initial state, whose
         length has none and comes back as zeros; None where the algorithm has no state.
+
+    Raises:
+        ValueError: arguments contradict one another, or E or M is above 256.
     """
     visible, query = visible.of_seen_keys(query, key, grad_state).sighted(
         query, key, state=initial_state
@@ -271,14 +275,18 @@ def step(
 
     Returns:
         The output (N, H, M) and the next state.
+
+    Raises:
+        ValueError: E or M is above 256.
     """
+    round_up(query.shape[2])  # the kernel has room for no more
     query, key, value, embedding = contiguous(query, key, value, relative_embedding)
     N, H, M = value.shape
     window = embedding.shape[1] // 2
     after = empty_state(N, key, value, window)
     before = in_one_piece(state or empty_state(N, key, value, window))
     out = array_module(value).empty_like(value)
-    columns = min(fast.MAX_COLUMNS, round_up(M))
+    columns = min(fast.MAX_COLUMNS, round_up(M, "value dim"))
     kernel = fast.step_kernel(
         columns, kernel_dtype(query), feature_map, _query_map(relative_query, feature_map),
         score_map, guard,

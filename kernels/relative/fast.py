@@ -293,7 +293,7 @@ def forward(
     """Equations (7) and (3); a block owns a tile of queries, walks the near keys."""
     xp = array_module(F)
     output, denominator = xp.empty_like(numerator), xp.empty_like(others)
-    kernel = _forward_kernel(tile_count(numerator.shape[3]), kernel_dtype(F), guard)
+    kernel = _forward_kernel(tile_count(numerator.shape[3], "value dim"), kernel_dtype(F), guard)
     kernel[_grid(setting), THREADS](
         numerator, others, F, *_seen(values, setting), *setting.walk,
         eps_or_default(guard, eps, F), output, denominator,
@@ -530,13 +530,14 @@ def value_gradient(
 ) -> tuple[Array, Array]:
     """Adds (13) to the other gradient of the values; a block owns a tile of keys.
 
-    It walks the near queries. Returns the gradients of the tail and the window of a first state.
+    It walks the near queries; `values` is for `plain` alone. Returns the gradients of the tail and
+    the window of a first state.
     """
     _, _, tail, recent, past = setting.state
     N, H, M = tail.shape
     d_recent = array_module(F).zeros_like(recent)
     blocks = block_count(setting.longest[1] + recent.shape[2])
-    _value_gradient_kernel(tile_count(M), kernel_dtype(F))[(blocks, H, N), THREADS](
+    _value_gradient_kernel(tile_count(M, "value dim"), kernel_dtype(F))[(blocks, H, N), THREADS](
         F, gn, past, *far, *grad_state, setting.queries, setting.keys, *setting.walk, dv, d_recent
     )
     return grad_state[0] + far[0][:, :, 0], d_recent

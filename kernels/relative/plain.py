@@ -87,23 +87,19 @@ def weights(u: Array, setting: Setting, score_map: str) -> Array:
     return F
 
 
-@cache
-def _forward_kernel(real: Any) -> Kernel:
-    @cuda.jit
-    def forward(F, V, keys, first, queries, low, offset, causal, sums):  # type: ignore[no-untyped-def]
-        """F (N, H, Lq, R), V (N, H, J, M + 1); to sums (N, H, Lq, M + 1) is added."""
-        i = cuda.grid(1)
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        b, row = queries[n, 0], queries[n, 1] + i
-        if i < queries[n, 2]:
-            for t in range(keys[n, 2]):
-                distance = first + t - i - offset
-                if distance <= 0 or not causal:
-                    s = F[b, h, row, _row(distance, low, F.shape[3])]  # (2)
-                    for m in range(V.shape[3]):
-                        sums[b, h, row, m] += s * V[keys[n, 0], h, keys[n, 1] + t, m]  # (3)
-
-    return forward
+@cuda.jit
+def add_terms(F, V, keys, first, queries, low, offset, causal, sums):  # type: ignore[no-untyped-def]
+    """F (N, H, Lq, R), V (N, H, J, M + 1); to sums (N, H, Lq, M + 1) is added."""
+    i = cuda.grid(1)
+    h, n = cuda.blockIdx.y, cuda.blockIdx.z
+    b, row = queries[n, 0], queries[n, 1] + i
+    if i < queries[n, 2]:
+        for t in range(keys[n, 2]):
+            distance = first + t - i - offset
+            if distance <= 0 or not causal:
+                s = F[b, h, row, _row(distance, low, F.shape[3])]  # (2)
+                for m in range(V.shape[3]):
+                    sums[b, h, row, m] += s * V[keys[n, 0], h, keys[n, 1] + t, m]  # (3)
 
 
 def forward(
@@ -118,7 +114,7 @@ def forward(
     """Equation (3); a thread owns a query, and walks its keys."""
     sums = array_module(F).concatenate((numerator, others[..., None]), axis=3)
     for keys in values:
-        launch = _each_query(_forward_kernel(kernel_dtype(F)), setting)
+        launch = _each_query(add_terms, setting)
         launch(F, *keys, setting.queries, *_walk(setting), sums)
     n, d = sums[..., :-1], array_module(F).ascontiguousarray(sums[..., -1])
     return divided(n, d, guard=guard, eps=eps), d
@@ -170,28 +166,24 @@ def score_gradient(
     return dB, None
 
 
-@cache
-def _value_gradient_kernel(real: Any) -> Kernel:
-    @cuda.jit
-    def value_gradient(  # type: ignore[no-untyped-def]
-        F, gn, keys, first, queries, low, offset, causal, ends, d_tail, d_recent, dv
-    ):
-        """F (N, H, Lq, R), gn (N, H, Lq, M); to dv (N, H, J, M) is added."""
-        t = cuda.grid(1)
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        if t < keys[n, 2]:
-            place = first + t - (ends[n, 2] - d_recent.shape[2])
-            for m in range(dv.shape[3]):
-                total = d_recent[n, h, place, m] if place >= 0 else d_tail[n, h, m]  # (14)
-                for i in range(queries[n, 2]):
-                    distance = first + t - i - offset
-                    if distance <= 0 or not causal:
-                        b, row = queries[n, 0], queries[n, 1] + i
-                        s = F[b, h, row, _row(distance, low, F.shape[3])]  # (2)
-                        total += s * gn[b, h, row, m]  # (13)
-                dv[keys[n, 0], h, keys[n, 1] + t, m] += total
-
-    return value_gradient
+@cuda.jit
+def add_value_gradients(  # type: ignore[no-untyped-def]
+    F, gn, keys, first, queries, low, offset, causal, ends, d_tail, d_recent, dv
+):
+    """F (N, H, Lq, R), gn (N, H, Lq, M); to dv (N, H, J, M) is added."""
+    t = cuda.grid(1)
+    h, n = cuda.blockIdx.y, cuda.blockIdx.z
+    if t < keys[n, 2]:
+        place = first + t - (ends[n, 2] - d_recent.shape[2])
+        for m in range(dv.shape[3]):
+            total = d_recent[n, h, place, m] if place >= 0 else d_tail[n, h, m]  # (14)
+            for i in range(queries[n, 2]):
+                distance = first + t - i - offset
+                if distance <= 0 or not causal:
+                    b, row = queries[n, 0], queries[n, 1] + i
+                    s = F[b, h, row, _row(distance, low, F.shape[3])]  # (2)
+                    total += s * gn[b, h, row, m]  # (13)
+            dv[keys[n, 0], h, keys[n, 1] + t, m] += total
 
 
 def value_gradient(
@@ -205,7 +197,8 @@ def value_gradient(
 ) -> tuple[Array, Array]:
     """Adds (13) and (14) to the other gradient of the values; a thread owns a key.
 
-    It walks all queries. Returns the gradients of the tail and the window of a first state.
+    It walks all queries; `far` is for `fast` alone. Returns the gradients of the tail and the
+    window of a first state.
     """
     xp = array_module(F)
     older, _ = values
@@ -213,33 +206,29 @@ def value_gradient(
     H, N = len(setting.embedding), len(setting.queries)
     for (_, *keys), result in zip(values, (of_older, dv), strict=True):
         most = max(setting.longest[1], of_older.shape[2])
-        launch = a_thread_each(_value_gradient_kernel(kernel_dtype(F)), most, H, N)
+        launch = a_thread_each(add_value_gradients, most, H, N)
         launch(F, gn, *keys, setting.queries, *_walk(setting), setting.keys, *grad_state, result)
     return of_older[:, :, 0], xp.where(_real(setting), of_older[:, :, 1:], 0)
 
 
-@cache
-def _window_kernel(real: Any) -> Kernel:
-    @cuda.jit
-    def window(V, keys, first, ends, tail, recent):  # type: ignore[no-untyped-def]
-        """V (N, H, J, M + 1); to tail (N, H, M) is added, recent (N, H, k, M) is written to."""
-        m = cuda.grid(1)
-        h, n = cuda.blockIdx.y, cuda.blockIdx.z
-        if m < tail.shape[2]:
-            for t in range(keys[n, 2]):
-                v = V[keys[n, 0], h, keys[n, 1] + t, m]
-                place = first + t - (ends[n, 2] - recent.shape[2])
-                if place < 0:
-                    tail[n, h, m] += v  # (14)
-                else:
-                    recent[n, h, place, m] = v  # (14)
-
-    return window
+@cuda.jit
+def keep_window(V, keys, first, ends, tail, recent):  # type: ignore[no-untyped-def]
+    """V (N, H, J, M + 1); to tail (N, H, M) is added, recent (N, H, k, M) is written to."""
+    m = cuda.grid(1)
+    h, n = cuda.blockIdx.y, cuda.blockIdx.z
+    if m < tail.shape[2]:
+        for t in range(keys[n, 2]):
+            v = V[keys[n, 0], h, keys[n, 1] + t, m]
+            place = first + t - (ends[n, 2] - recent.shape[2])
+            if place < 0:
+                tail[n, h, m] += v  # (14)
+            else:
+                recent[n, h, place, m] = v  # (14)
 
 
 def window(values: tuple[Keys, Keys], setting: Setting, tail: Array, recent: Array) -> None:
     """Tail and window of the last state, equation (14); a thread owns a column."""
     N, H, M = tail.shape
     for keys in values:
-        launch = a_thread_each(_window_kernel(kernel_dtype(tail)), M, H, N)
+        launch = a_thread_each(keep_window, M, H, N)
         launch(*keys, setting.keys, tail, recent)

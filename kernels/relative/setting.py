@@ -12,7 +12,7 @@ FAR = 1 << 40  # farther than any key
 
 
 class RelativeState(NamedTuple):
-    """What a causal sequence leaves behind; for the table of an attention with distances up to k.
+    """What a causal sequence leaves behind, for an attention with distances up to k.
 
     S `(N, H, E, M)` and Z `(N, H, E)` are those of `LinearState`; `tail` `(N, H, M)` is the sum of
     all values but the last k, `recent` `(N, H, k, M)` the last k values, the newest at the end,

@@ -2,13 +2,13 @@
 
 Query i sees the keys j with w_ij = 1; lengths and causality decide. With s_ij = scale q_i . k_j
 
-    h_i = max_j s_ij                          d_i = sum_j w_ij exp(s_ij - h_i)             (1)
+    h_i = max_{j: w_ij = 1} s_ij              d_i = sum_j w_ij exp(s_ij - h_i)             (1)
     p_ij = w_ij exp(s_ij - h_i) / d_i         o_i = sum_j p_ij v_j                         (2)
 
 As three array operations this moves the L x L matrix through memory half a dozen times; inputs
 and output are L x E. But a sum of exponentials can be extended as new terms come (Milakov and
 Gimelshein 2018; Rabe and Staats 2021). Keep the largest score so far, h, the sum of exponentials
-relative to it, d, and the values mixed by them, n. A tile T of new keys gives
+relative to it, d, and the values mixed by them, n. A tile of new keys, T those that i sees, gives
 
     h' = max(h, max_{j in T} s_ij)            c = exp(h - h')                              (3)
     d' = c d + sum_{j in T} exp(s_ij - h')    n' = c n + sum_{j in T} exp(s_ij - h') v_j   (4)
@@ -41,9 +41,10 @@ added to the product; what is farther counts as being at the end. With query i a
 Shaw's b_ir = q_i . e_r is a product of matrices, made before. In (11) a distance between the ends
 has one key: its gradient is written as it comes. Only both ends are sums.
 
-**Dropout.** Each weight is multiplied by m_ij, which is 0 with probability d and else 1 / (1 - d),
-by random bits that depend on nothing but a seed and on n, h, i and j (`dropout`): the same in all
-kernels, and stored by none.
+**Dropout.** Each weight is multiplied by m_ij, which is 0 with probability `dropout`, and else
+1 / (1 - dropout), by random bits that depend on nothing but a seed and on n, h, i and j: the same
+in all kernels, and stored by none (`dropout`). With more than 65,535 sequences n begins again in
+each part (`checks`).
 
     o_i = sum_j m_ij p_ij v_j                 dv_j = sum_i m_ij p_ij g_i                      (12)
     ds_ij = p_ij (m_ij g_i . v_j - delta_i)                                                   (13)
@@ -101,7 +102,7 @@ def forward(
         The output `(N, H, Lq, M)`, and for `backward` h and 1 / d of equation (5) `(N, H, Lq)`.
 
     Raises:
-        TypeError: the arrays hold something else than float32 or float64.
+        TypeError: the arrays hold something else than float32 or float64, or pattern is none.
         ValueError: E or M is above 256, dropout or seed are out of their range, or there is no such
             version, or "few" does not do what is asked.
 
@@ -195,7 +196,7 @@ def _options(
     dropout: float,
     seed: int,
 ) -> Options:
-    """Where all keys that are `reach` and more away are alike."""
+    """What all kernels take beside arrays; keys that are `reach` and more away are all alike."""
     number = query.dtype.type
     scale = query.shape[3] ** -0.5 if scale is None else finite("softmax", "scale", scale)
     return Options(

@@ -92,7 +92,7 @@ def graph_attention(
         value: (H, Tk, M).
         row_offsets: (Tq + 1,) integers; node i sees columns[row_offsets[i]:row_offsets[i + 1]].
         columns: (edges,) integers: key nodes. One that is there twice counts twice.
-        negative_slope: of LeakyReLU, below 0.
+        negative_slope: the slope of LeakyReLU where its argument is below 0.
         dropout: the probability that an edge is dropped after the softmax, in [0, 1); the others
             are divided by 1 - dropout.
         seed: the same seed drops the same edges; None draws one.

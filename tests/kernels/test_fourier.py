@@ -176,6 +176,26 @@ def test_nothing_in_the_padding_reaches_the_parameters() -> None:
         np.testing.assert_array_equal(found[name], wanted[name], name)
 
 
+def test_whole_frequencies_have_gradients_that_are_not() -> None:
+    problem = CASE.problem()
+    whole = {name: problem.inputs[name].round() for name in ("frequency", "phase", "amplitude")}
+    wanted = run(changed(problem, **whole)).gradients
+    ints = {name: x.astype(np.int64) for name, x in whole.items()}
+    found = run(changed(problem, **ints)).gradients
+    for name in whole:
+        np.testing.assert_array_equal(found[name], wanted[name], name)
+
+
+def test_a_token_needs_a_guard_as_a_sequence_does() -> None:
+    problem = CASE.problem()
+    inputs = dict(problem.inputs)
+    token = [inputs.pop(name)[:, :, 0] for name in ("query", "key", "value")]
+    places = [inputs.pop(name)[:, 0] for name in POSITIONS]
+    waves = [inputs[name] for name in ("frequency", "phase", "amplitude")]
+    with pytest.raises(ValueError, match="guard must be one of"):
+        fourier.step(*token, *places, *waves, None, denominator="plain", guard="none")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -233,6 +233,16 @@ def test_one_state_takes_many_steps_unchanged() -> None:
         assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("name", ["forward", "step"])
+def test_more_than_256_features_are_refused(name: str) -> None:
+    """The kernel of a token has no room for them."""
+    features, embedding = np.ones((1, 1, 4, 300)), np.ones((1, 3, 300))
+    token = (features[:, :, 0], None) if name == "step" else (features,)
+    more = {} if name == "step" else RECURRENT
+    with pytest.raises(ValueError, match="head dim is 300, but kernels hold at most 256"):
+        getattr(relative, name)(*token[:1] * 3, embedding, *token[1:], **more)
+
+
 def state_of(k: int) -> RelativeState:
     """An empty state for distances up to k."""
     inputs = drawn(4, k)

@@ -7,9 +7,9 @@ The same sum three times. What differs is how often a number comes from memory:
     plain    a thread a c_ij: for each multiplication it reads two numbers from global memory
     tiled    a block a tile of 16 x 16: it brings a tile of A and one of B to shared memory, where
              each number is read 16 times; global memory is read a sixteenth as often
-    fast     tensor cores: a warp computes 64 x 64 numbers at a time, a block 128 x 128; of every
-             number that comes from global memory 128 multiplications are made, and of a number
-             from shared memory 32
+    fast     tensor cores: a warp computes 64 x 64 numbers at a time, a block 128 x 128; for every
+             number that comes from global memory 64 multiplications are made, and for one from
+             shared memory 32
 
 Products of "plain" and "tiled" are float32's or float64's; those of tensor cores are TF32 or, with
 `precise`, nearly float32 (equation 3 of `tensor_cores`).

@@ -11,8 +11,8 @@ block of 2 x 2 warps 128 x 128:
 A lane reads 4 * 4 + 8 * 2 = 32 numbers for 32 `mma`, which are 1,024 multiplications for each lane:
 the tiled kernel reads 2,048 numbers for as many. A multiprocessor of an H100 reads 32 numbers a
 cycle from shared memory, and multiplies 1,024 times a cycle in TF32, so here both take 32 cycles.
-Of every number that comes from the L2 cache, 128 multiplications are made, which is 64 FLOPs a
-byte: at 5 TB/s 320 TFLOP/s, more than the 67 of float32 arithmetic and less than the 490 of TF32.
+A block makes 64 multiplications for every number that comes from the L2 cache, which is 32 FLOPs a
+byte: at 5 TB/s 160 TFLOP/s, more than the 67 of float32 arithmetic and less than the 490 of TF32.
 
 Which banks do the lanes of a warp read? There are 32, and neighbours in memory are in neighbours of
 them. A fragment of A takes the numbers (g, t) of a tile, g < 8, t < 4; with rows 32 + 4 apart they
