@@ -41,7 +41,7 @@ from .regions import (
 )
 from .source import dtype_text
 from .text import Text, begun, function_name, signature
-from .trees import Names, call, name, named, names_in, negated, stores, walk
+from .trees import Names, call, name, named, names_in, negated, parse, stores, walk
 from .uniformity import (
     THREADS,
     Uniformity,
@@ -287,11 +287,12 @@ class Body:
         """
         new: list[ast.stmt] = []
         for statement in body:
-            match (new or body)[-1], statement:
+            match new[-1] if new else None, statement:
                 case (
                     ast.Assign([ast.Subscript() as to], otherwise),
                     ast.If(test, [ast.Assign([ast.Subscript() as same], value)], []),
                 ) if self.is_store_again(to, same, test, value):
+                    value, otherwise = self.as_stored(to, value), self.as_stored(to, otherwise)
                     choice = ast.copy_location(ast.IfExp(test, value, otherwise), value)
                     new[-1] = ast.copy_location(ast.Assign([to], choice), statement)
                 case _:
@@ -305,8 +306,16 @@ class Body:
         known = self.form.arrays.keys() | set(self.form.parameters)
         return (
             ast.dump(to) == ast.dump(same) and array in self.form.arrays
+            and isinstance(self.form.kinds[array].dtype, types.Number | types.Boolean)
             and array not in loads and known.issuperset(loads)
         )  # fmt: skip
+
+    def as_stored(self, to: ast.Subscript, value: ast.expr) -> ast.expr:
+        """What a store makes of a value, if another beside it could make it a float before."""
+        kind = self.form.kinds[base_name(to) or ""].dtype
+        if isinstance(kind, types.Float | types.Complex):
+            return value
+        return ast.Call(parse(dtype_text(kind)), [value], [])
 
     def loop(self, region: Lanes, body: list[ast.stmt], last: str) -> None:
         """The loop over the threads; or two, of those that pass a guard and of the others."""
@@ -575,7 +584,7 @@ class Body:
         """All threads have run a region, whose loop begins at a line of the text."""
 
     def read_ahead(self, body: list[ast.stmt]) -> None:
-        """Watched code does not ask for memory ahead."""
+        """Ask for what the loop around will need one turn later."""
         asks = ahead.next_turn(body, self.loops, self.regions)
         if asks:
             first, last = self.span

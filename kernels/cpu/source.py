@@ -23,14 +23,14 @@ import numba
 import numpy as np
 
 from . import hints, idioms
-from .branches import decided
+from .branches import around, decided
 from .errors import KernelError, UnsupportedKernel, line_of
 from .trees import Names, names_in, stores, walk
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
     r"u|stack|always|never|prefetch|kernel|device|block|barrier|meet|syncwarp|numba|numpy|device_math|first_block|last_block"
-    r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|(atomic|warp|every|block)_\w+|\w+_lanes?"
+    r"|(grid|thread|block)_[xyz]|BLOCK_[XYZ]|(atomic|warp|block)_\w+|divergence"
     r"|popc|clz|ffs|brev|cbrt|selp|fma|reinterpret|dynamic_bytes"
     r"|\w+__\w+|\w+_blocks"
 )
@@ -127,7 +127,7 @@ def read(
     role = "device function" if callers else "kernel"
     source = Source(tree.name, filename, first_line, tree, role)
     _refuse_constructs(source)
-    source.originals.update(written | _rename_reserved(tree))
+    source.originals.update(written | _rename_reserved(tree, function))
     for name, value, node in _outside_names(function, source, added):
         _resolve(source, name, value, node, (*callers, function))
     return source
@@ -233,10 +233,15 @@ def _as_def(tree: ast.AST, function: types.FunctionType) -> ast.FunctionDef:
     raise KernelError("the text of a lambda cannot be found; write a `def`")
 
 
-def _rename_reserved(tree: ast.FunctionDef) -> dict[str, str]:
+def _rename_reserved(tree: ast.FunctionDef, function: types.FunctionType) -> dict[str, str]:
     """Give a name of its own to what is called like something of ours; return new -> old."""
-    taken = Names(names_in(tree) | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)})
-    new_names = {old: taken.fresh(old) for old in sorted(filter(RESERVED.fullmatch, taken))}
+    known = vars(builtins)
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    taken = Names(names_in(tree) | arguments)
+    outside = {name for name, value in around(function).items() if value is not known.get(name)}
+    ours = BUILTINS & (arguments | stores([tree]).keys() | outside)
+    ours = taken & ours | set(filter(RESERVED.fullmatch, taken))
+    new_names = {old: taken.fresh(old) for old in sorted(ours)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = new_names.get(node.id, node.id)

@@ -469,3 +469,24 @@ def test_raise_stays_out_of_device_functions() -> None:
 def test_an_item_of_a_tuple_is_named() -> None:
     with pytest.raises(KernelError, match=r"'items': argument 'pair\[1\]' is a str; expected"):
         items[1, 8](X.copy(), (1, "b"), 2, (0, 0, 7))
+
+
+def test_names_of_what_emitted_code_calls() -> None:
+    @cuda.jit(device=True)
+    def max(a, b):
+        return a + b
+
+    @cuda.jit
+    def kernel(x, divergence, min):
+        range = cuda.grid(1)
+        len = x[range] if x[range] > min else min
+        if x[0] > divergence:
+            cuda.syncthreads()
+        if range < divergence:
+            x[range] = max(len, 1)
+
+    before = np.arange(64, dtype=np.float32)
+    x = before.copy()
+    with checked(False):
+        kernel[2, 32](x, 40, 5)
+    np.testing.assert_array_equal(x, np.where(before < 40, np.maximum(before, 5) + 1, before))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numba import float32
+from numba import float32, uint64
 
 from minitransformer_kernels import checked
 from minitransformer_kernels.cpu import emit, lowering
@@ -358,3 +358,30 @@ def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
     assert text.count("for thread_x in range(piece, ") == 3
     assert "for piece_ in range(0, 32, 16):" in text
     assert text.count("for thread_x in range(piece_, min(piece_ + 16, 32 - thread_y)):") == 2
+
+
+@cuda.jit
+def stores_twice(keys, n, out):
+    """The first store may be overwritten; the last is not the first's other half."""
+    t = cuda.threadIdx.x
+    tile = cuda.shared.array(64, uint64)
+    if t < n:
+        tile[t] = keys[0]
+    tile[t] = 0
+    cuda.syncthreads()
+    out[0, t] = tile[63 - t]
+    cuda.syncthreads()
+    tile[t] = 1
+    if t < n:
+        tile[t] = keys[t]
+    cuda.syncthreads()
+    out[1, t] = tile[63 - t]
+
+
+def test_stores_become_one_where_the_second_follows_and_lose_no_bit_of_a_number() -> None:
+    keys, out = np.arange(2**63, 2**63 + 64, dtype=np.uint64), np.ones((2, 64), np.uint64)
+    with checked(False):
+        stores_twice[1, 64](keys, 40, out)
+    assert "if always(t < n) else numba.uint64(1)" in stores_twice.cpu_source()
+    assert not out[0].any()
+    assert out[1, ::-1].tolist() == [*keys[:40].tolist(), *[1] * 24]
