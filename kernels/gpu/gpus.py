@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 WARP = 32
 REGISTERS = 65_536  # of a multiprocessor, on all of these
+THREAD_REGISTERS = 255  # of a thread, at most
+PARTS = 4  # of a multiprocessor; a warp is in one of them
+UNIT = 256  # registers, in multiples of which a warp gets them
 KIB = 1024
 
 Capability = tuple[int, int]
@@ -157,8 +160,7 @@ def occupancy(
     """
     has = ARCHITECTURES[capability]
     warps = _up(prod(block), WARP) // WARP
-    # Each warp takes registers in units of 256, from one of the four parts of a multiprocessor.
-    by_registers = REGISTERS // 4 // _up(max(registers, 1) * WARP, 256) * 4
+    by_registers = REGISTERS // PARTS // _up(max(registers, 1) * WARP, UNIT) * PARTS
     fitting = {
         "warps": has.warps // warps,
         "blocks": has.blocks,
@@ -167,6 +169,12 @@ def occupancy(
     }
     limit = min(fitting, key=lambda name: fitting[name])
     return Occupancy(fitting[limit], fitting[limit] * warps / has.warps, limit)
+
+
+def most_registers(threads: int) -> int:
+    """Return how many registers each thread of a block has at most, where one block is to fit."""
+    in_a_part = _up(_up(threads, WARP) // WARP, PARTS) // PARTS  # warps
+    return min(REGISTERS // PARTS // in_a_part // UNIT * UNIT // WARP, THREAD_REGISTERS)
 
 
 def _up(value: int, unit: int) -> int:

@@ -27,12 +27,12 @@ from ..arrays import SHARED_BYTES
 from ..cpu import KernelError
 from ..cpu.canonical import Shape3
 from . import assembler, compilers
+from .gpus import most_registers
 
 if TYPE_CHECKING:
     from ..cuda import Kernel
 
 SLOT = 8  # bytes that an argument has for itself
-REGISTERS = 65_536  # of a multiprocessor; a thread has at most 255
 NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 VARIABLE = "MINITRANSFORMER_LAUNCH"
 NUMBA = os.environ.get(VARIABLE) == "numba"
@@ -111,14 +111,13 @@ class CudaKernel:
     ) -> KernelError:
         """What to say of a launch that CUDA did not make."""
         name, threads = self.kernel.__name__, prod(block)
-        most = min(255, REGISTERS // threads // 8 * 8)
         if "OUT_OF_RESOURCES" in reason or "INVALID_VALUE" in reason:
             attribute = cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS
             registers = cuda.driver.funcGetAttribute(attribute, loaded.function.ptr)
             return KernelError(
                 f"kernel {name!r}: the GPU cannot run blocks of {threads} threads with {registers} "
                 f"registers each and {shared:,} bytes of dynamic shared memory ({reason}). Use "
-                f"fewer threads or bytes, or @cuda.jit(max_registers={most})"
+                f"fewer threads or bytes, or @cuda.jit(max_registers={most_registers(threads)})"
             )
         return KernelError(
             f"kernel {name!r} was not launched: {reason}. An earlier kernel may have gone wrong: "

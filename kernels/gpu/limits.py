@@ -15,12 +15,11 @@ from typing import Any
 from ..arrays import SHARED_BYTES
 from ..cpu.canonical import Shape3
 from ..cpu.errors import KernelError
-from .gpus import ARCHITECTURES, REGISTERS, WARP, find
+from . import codegen
+from .gpus import ARCHITECTURES, PARTS, REGISTERS, THREAD_REGISTERS, find, most_registers
 
-THREADS = 1024  # of a block
-BLOCK_Z = 64
-GRID_X, GRID_YZ = 2**31 - 1, 65_535
-THREAD_REGISTERS = 255
+THREADS, BLOCK_Z = codegen.THREADS["x"], codegen.THREADS["z"]  # of a block: in all, along z
+GRID_X, GRID_YZ = codegen.BLOCKS["x"], codegen.BLOCKS["y"]
 VARIABLE = "MINITRANSFORMER_GPU"
 
 
@@ -89,19 +88,18 @@ def check_shared(kernel: str, declared: int, dynamic: int) -> None:
 
 
 def _check_registers(kernel: str, threads: int, registers: Any) -> None:
-    """Refuse a block whose threads have more registers, all together, than there are."""
+    """Refuse a block whose warps find no room for so many registers."""
     if not isinstance(registers, int) or registers < 1:
         raise KernelError(
             f"kernel {kernel!r}: max_registers is {registers!r}; a thread has 1 to "
             f"{THREAD_REGISTERS} registers"
         )
-    warps = -(-threads // WARP)
-    fitting = REGISTERS // (warps * WARP) // 8 * 8  # a warp gets them in eights for each thread
+    fitting = most_registers(threads)
     if min(registers, THREAD_REGISTERS) > fitting:
         raise KernelError(
-            f"kernel {kernel!r}: {threads} threads of max_registers={registers}; a GPU has "
-            f"{REGISTERS:,} registers for a block, {fitting} for each of these. Use fewer threads, "
-            f"or max_registers={fitting}"
+            f"kernel {kernel!r}: {threads} threads of max_registers={registers}; a GPU has {PARTS} "
+            f"parts of {REGISTERS // PARTS:,} registers for a block's warps, {fitting} for each of "
+            f"these threads. Use fewer, or max_registers={fitting}"
         )
 
 

@@ -207,21 +207,26 @@ def test_arguments_of_two_threads_do_not_mix(cupy: FakeCupy) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", ["CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "CUDA_ERROR_INVALID_VALUE"]
+    ("error", "threads", "most"),
+    [
+        ("LAUNCH_OUT_OF_RESOURCES", 512, 128),
+        ("INVALID_VALUE", 512, 128),
+        ("INVALID_VALUE", 904, 64),
+    ],
 )
 def test_a_launch_that_the_gpu_cannot_run_says_what_it_asked_for(
-    cupy: FakeCupy, error: str
+    cupy: FakeCupy, error: str, threads: int, most: int
 ) -> None:
     def fail() -> None:
-        raise DriverError(f"{error}: no")
+        raise DriverError(f"CUDA_ERROR_{error}: no")
 
     cupy.before_copying = fail
     message = (
-        rf"'add': the GPU cannot run blocks of 512 threads with 168 registers each and 1,024 bytes "
-        rf"of dynamic shared memory \({error}: no\)\. .*max_registers=128"
+        rf"'add': the GPU cannot run blocks of {threads} threads with 168 registers each and 1,024 "
+        rf"bytes of dynamic shared memory \(CUDA_ERROR_{error}: no\)\. .*max_registers={most}\)"
     )
     with pytest.raises(KernelError, match=message):
-        add[1, (64, 8), 0, 1024](*arrays(4, 4), 1)
+        add[1, (threads // 8, 8), 0, 1024](*arrays(4, 4), 1)
 
 
 def test_an_earlier_failure_is_called_one(cupy: FakeCupy) -> None:

@@ -102,8 +102,11 @@ def test_what_one_gpu_has_another_may_not_have_less_of() -> None:
 
 @pytest.mark.parametrize(
     "registers, threads, most",
-    [(64, 1024, None), (65, 1024, 64), (255, 257, 224), (255, 256, None), (9999, (16, 32), 128)],
-)
+    [
+        (64, 1024, None), (65, 1024, 64), (255, 257, 168), (255, 256, None), (9999, (16, 32), 128),
+        (120, 544, 96), (72, 900, 64),
+    ],
+)  # fmt: skip
 def test_registers(registers: int, threads: Any, most: int | None) -> None:
     @cuda.jit(max_registers=registers)
     def declares(x):
@@ -113,6 +116,7 @@ def test_registers(registers: int, threads: Any, most: int | None) -> None:
     for capability in ARCHITECTURES:
         fits = occupancy(capability, (count,), min(registers, 255), 0).blocks > 0
         assert fits == (most is None)
+        assert occupancy(capability, (count,), most or registers, 0).blocks > 0
     if most is None:
         assert declares[1, threads]
     else:
