@@ -37,7 +37,7 @@ from .runtime import pool
 from .runtime.warps import diverged
 from .source import Source, place, read
 from .trees import names_in, walk
-from .uniformity import written_arrays
+from .uniformity import written_arrays, written_in
 
 
 class Compiled(NamedTuple):
@@ -226,8 +226,20 @@ class CpuKernel:
 
     @cached_property
     def written(self) -> frozenset[int]:
-        """The positions of the arguments that the kernel writes to."""
-        names = written_arrays(self.form)
+        """The positions of the arguments that the kernel writes to.
+
+        Raises:
+            UnsupportedKernel: it writes to an array from outside as well.
+        """
+        names, source = written_arrays(self.form), self.form.source
+        for constant in sorted(names & source.arrays.keys()):
+            uses = [node for node in walk(self.form.body) if constant in names_in(node)]
+            writes = [node for node in uses if constant in written_in([node], source)]
+            raise source.refuse(
+                [*writes, *uses][0],
+                f"the array {source.original(constant)!r}, which is no argument, is written to",
+                "Arrays from outside are constants in a kernel: pass it as an argument",
+            )
         return frozenset(i for i, name in enumerate(self.form.parameters) if name in names)
 
     def _apart(self, arguments: tuple[Any, ...]) -> bool:

@@ -62,6 +62,7 @@ wrong, lines, REFUSED = catalogue(
     clears=clears,
     half=half,
     waits=waits,
+    TABLE=np.arange(8),
 )
 
 lines(
@@ -147,6 +148,10 @@ lines(
         "'twice' is an ordinary Python function. Decorate it with @cuda.jit(device=True), and ker"),
     launches_a_kernel=("clears[1, 8](x)",
         "'clears' is a kernel, and a kernel cannot launch another. Call it as a device function, "),
+    writes_to_a_constant=("i = cuda.grid(1)\nx[i] = TABLE[i]\nTABLE[i] = 2  # here",
+        "the array 'TABLE', which is no argument, is written to. Arrays from outside are constants"),
+    writes_to_a_part_of_a_constant=("part = TABLE[2:]  # here\nx[0] = 1\ncuda.atomic.add(part, 0, 1)",
+        "the array 'TABLE', which is no argument, is written to. Arrays from outside are constants"),
     python_object=('x[0] = SETTINGS["rate"]',
         "the name 'SETTINGS' is bound to a dict. Make it a tuple of numbers or a NumPy array, or"),
     another_module=("x[0] = random.random()",
