@@ -52,7 +52,10 @@ CONSTRUCTS: dict[type[ast.AST], tuple[str, str]] = {
     ast.ImportFrom: ("`import`", _IMPORT),
     ast.Global: ("`global`", _OUTSIDE),
     ast.Nonlocal: ("`nonlocal`", _OUTSIDE),
-    ast.NamedExpr: ("`:=` where it may be skipped", "Write the assignment on a line of its own"),
+    ast.NamedExpr: (
+        "`:=` where it may be skipped, or after what it changes",
+        "Write the assignment on a line of its own",
+    ),
     ast.Delete: ("`del`", "Leave it out: nothing is freed in a kernel"),
     ast.JoinedStr: ("an f-string", "Print text and numbers apart: print('x is', x[0])"),
     ast.Starred: ("an argument with `*`", "Write the arguments one by one"),

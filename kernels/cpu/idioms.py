@@ -26,7 +26,19 @@ import numpy as np
 
 from . import hints
 from .branches import around
-from .trees import Names, assign, call, located, name, names_in, negated, parse, target
+from .trees import (
+    Names,
+    assign,
+    call,
+    located,
+    name,
+    named,
+    names_in,
+    negated,
+    parse,
+    target,
+    walk,
+)
 
 INDICES = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
 DIRECT = math, np, numba  # whose members are looked at later, by their names
@@ -419,10 +431,11 @@ class _Plain:
     def _named_before(self, statement: ast.stmt) -> Statements:
         """`(name := value)` as an assignment before the statement, where it is always evaluated."""
         before: Statements = []
+        earlier = [statement.target] if isinstance(statement, ast.AugAssign) else []
         for field in ("test", "value", "iter"):
             held = getattr(statement, field, None)
             if isinstance(held, ast.expr) and _names_something(held):
-                setattr(statement, field, _Hoist(before).visit(held))
+                setattr(statement, field, _Hoist(before, self.outside, earlier).visit(held))
         return before
 
     def _filled(self, array: str, value: ast.expr) -> Statements:
@@ -443,15 +456,48 @@ def _names_something(node: ast.AST) -> bool:
 
 
 class _Hoist(ast.NodeTransformer):
-    """Takes `(name := value)` out of an expression, but not from where it may not be evaluated."""
+    """Takes `(name := value)` out of an expression to the statements before.
 
-    def __init__(self, before: Statements) -> None:
-        self.before = before
+    It stays, and is refused later, where it may not be evaluated, or is not the same earlier.
+    """
+
+    def __init__(self, before: Statements, outside: _Outside, earlier: list[ast.expr]) -> None:
+        self.before, self.outside = before, outside
+        self.earlier: list[ast.AST] = [*earlier]  # what has been evaluated
+
+    def visit(self, node: ast.AST) -> Any:
+        """Go through the parts in the order in which they are evaluated."""
+        new = super().visit(node)
+        self.earlier.append(new)
+        return new
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        earlier = [*self.earlier]
         self.generic_visit(node)
+        acts = any(map(self._acts, walk([*earlier, node.value])))
+        if node.target.id in named(earlier) or (acts and any(map(self._changes, walk(earlier)))):
+            return node
         self.before.append(assign(node.target.id, node.value))
         return ast.copy_location(name(node.target.id), node)
+
+    def _acts(self, node: ast.AST) -> bool:
+        """Whether a node is a call that may do more than compute."""
+        match node:
+            case ast.Call(func=ast.Name(id=function)):
+                return _is_a_function(self.outside.value(function))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module) as base, attr=function)):
+                places = self.outside.is_cuda(base) and function in ("grid", "gridsize")
+                return not places and self.outside.value(module) not in DIRECT
+            case ast.Call():
+                return True
+        return False
+
+    def _changes(self, node: ast.AST) -> bool:
+        """Whether a node may be another value after something that acts."""
+        reads = (
+            isinstance(node, ast.Subscript) or getattr(node, "attr", "shape") not in hints.INDEXED
+        )
+        return reads or self._acts(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         node.values[0] = self.visit(node.values[0])

@@ -2,6 +2,7 @@
 
 import enum
 import linecache
+import math
 import types
 from collections import namedtuple
 from typing import Any
@@ -490,3 +491,12 @@ def test_names_of_what_emitted_code_calls() -> None:
     with checked(False):
         kernel[2, 32](x, 40, 5)
     np.testing.assert_array_equal(x, np.where(before < 40, np.maximum(before, 5) + 1, before))
+
+
+def test_walrus_after_what_it_does_not_change() -> None:
+    @cuda.jit
+    def kernel(x):
+        if x.shape[0] > (i := cuda.grid(1)):
+            x[i] = x[i] + (y := math.sqrt(x[i]) * (two := 2)) + y * two
+
+    np.testing.assert_allclose(run(kernel), X + 6 * np.sqrt(X), rtol=1e-6)
