@@ -24,7 +24,8 @@ COPY, PRODUCT, NOTHING = "copy", "product of matrices", "an empty kernel, throug
 SIZES = {"full": (2**30, 8192), "rehearsal": (2**12, 64)}  # numbers copied, rows of a matrix
 TURNS = 5
 PACKAGES = (
-    "minitransformer", "numpy", "numba", "numba-cuda", "torch", "triton", "fla-core",
+    "minitransformer", "numpy", "numba", "numba-cuda", "numba-cuda-mlir", "torch", "triton",
+    "fla-core",
 )  # fmt: skip
 
 

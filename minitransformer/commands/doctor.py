@@ -23,13 +23,17 @@ Result = TypeVar("Result")
 
 OK, ABSENT, BAD = "ok", "--", "BAD"
 
-_LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "tqdm", "matplotlib")
-_OLDEST = {
-    "python": "3.11", "numpy": "2.0", "numba": "0.61", "numba-cuda": "0.30",
-    "cupy-cuda12x": "14", "cupy-cuda13x": "14",
+_LIBRARIES = (
+    "numpy", "numba", "llvmlite", "safetensors", "threadpoolctl", "tqdm", "matplotlib",
+)  # fmt: skip
+_OLDEST = {  # as in setup.cfg
+    "python": "3.11", "numpy": "2.0", "numba": "0.61", "matplotlib": "3.9",
+    "safetensors": "0.4.5", "threadpoolctl": "3.8", "tqdm": "4.66",
+    "numba-cuda": "0.30", "numba-cuda-mlir": "0.6", "cupy-cuda12x": "14", "cupy-cuda13x": "14",
 }  # fmt: skip
 _OLDEST_FOR_CUDA_13 = (7, 5)  # Turing
 _CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+_COMPILERS = ("numba-cuda", "numba-cuda-mlir")  # of kernels, for GPUs
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}
 
@@ -162,7 +166,7 @@ def cuda(facts: Facts) -> Iterator[Finding]:
         names = ", ".join(map(str, gpus)) or "but no GPU"
         yield Finding(OK, "CUDA driver", f"for CUDA {version[0]}.{version[1]}; {names}")
     yield _optional(facts, "CuPy", _CUPY)
-    yield _optional(facts, "numba-cuda", ("numba-cuda",))
+    yield _optional(facts, "numba-cuda", _COMPILERS)
 
 
 def known_troubles(facts: Facts) -> Iterator[Finding]:
@@ -183,7 +187,7 @@ def known_troubles(facts: Facts) -> Iterator[Finding]:
         remedy = f"pip uninstall cupy-cuda13x, then {facts.install}"
         remedy = f"update the driver, or {remedy}" if old else remedy
         yield Finding(BAD, "CUDA driver" if old else "GPU", text, remedy)
-    if facts.driver and facts.cupy and "numba-cuda" not in facts.versions:
+    if facts.driver and facts.cupy and not any(name in facts.versions for name in _COMPILERS):
         yield Finding(BAD, "numba-cuda", "missing beside CuPy", facts.install)
 
 
@@ -249,7 +253,7 @@ def kernel_error(device: str) -> float:
 def installed_versions() -> dict[str, str]:
     """Return the version of Python and of every distribution that matters here."""
     versions = {"python": platform.python_version()}
-    for name in (*_LIBRARIES, *_CUPY, "numba-cuda"):
+    for name in (*_LIBRARIES, *_CUPY, *_COMPILERS):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -1,7 +1,10 @@
 """The doctor knows what does not go together, and never breaks down itself."""
 
 import ctypes
+import re
 import sys
+from configparser import ConfigParser
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +32,7 @@ def troubles(driver: Driver | None = None, **changes: str) -> list[Finding]:
 def test_health_is_no_trouble() -> None:
     assert troubles() == []
     assert troubles(NEW, **CUDA) == []
+    assert troubles(NEW, cupy_cuda13x="14.0.0", numba_cuda_mlir="0.6.0", numpy="2.5.0") == []
     for driver in (OLD, NEW_FOR_OLD):
         assert troubles(driver, cupy_cuda12x="14.0.0", numba_cuda="0.30.4") == []
     assert troubles(None, cupy_cuda13x="14.0.0") == []
@@ -47,6 +51,7 @@ def test_health_is_no_trouble() -> None:
         (NEW, {**CUDA, "numba-cuda": "0.22.1"}, "0.22.1 is too old", "install numba-cuda >= 0.30"),
         (NEW, {**CUDA, "cupy-cuda13x": "13.6.0"}, "13.6.0 is too old", "cupy-cuda13x >= 14"),
         (NEW, {"cupy-cuda13x": "14"}, "missing beside CuPy", '"minitransformer[cuda13]"'),
+        (None, {"threadpoolctl": "3.5.0"}, "3.5.0 is too old", "install threadpoolctl >= 3.8"),
     ],
 )
 def test_what_does_not_go_together(
@@ -56,6 +61,21 @@ def test_what_does_not_go_together(
     assert finding.status == BAD
     assert text in finding.text
     assert remedy in finding.remedy
+
+
+def test_the_oldest_versions_are_those_that_the_package_allows() -> None:
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    base, extras = setup["options"]["install_requires"], setup["options.extras_require"]
+    text = base + "".join(extras[f"cuda{n}{which}"] for n in (12, 13) for which in ("", "-mlir"))
+    oldest = dict(re.findall(r"^([\w-]+)\S* >=(\S+)$", text, re.M))
+    assert {"python": "3.11", **oldest} == doctor._OLDEST
+    assert set(re.findall(r"^[\w-]+", base, re.M)) <= set(doctor._LIBRARIES)
+
+
+def test_either_compiler_is_found() -> None:
+    *_, found = doctor.cuda(Facts({**HEALTHY, "numba-cuda-mlir": "0.6.0"}, NEW))
+    assert found == Finding(OK, "numba-cuda", "numba-cuda-mlir 0.6.0")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +212,7 @@ def test_all_that_a_healthy_machine_with_a_gpu_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     versions = {**HEALTHY, **CUDA, "safetensors": "0.5", "tqdm": "4.67", "matplotlib": "3.10"}
+    versions["threadpoolctl"] = "3.8"
     monkeypatch.setattr(doctor, "find_driver", lambda: NEW)
     monkeypatch.setattr(doctor, "installed_versions", lambda: versions)
     monkeypatch.setattr(doctor, "kernel_error", lambda device: 3e-7)
