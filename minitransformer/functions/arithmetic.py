@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def _number(value: Any, other: Any) -> Any:
     if not isinstance(value, int | float):
         return as_array(value, device_of(other))
     floating = isinstance(value, float)
-    kind = other.dtype.kind
+    kind = other.dtype.kind if hasattr(other, "dtype") else "O"
     if kind == "f" or (kind in "iu" and not floating):
         return other.dtype.type(value)
     return np.float32(value) if floating else np.asarray(value)[()]
@@ -216,7 +217,9 @@ class _To(Function):
 
 def rows(array: Array) -> Array:
     """Return ``(..., D)`` as the matrix ``(rows, D)``."""
-    return array.reshape(-1, array.shape[-1]) if array.ndim != 2 else array
+    if array.ndim == 2:
+        return array
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])  # -1 fails where D = 0
 
 
 def column_sums(matrix: Array) -> Array:

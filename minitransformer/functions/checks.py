@@ -7,6 +7,8 @@ import numpy as np
 from ..device import Array
 from ..tensor import Dim, Tensor
 
+WHOLE = int, np.integer
+
 
 def floating(name: str, x: Tensor) -> Tensor:
     """Return ``x``, having refused integers, booleans and what is no tensor by a TypeError."""
@@ -34,7 +36,7 @@ def number(name: str, expected: str, value: float) -> float:
 
 def dims(dim: Dim, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that ``dim`` names, as given."""
-    return tuple(range(ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return tuple(range(ndim)) if dim is None else (dim,) if isinstance(dim, WHOLE) else dim
 
 
 def in_range(name: str, dim: Dim, shape: tuple[int, ...]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..device import Array, array_module, as_array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import indices_below, shape_of
+from .checks import floating, indices_below, shape_of
 
 
 class _CrossEntropy(Function):
@@ -18,6 +19,7 @@ class _CrossEntropy(Function):
         xp = array_module(logits)
         row = xp.arange(len(targets))
         probability = logits - logits.max(axis=1, keepdims=True)
+        probability[~counted] = 0  # whatever was there: times 0, inf and NaN would be NaN
         chosen = probability[row, targets]
         xp.exp(probability, out=probability)
         total = probability.sum(axis=1)
@@ -28,7 +30,7 @@ class _CrossEntropy(Function):
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
         probability, row, targets, counted = ctx.saved  # dlogits = g (p - onehot(target))
-        gradient = gradient * counted
+        gradient = array_module(gradient).where(counted, gradient, gradient.dtype.type(0))
         dlogits = probability * gradient[:, None]
         dlogits[row, targets] -= gradient
         return dlogits, None, None
@@ -102,23 +104,26 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
     Args:
         x: Any shape, floating.
-        target: The same shape.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which keeps the shape.
+        target: The same shape, floating.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which keeps the shape. The mean over nothing
+            is NaN, as in PyTorch.
 
     Raises:
+        TypeError: One of them is not floating.
         ValueError: The shapes differ, or the reduction is unknown.
 
     >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 0.0])).item()
     2.0
     """
     _check_reduction("mse_loss", reduction)
-    if shape_of("mse_loss", x) != shape_of("mse_loss", target):
+    if floating("mse_loss", x).shape != floating("mse_loss", target).shape:
         raise ValueError(
             f"mse_loss: expected x and target of one shape, got {x.shape} and {target.shape}"
         )
     if reduction == "none":
         return (x - target) ** 2
-    return _MeanSquaredError.apply(x, target, 1 / x.size if reduction == "mean" else 1.0)
+    mean = 1 / x.size if x.size else math.nan
+    return _MeanSquaredError.apply(x, target, mean if reduction == "mean" else 1.0)
 
 
 def _check_reduction(name: str, reduction: str) -> None:

@@ -6,7 +6,7 @@ from .. import random
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import number
+from .checks import floating, number
 
 
 class _Dropout(Function):
@@ -33,6 +33,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         training: Whether to drop anything at all.
 
     Raises:
+        TypeError: ``x`` is not floating.
         ValueError: ``p`` is out of range.
 
     Source: Srivastava et al. 2014, "Dropout", in the inverted form that leaves evaluation as it is.
@@ -42,4 +43,5 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """
     if not 0 <= number("dropout", "a probability p with 0 <= p < 1", p) < 1:
         raise ValueError(f"dropout: expected a probability p with 0 <= p < 1, got {p}")
+    floating("dropout", x)
     return _Dropout.apply(x, p) if training and p else x

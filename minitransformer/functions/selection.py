@@ -76,8 +76,13 @@ def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
 
     Raises:
         TypeError: The mask is not boolean.
+        ValueError: It does not broadcast to ``x``.
     """
-    return where(_mask("masked_fill", mask, x.device), x.dtype.type(value), x)
+    shape, own = shape_of("masked_fill", x), _mask("masked_fill", mask, x.device)
+    sizes = zip(reversed(own.shape), reversed(shape), strict=False)
+    if own.ndim > x.ndim or any(m not in (1, n) for m, n in sizes):
+        raise ValueError(f"masked_fill: a mask of shape {own.shape} does not broadcast to {shape}")
+    return _Where.apply(own, x.dtype.type(value), x)
 
 
 def _mask(name: str, mask: Any, device: str | None) -> Array:

@@ -11,13 +11,13 @@ from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
 from .arithmetic import sum_to
-from .checks import in_range, shape_of
+from .checks import WHOLE, in_range, shape_of
 from .selection import sum_by_owner
 
 
 def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
     """Return ``f(x, 2, 3)`` and ``f(x, (2, 3))`` alike as ``(2, 3)``."""
-    return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else tuple(sizes)  # type: ignore[arg-type]
+    return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], WHOLE) else tuple(sizes)  # type: ignore[arg-type]
 
 
 def _place(name: str, dim: int, shape: tuple[int, ...]) -> int:
@@ -226,7 +226,10 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 def _plain_index(part: Any, x: Tensor) -> Any:
     """Return a list, an array or a tensor as an array of one's own beside ``x``; else the part."""
-    return Tensor(part, device=x.device).data.copy() if hasattr(part, "__len__") else part
+    if not hasattr(part, "__len__"):
+        return part
+    array = Tensor(part, device=x.device).data
+    return array.copy() if array.size or hasattr(part, "dtype") else array.astype(int)  # []
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -279,9 +282,9 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
     """
     at = _place("split", dim, shape_of("split", x))
     length = x.shape[at]
-    if isinstance(size, int):
-        step = size
-        sizes = [min(step, length - start) for start in range(0, length, step)] if step > 0 else []
+    if isinstance(size, WHOLE):
+        starts = range(0, length or 1, size) if size > 0 else ()  # of nothing, one empty piece
+        sizes = [min(size, length - start) for start in starts]
     else:
         sizes = list(size)
     if math.fsum(sizes) != length or min(sizes, default=-1) < 0:

@@ -57,6 +57,12 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.embedding([0.5], zeros(3, 2)), TypeError, "embedding: expected integer indices"),
     (lambda: F.where([1, 0], zeros(2), 0.0), TypeError, "where: expected a boolean mask, got int"),
     (lambda: F.masked_fill(zeros(2), [1, 0], 0.0), TypeError, "masked_fill: expected a boolean"),
+    (lambda: F.masked_fill(zeros(2), [True] * 3, 0.0), ValueError,
+     r"masked_fill: a mask of shape \(3,\) does not broadcast to \(2,\)"),
+    (lambda: F.masked_fill(zeros(2), [[True, False]], 0.0), ValueError,
+     r"masked_fill: a mask of shape \(1, 2\) does not"),
+    (lambda: F.masked_fill(zeros(1), [True, False], 0.0), ValueError,
+     r"masked_fill: a mask of shape \(2,\) does not"),
     (lambda: F.cross_entropy(zeros(2, 3), [1, 2, 0]), ValueError,
      r"cross_entropy: expected logits .* got \(2, 3\) and \(3,\)"),
     (lambda: F.cross_entropy(zeros(2, 3), [1, 3]), IndexError,
@@ -66,6 +72,10 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.mse_loss(zeros(2), zeros(2, 1)), ValueError,
      r"mse_loss: .* got \(2,\) and \(2, 1\)"),
     (lambda: F.mse_loss(zeros(2), zeros(2), "max"), ValueError, "mse_loss: expected reduction"),
+    (lambda: F.mse_loss(Tensor([1]), zeros(1)), TypeError, "mse_loss: .* tensor, got int64"),
+    (lambda: F.mse_loss(zeros(1), Tensor([1])), TypeError, "mse_loss: .* tensor, got int64"),
+    (lambda: F.dropout(Tensor([1])), TypeError, "dropout: expected a floating tensor, got int64"),
+    (lambda: F.dropout(np.ones(2)), TypeError, "dropout: expected a Tensor, got ndarray"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
 
@@ -132,6 +142,73 @@ def test_ignored_targets_count_for_nothing() -> None:
     with np.errstate(invalid="ignore"):
         assert np.isnan(F.cross_entropy(logits, [-100] * 3).item())
     assert F.cross_entropy(logits, [-100] * 3, reduction="sum").item() == 0
+
+
+@pytest.mark.parametrize("spoilt", [-np.inf, np.inf, np.nan])
+def test_ignored_targets_count_for_nothing_whatever_their_logits(
+    spoilt: float, device: str
+) -> None:
+    given = np.array([[1.0, 2.0], [spoilt, spoilt]])
+    logits = Tensor(given, requires_grad=True, device=device)
+    with np.errstate(invalid="ignore"):
+        losses = F.cross_entropy(logits, [0, -100], reduction="none")
+    assert losses.tolist() == [F.cross_entropy(logits[:1], [0]).item(), 0]
+    losses.backward([1.0, np.inf])
+    assert logits.grad is not None and np.isfinite(logits.grad.numpy()).all()
+    assert not logits.grad.numpy()[1].any()
+
+
+def test_the_mean_over_nothing_is_no_number() -> None:
+    x = Tensor(np.zeros((0, 3)), requires_grad=True)
+    loss = F.mse_loss(x, zeros(0, 3))
+    assert np.isnan(loss.item())
+    loss.backward()
+    assert x.grad is not None and x.grad.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "dtype"),
+    [
+        (lambda: F.where([True, False], 1.0, 0.0), [1.0, 0.0], "float32"),
+        (lambda: F.add(1.0, 2.0), 3.0, "float32"),
+        (lambda: F.add(1, 2.0), 3.0, "float32"),
+        (lambda: F.multiply(2, 3), 6, "int64"),
+        (lambda: F.add(1.0, [2.0]), [3.0], "float32"),
+    ],
+)
+def test_two_numbers_are_operands(call: Any, expected: Any, dtype: str) -> None:
+    found = call()
+    assert (found.tolist(), found.dtype) == (expected, dtype)
+
+
+def test_sizes_and_dimensions_may_be_numpys() -> None:
+    x, two = zeros(2, 3), np.int64(2)
+    assert x.sum(np.int64(0)).shape == (3,)
+    assert x.reshape(np.int64(6)).shape == (6,)
+    assert [piece.shape for piece in x.split(two, np.int64(1))] == [(2, 2), (2, 1)]
+
+
+def test_an_empty_dimension_is_split_into_one_piece() -> None:
+    x = Tensor(np.zeros((0, 3)), requires_grad=True)
+    (piece,) = x.split(2)
+    piece.backward(np.zeros((0, 3)))
+    assert piece.shape == (0, 3)
+
+
+def test_an_empty_list_selects_nothing() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    nothing = x[[]]
+    nothing.backward([])
+    assert nothing.shape == (0,)
+    assert x.grad is not None and x.grad.tolist() == [0.0, 0.0]
+
+
+def test_a_sum_of_no_products_is_zero() -> None:
+    x = Tensor(np.zeros((2, 3, 0)), requires_grad=True)
+    y = F.linear(x, zeros(4, 0))
+    y.backward(np.ones((2, 3, 4)))
+    np.testing.assert_array_equal(y.numpy(), np.zeros((2, 3, 4)))
+    np.testing.assert_array_equal((x @ zeros(0, 4)).numpy(), y.numpy())
 
 
 def test_a_matrix_product_over_a_batch_equals_one_for_each() -> None:
