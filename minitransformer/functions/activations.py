@@ -1,8 +1,7 @@
 """Element-wise functions and their slopes.
 
 A backward prefers the slope that can be told from the output (``exp' = exp``): then the input may
-be freed. Constants are given in the array's dtype, because an older NumPy widens a float32 without
-dimensions that meets a Python float.
+be freed.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
 from .checks import floating
+
+_ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715  # of the approximate GELU
 
 
 class _Exp(Function):
@@ -71,7 +72,7 @@ class _Sigmoid(Function):
     def forward(ctx: Context, x: Array) -> Array:
         xp = array_module(x)
         decay = xp.exp(-abs(x))  # never overflows
-        y = xp.maximum(decay, (x >= 0).astype(x.dtype)) / (x.dtype.type(1) + decay)
+        y = xp.maximum(decay, (x >= 0).astype(x.dtype)) / (1 + decay)
         ctx.save(y)
         return y
 
@@ -85,7 +86,7 @@ class _Softplus(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
         xp = array_module(x)
-        y = xp.maximum(x, x.dtype.type(0)) + xp.log1p(xp.exp(-abs(x)))
+        y = xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
         ctx.save(y)
         return y
 
@@ -98,7 +99,7 @@ class _Softplus(Function):
 class _Relu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        y = array_module(x).maximum(x, x.dtype.type(0))
+        y = array_module(x).maximum(x, 0)
         ctx.save(y)
         return y
 
@@ -112,8 +113,8 @@ class _Elu(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, alpha: float) -> Array:
         xp = array_module(x)
-        scale, zero = x.dtype.type(alpha), x.dtype.type(0)
-        y = xp.maximum(x, zero) + scale * xp.expm1(xp.minimum(x, zero))
+        scale = x.dtype.type(alpha)  # which may be NumPy's, and wider
+        y = xp.maximum(x, 0) + scale * xp.expm1(xp.minimum(x, 0))
         ctx.save(x > 0, y, scale)
         return y
 
@@ -130,16 +131,15 @@ class _Gelu(Function):
     def forward(ctx: Context, x: Array) -> Array:
         from .special import erf  # imports Numba, which whoever never comes here need not wait for
 
-        one, scale = x.dtype.type(1), x.dtype.type(math.sqrt(0.5))
-        phi = (one + erf(x * scale)) / x.dtype.type(2)
+        phi = (1 + erf(x * math.sqrt(0.5))) / 2
         ctx.save(x, phi)
         return x * phi
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
         x, phi = ctx.saved  # d/dx = Phi(x) + x exp(-x²/2) / sqrt(2 pi)
-        slope = array_module(x).exp(x * x * x.dtype.type(-0.5))
-        slope *= x.dtype.type(1 / math.sqrt(2 * math.pi))
+        slope = array_module(x).exp(x * x * -0.5)
+        slope *= 1 / math.sqrt(2 * math.pi)
         slope *= x
         slope += phi
         slope *= gradient
@@ -151,17 +151,14 @@ class _GeluTanh(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        root, cubic = x.dtype.type(math.sqrt(2 / math.pi)), x.dtype.type(0.044715)
-        half, one = x.dtype.type(0.5), x.dtype.type(1)
-        phi = half * (one + array_module(x).tanh(root * x * (one + cubic * x * x)))
+        phi = 0.5 * (1 + array_module(x).tanh(_ROOT * x * (1 + _CUBIC * x * x)))
         ctx.save(x, phi)
         return x * phi
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
         x, phi = ctx.saved  # phi = (1 + tanh u) / 2, so phi' = 2 phi (1 - phi) u'
-        root, cubic = x.dtype.type(math.sqrt(2 / math.pi)), x.dtype.type(3 * 0.044715)
-        rise = root * (1 + cubic * x * x)
+        rise = _ROOT * (1 + 3 * _CUBIC * x * x)
         return gradient * (phi + 2 * x * phi * (1 - phi) * rise)
 
 

@@ -37,7 +37,7 @@ def shared_products(*pairs: Factors) -> list[Array]:
         batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
         results.append(result)
-        blocks += list((_batch_blocks if batch else _row_blocks)(x, y, result, parts))
+        blocks += list(_batch_blocks(x, y, result) if batch else _row_blocks(x, y, result, parts))
 
     def multiply(first: int, last: int) -> None:
         for x, y, out in blocks[first:last]:
@@ -70,7 +70,7 @@ def _row_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Ar
         yield x[first : first + size], y, out[first : first + size]
 
 
-def _batch_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
+def _batch_blocks(x: Array, y: Array, out: Array) -> Iterator[tuple[Array, ...]]:
     """Cut a batch of products along its first dimension."""
     x, y = (np.broadcast_to(z, (*out.shape[:-2], *z.shape[-2:])) for z in (x, y))
     size = max(1, WORTH_A_THREAD * len(out) // (out.size * x.shape[-1]))
