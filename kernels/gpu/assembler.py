@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..cuda import Kernel
 
 OPTIONS = {"fastmath", "max_registers", "lineinfo"}  # of @cuda.jit, which this module follows
+# What begins the names of the packages that compile, with CUDA 13 and with CUDA 12, whose NVVM
+# comes with nvcc.
+COMPILERS = "numba", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc"
 
 
 def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> bytes:
@@ -142,8 +145,8 @@ def _compiler(name: str) -> bytes:
     files = here / "assembler.py", here / "codegen.py", *sorted((here / "compilers").glob("*.py"))
     ours = name, *(file.read_text() for file in files)
     found = {(each.name, each.version) for each in metadata.distributions()}
-    numbas = sorted(pair for pair in found if pair[0].startswith("numba"))
-    return repr((ours, sys.version_info[:2], numbas)).encode()
+    theirs = sorted(pair for pair in found if pair[0].startswith(COMPILERS))
+    return repr((ours, sys.version_info[:2], theirs)).encode()
 
 
 def _ingredients(kernel: Any, seen: set[Any], lineinfo: bool) -> Iterator[Any]:
@@ -153,7 +156,7 @@ def _ingredients(kernel: Any, seen: set[Any], lineinfo: bool) -> Iterator[Any]:
         return
     seen.add(function)
     code = function.__code__
-    yield code.co_code, code.co_consts, code.co_names, code.co_varnames
+    yield code.co_code, code.co_consts, code.co_names, code.co_varnames, function.__defaults__
     if lineinfo:  # then the file and the lines are a part of what is made
         yield code.co_filename, code.co_firstlineno, code.co_linetable
     yield sorted(getattr(kernel, "options", {}).items())

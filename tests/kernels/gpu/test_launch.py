@@ -330,14 +330,15 @@ def test_types_of_numbers_are_numbas() -> None:
 
 
 def made(
-    size: int = 8, scale: Any = 2.0, power: float = 2.0, dtype: Any = np.float32, **options: Any
-) -> Kernel:
+    size: int = 8, scale: Any = 2.0, power: float = 2.0, dtype: Any = np.float32, above: int = 1,
+    **options: Any,
+) -> Kernel:  # fmt: skip
     """A kernel with constants in its closure, and in that of a device function."""
     table = np.arange(size, dtype=dtype)
 
     @cuda.jit(device=True)
-    def bent(x):
-        return x**power
+    def bent(x, more=above):
+        return x**power + more
 
     @cuda.jit(**options)
     def look_up(x):
@@ -357,7 +358,7 @@ def test_machine_code_is_filed_under_all_that_decides_it() -> None:
     others = [
         digest(made(size=9)), digest(made(scale=3.0)), digest(made(scale=np.float32(2))),
         digest(made(power=3.0)), digest(made(dtype=np.float64)), digest(made(fastmath=True)),
-        digest(made(max_registers=64)), digest(made(), numba.float64),
+        digest(made(max_registers=64)), digest(made(), numba.float64), digest(made(above=2)),
         digest(made(), architecture=(8, 0)),
     ]  # fmt: skip
     assert same[0] == same[1]
@@ -401,6 +402,20 @@ def test_members_of_modules_and_dimensions_decide_it_too() -> None:
         patched.setattr(launching, "SLOT", 16)
         assert digest(stride) != before
     assert digest(stride) == before
+
+
+@pytest.mark.parametrize(
+    "package", ["numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"]
+)
+def test_another_version_of_what_compiles_files_it_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    def filed(version: str) -> bytes:
+        installed = [SimpleNamespace(name=package, version=version)]
+        monkeypatch.setattr(assembler.metadata, "distributions", lambda: installed)
+        return assembler._compiler.__wrapped__("numba-cuda")
+
+    assert filed("13.4") != filed("13.5")
 
 
 def test_another_process_files_it_under_the_same_name() -> None:
