@@ -29,7 +29,8 @@ class _Cache(KernelCache):
 
     def __init__(self, function: Any) -> None:
         self._function = function
-        self._path = cache.folder() / f"ptx_machine_{cache.version(Path(__file__).parent)}"
+        ours, kernels = map(cache.version, (Path(__file__).parent, Path(cache.__file__).parent))
+        self._path = cache.folder() / f"ptx_machine_{ours}_{kernels}"
 
 
 class _Compiler(Passes):

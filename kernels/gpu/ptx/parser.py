@@ -14,7 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from ...cpu.errors import KernelError
-from .arithmetic import CODES, COMPARISONS, OPPOSITES, OTHER_NAMES, ROUNDINGS, ROW, TESTS, TO_WHOLE
+from .arithmetic import (
+    CODES,
+    COMPARISONS,
+    NEAREST,
+    OPPOSITES,
+    OTHER_NAMES,
+    ROUNDINGS,
+    ROW,
+    TESTS,
+    TO_WHOLE,
+)  # fmt: skip
 
 SIZES = {
     "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
@@ -364,7 +374,12 @@ class Program:
                 else kind
             )
             columns[column] = self._operand(operand, line, of)
-        self._row(_operation(words), line, **columns)
+        operation = _operation(words)
+        if operation.split(".")[1] == "float64" and NEAREST < columns["rounding"] < TO_WHOLE:
+            raise self._refused(
+                line, "rounds float64 in a way that is not known to the PTX machine"
+            )
+        self._row(operation, line, **columns)
         bits = columns["bits"]
         wider = self._width(operands[0], line, max(bits, 16))
         if base == "cvt" and words[-2][0] == "s" and bits < wider:  # its sign goes to the end

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitransformer_kernels.cpu import cache
 from minitransformer_kernels.gpu.ptx import Program, PtxError, launch
 from minitransformer_kernels.gpu.ptx.arithmetic import CODES
+from minitransformer_kernels.gpu.ptx.bits import _Cache
 
 WORDS = [0, 1, 2, 3, 5, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0x7FFFFFFF, 0x80000000,
          0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 0x7FFFFFFFFFFFFFFF, 1 << 63, (1 << 64) - 1,
@@ -514,6 +516,22 @@ def test_each_is_tested() -> None:
 def test_what_else_a_name_may_say_is_refused(text: str) -> None:
     with pytest.raises(PtxError, match="is not known"):
         program(text, ["u32", "u32", "u32"][: 1 if "cvt" in text else 3], "u32")
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [("add.rz.f64", "f64 f64"), ("fma.rm.f64", "f64 f64 f64"), ("cvt.rp.f64.s64", "u64")],
+)
+def test_float64_is_rounded_to_nearest_alone(text: str, given: str) -> None:
+    with pytest.raises(PtxError, match="rounds float64 in a way that is not known"):
+        program(text, given.split(), "f64")
+
+
+def test_the_machines_code_is_filed_under_what_it_is_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache, "version", lambda folder: folder.name)
+    assert _Cache(program)._path.name == "ptx_machine_ptx_cpu"
 
 
 def test_what_is_not_known_is_refused() -> None:
