@@ -72,9 +72,13 @@ def _opened(argument: Any) -> Any:
     numbas = arrays.is_cuda_ndarray(argument)  # its own, on a GPU
     if type(argument).__module__ == "cupy" or not (numbas or arrays.is_cuda_array(argument)):
         return argument
-    if numbas or has_gpu(lambda: compilers.compiler().namespace()):
+    if numbas or has_gpu(_numba_cuda):
         return import_module("cupy").asarray(argument)
     return arrays.as_cuda_array(argument).memory  # another library's
+
+
+def _numba_cuda() -> Any:
+    return compilers.compiler().namespace()
 
 
 def find(name: str, numba_cuda: Callable[[], Any]) -> Any:

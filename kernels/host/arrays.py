@@ -285,10 +285,10 @@ class DeviceRecord(DeviceArrayBase):
 
     def getitem(self, item: str, stream: Any = 0) -> Any:
         """A field: a number, copied to the host, or a view."""
-        field = self.memory[item]
+        field, stream = self.memory[item], stream or self.stream
         if field.ndim == 0:
-            return field[()] if field.dtype.names is None else DeviceRecord(field, self.stream)
-        return DeviceNDArray(field, stream or self.stream)
+            return field[()] if field.dtype.names is None else DeviceRecord(field, stream)
+        return DeviceNDArray(field, stream)
 
     def setitem(self, key: str, value: Any, stream: Any = 0) -> None:
         """Write a field."""

@@ -220,6 +220,8 @@ def test_records() -> None:
     inner[1]["a"]["b"] = 3
     assert inner.copy_to_host()["a"]["b"].tolist() == [0, 3]
     assert cuda.to_device(there.copy_to_host()[2])["x"] == 2.5
+    stream = cuda.stream()
+    assert inner[1].getitem("a", stream).stream is record.getitem("n", stream).stream is stream
 
 
 @pytest.mark.parametrize("name", ["pinned_array", "mapped_array", "managed_array"])
@@ -258,6 +260,21 @@ def test_numbas_own_arrays_are_cupys_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     theirs = SimpleNamespace(__cuda_ndarray__=True)
     assert host.opened((theirs, 2)) == (("view of", theirs), 2)
+
+
+def test_whether_there_is_a_gpu_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = SimpleNamespace(__cuda_array_interface__=on_device(4).__cuda_array_interface__)
+    asked = []
+    theirs = SimpleNamespace(is_available=lambda: asked.append(1))
+    monkeypatch.setattr(
+        host.compilers, "compiler", lambda: SimpleNamespace(namespace=lambda: theirs)
+    )
+    monkeypatch.setattr(host, "_stays_on_cpu", False)
+    host._found_gpu.cache_clear()
+    for _ in range(3):
+        host.opened((described, described))
+    host._found_gpu.cache_clear()
+    assert asked == [1]
 
 
 def test_where_there_is_a_gpu_the_names_are_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
