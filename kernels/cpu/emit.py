@@ -301,7 +301,7 @@ class Body:
 
     def is_store_again(self, to: ast.Subscript, same: ast.Subscript, *others: ast.expr) -> bool:
         """Whether two elements of an array of the kernel are one, which the others do not read."""
-        array = base_name(to)
+        array = base_name(to) or ""
         loads = [base_name(node) for other in others for node in ast.walk(other) if is_load(node)]
         known = self.form.arrays.keys() | set(self.form.parameters)
         return (

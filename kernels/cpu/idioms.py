@@ -431,7 +431,7 @@ class _Plain:
     def _named_before(self, statement: ast.stmt) -> Statements:
         """`(name := value)` as an assignment before the statement, where it is always evaluated."""
         before: Statements = []
-        earlier = [statement.target] if isinstance(statement, ast.AugAssign) else []
+        earlier: list[ast.expr] = [statement.target] if isinstance(statement, ast.AugAssign) else []
         for field in ("test", "value", "iter"):
             held = getattr(statement, field, None)
             if isinstance(held, ast.expr) and _names_something(held):

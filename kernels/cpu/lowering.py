@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from numba.core import types
+from numba.np.numpy_support import as_dtype
 
 from . import cache, emit, rehearsal, typing_errors
 from .canonical import Canonical, Shape3, canonical
@@ -136,15 +137,21 @@ def _slot_type(regions: Regions, slot: str) -> types.Type:
 def _check_frame(form: Canonical, slots: dict[str, types.Type]) -> None:
     """Refuse what a block keeps if it does not fit the stack of a CPU thread."""
     source, threads = form.source, prod(form.block)
-    widest = 8  # bytes of the largest number
-    sizes = [prod(a.shape) * (threads if a.space == "local" else 1) for a in form.arrays.values()]
-    needed = widest * (sum(sizes) + threads * len(slots)) + form.shared_bytes
+    needed = form.shared_bytes + threads * sum(map(_room, slots.values()))
+    for array in form.arrays.values():
+        count = prod(array.shape) * (threads if array.space == "local" else 1)
+        needed += count * _room(form.kinds[array.name].dtype)
     if needed > MAX_FRAME:
         raise KernelError(
             f"{source.where(source.tree)}: kernel {source.name!r}: its shared and local "
             f"arrays come to as much as {needed:,} bytes a block of {threads} threads; the CPU "
             f"holds {MAX_FRAME:,}. Use smaller arrays or fewer threads"
         )
+
+
+def _room(kind: types.Type) -> int:
+    """Bytes that a number or a record is counted as: of a small one a checked launch keeps more."""
+    return max(as_dtype(kind).itemsize, 8)
 
 
 def _load(path: Path, text: str) -> ModuleType:

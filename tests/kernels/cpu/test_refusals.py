@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float64, njit
+from numba import complex128, float64, njit
 
 from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
@@ -340,8 +340,15 @@ def test_arrays_that_do_not_fit_a_stack_are_refused() -> None:
         own[cuda.threadIdx.x] = 1
         x[0] = own[0]
 
-    with pytest.raises(KernelError, match=r"'greedy': .* 16,777,216 bytes a block of 1024 threads"):
-        greedy[1, 1024](np.zeros(1))
+    @cuda.jit
+    def greedy_of_wide_numbers(x):
+        own = cuda.local.array(500, complex128)
+        own[cuda.threadIdx.x % 500] = 1
+        x[0] = own[0].real
+
+    for kernel, bytes_ in (greedy, "16,777,216"), (greedy_of_wide_numbers, "8,192,000"):
+        with pytest.raises(KernelError, match=rf" {bytes_} bytes a block of 1024 threads"):
+            kernel[1, 1024](np.zeros(1))
 
 
 def test_object_in_a_closure_is_refused() -> None:
