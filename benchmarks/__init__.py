@@ -10,6 +10,8 @@
 | linear.py     | does causal linear attention beat the chunkwise form in eager PyTorch?    |
 | positions.py  | are relative positions in linear cost faster than by all scores?          |
 | local.py      | is a window's cost linear, and what does it save beside a mask?           |
+| delta.py      | is the delta rule faster than its chunkwise form in PyTorch?               |
+| features.py   | what do feature maps of whole rows cost, beside PyTorch?                  |
 | graph.py      | what do neighbours cost, beside gathered rows and a masked matrix?        |
 | scaling.py    | is every variant linear, and from which length faster than softmax?       |
 | multi_head.py | how long does a step of a small layer take, beside PyTorch's?             |

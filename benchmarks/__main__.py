@@ -10,7 +10,7 @@ import sys
 BENCHMARKS = (
     "softmax", "linear", "positions", "graph", "scaling", "multi_head", "model", "memory", "start",
     "lowering", "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
-    "ladder",
+    "planner", "ladder",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)

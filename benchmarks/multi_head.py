@@ -32,7 +32,6 @@ Batches = list[np.ndarray]
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each contestant at each size."""
     torch.set_num_threads(1)
-    os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"
     for size in SIZES:
         shape = BATCHES, 3, BATCH_SIZE, size, size
         batches = list(np.random.default_rng(size).uniform(-1, 1, shape).astype(np.float32))
@@ -127,4 +126,5 @@ def their_epoch(layer: Any, batches: Batches) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
+    os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"
     harness.main("multi_head", rows)

@@ -139,12 +139,7 @@ def their_forward(inputs: list[Array], attend: Attend) -> Run:
 def their_passes(inputs: list[Array], grad: Array, attend: Attend) -> Run:
     """Return what computes the output and the gradients in PyTorch."""
     tensors = [torch.from_numpy(array).requires_grad_() for array in inputs]
-
-    def run() -> list[Array]:
-        output = attend(*tensors)
-        return [output.detach(), *torch.autograd.grad(output, tensors, torch.from_numpy(grad))]
-
-    return run
+    return partial(peers.their_passes, attend, tensors, grad)
 
 
 def biased(

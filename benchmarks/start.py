@@ -29,7 +29,7 @@ def rows() -> Iterator[harness.Row]:
 
 def first_step(cache: str) -> float:
     """Return the seconds that a start takes to its first step."""
-    environment = os.environ | {"XDG_CACHE_HOME": cache}
+    environment = os.environ | {"MINITRANSFORMER_CACHE_DIR": cache}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         with subprocess.Popen(

@@ -25,7 +25,7 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY = "#56B4E9"
 INK = "#333333"
 TITLE: dict[str, Any] = {"fontsize": 11, "fontweight": "bold"}
-_COLORS = BLUE, VERMILION, GREEN, ORANGE, "#CC79A7", "#56B4E9", INK
+_COLORS = BLUE, VERMILION, GREEN, ORANGE, "#CC79A7", SKY, INK
 _DASHES = "-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5))
 
 

@@ -53,11 +53,6 @@ class Cell(NamedTuple):
     source: str
     line: int
 
-    @property
-    def is_folded(self) -> bool:
-        """Whether a page hides the code."""
-        return "hide-input" in self.metadata.get("tags", ())
-
 
 @dataclass(frozen=True)
 class Lesson:

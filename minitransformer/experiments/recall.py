@@ -18,7 +18,7 @@ import numpy as np
 from .. import nn, no_grad
 from ..course.recall import PAIRS, VALUES, recall
 from ..nn.variant import attention_names, attention_variant
-from ..plots import BLUE, GREEN, ORANGE, VERMILION, band, picture
+from ..plots import BLUE, GREEN, INK, ORANGE, SKY, VERMILION, band, picture
 from ..tensor import Tensor
 from .experiment import Case, Experiment, Report, Row, table
 
@@ -26,7 +26,7 @@ WIDTHS = (4, 8, 16, 32, 64)
 BUDGETS = (320, 1200, 4500)  # numbers of a state
 SEEDS = 3
 SECONDS = {"smoke": 0.2, "default": 6, "full": 60}
-_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, "#56B4E9", "#CC79A7", "#333333", "#8c8c8c", "#F0E442")
+_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, "#CC79A7", INK, "#8c8c8c", "#F0E442")
 
 
 def kept(attention: str, width: int) -> int:

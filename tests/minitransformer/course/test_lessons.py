@@ -37,7 +37,11 @@ def prose(lesson):
 
 
 def shown(lesson):
-    return [cell for cell in lesson.cells if not cell.is_text and not cell.is_folded]
+    return [
+        cell
+        for cell in lesson.cells
+        if not (cell.is_text or "hide-input" in cell.metadata.get("tags", ()))
+    ]
 
 
 @every
