@@ -17,6 +17,8 @@ from math import prod
 from typing import NamedTuple
 
 WARP = 32
+BANKS, WORD = 32, 4  # of shared memory: banks, and bytes of a word of one
+SECTOR = 32  # bytes, of which global memory is moved
 REGISTERS = 65_536  # of a multiprocessor, on all of these
 THREAD_REGISTERS = 255  # of a thread, at most
 PARTS = 4  # of a multiprocessor; a warp is in one of them

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...cpu.runtime import stack
+from ..gpus import BANKS, SECTOR, WARP, WORD
 from .bits import compiled
 from .machine import (
     ACTIVE,
@@ -41,7 +42,6 @@ from .machine import (
     SHARED,
     STORE,
     THREAD,
-    WARP,
     WRONG,
     Grid,
     meet,
@@ -53,7 +53,6 @@ from .machine import (
 )  # fmt: skip
 from .parser import OWN, Program
 
-SECTOR, WORD, BANKS = 32, 4, 32
 # What is counted of each row.
 COUNTED = "counts", "warps", "requests", "sectors", "wavefronts"
 THREADS, WARPS, REQUESTS, SECTORS, WAVEFRONTS = range(len(COUNTED))

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...cpu.launch import place_of as indices_of
 from ...cpu.runtime import stack
+from ..gpus import WARP
 from .arithmetic import CODES, ONE_STEP, compute
 from .bits import (
     ALL,
@@ -46,7 +47,6 @@ from .races import (
     watch,
 )  # fmt: skip
 
-WARP = 32
 DEEPEST = 32  # functions that call one another
 MOST = 200_000_000  # instructions of a thread between two waits: a loop without an end
 

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..gpus import WARP, WORD
 from .bits import compiled, low, read_memory
 from .parser import MEETINGS, OWN, PtxError
 
-WARP, READERS, WORD = 32, 4, 4
+READERS = 4
 STORE = OWN["store"]
 ARRIVE = MEETINGS.index("arrive")
 # A word of what is kept: when | which row | which thread | which bytes of the word.
