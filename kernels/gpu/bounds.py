@@ -12,7 +12,7 @@ how much of it the unit does in a second, and no launch is done before its busie
     tensor cores       products of matrices
     loads and stores   accesses of 32 threads, wherever they go
     shared memory      wavefronts of 128 bytes; by the same way L1 gives sectors of 32
-    L2                 sectors that are written, as L1 keeps none back; or what is read, once
+    L2                 sectors that are written, as L1 keeps none back; or what DRAM gives and takes
     DRAM               each array once for reading and once for writing, as far as either is done
 
 It is a bound, not a forecast. Left out is what the assembler may still fold into other
@@ -58,7 +58,6 @@ import argparse
 import ast
 import hashlib
 import inspect
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,9 +78,9 @@ from ..cpu import num_threads
 from ..cuda import Launch
 from ..examples import HOSTS
 from . import needs
-from .gpus import ARCHITECTURES, GPU, GPUS, WARP, occupancy
+from .gpus import ARCHITECTURES, BANKS, GPU, GPUS, SECTOR, WARP, WORD, occupancy
 from .launch import types_of
-from .specialisations import Specialisation, as_on_a_gpu
+from .specialisations import Specialisation, as_on_a_gpu, parsed
 
 TABLE = Path("results/gpu/bounds.tsv")
 COMMAND = "python -m minitransformer_kernels.gpu.bounds"
@@ -93,7 +92,7 @@ SCHEDULERS = 4
 SPECIAL = "ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div"
 SPECIAL_THREADS = 16  # in a clock, of all architectures: the guide's table
 MATRIX_FLOPS = 2 * 16 * 8 * 8  # of mma.m16n8k8
-WORD, SECTOR, WAVEFRONT = 4, 32, 128  # bytes
+WAVEFRONT = BANKS * WORD  # bytes
 
 Captured = tuple[Launch, tuple[Any, ...]]
 Counts = NDArray[np.int64]
@@ -438,14 +437,17 @@ def wanted() -> dict[str, list[str]]:
 
 def model() -> str:
     """Return eight digits that change where the way in which all is reckoned may."""
-    text = ast.unparse(ast.parse(inspect.getsource(sys.modules[__name__])))
+    here = Path(__file__)
+    sources = [path.read_text() for path in (here, *sorted((here.parent / "ptx").glob("*.py")))]
+    text = [ast.unparse(parsed(each)) for each in (*sources, inspect.getsource(occupancy))]
     figures = [GPUS[name] for name in NAMES], ARCHITECTURES
     return hashlib.sha256(repr((text, figures)).encode()).hexdigest()[:8]
 
 
 def head() -> str:
     """Return the table's first line: what it depends on beside the kernels."""
-    return f"# {COMMAND}: a bound, float32, (N, H, L, E) = {SHAPE}, model {model()}"
+    what = f"a bound, float32, (N, H, L, E) = {SHAPE}"
+    return f"# {COMMAND}: {what}, {needs.compiled_by()}, model {model()}"
 
 
 def read(path: Path) -> tuple[str, list[Row]]:

@@ -204,8 +204,13 @@ def _typed_once() -> Any:
 
 def head() -> str:
     """Return the table's first line: what it depends on beside the kernels."""
+    return f"# {COMMAND}: {compiled_by()}"
+
+
+def compiled_by() -> str:
+    """Return what makes machine code of the kernels: versions, and our own part in it."""
     versions = [f"{package} {_version(package)}" for package in COMPILERS]
-    return f"# {COMMAND}: {', '.join(versions)}, pipeline {pipeline()}"
+    return f"{', '.join(versions)}, pipeline {pipeline()}"
 
 
 def _version(package: str) -> str:

@@ -98,7 +98,7 @@ def as_on_a_gpu() -> Any:
 def pipeline() -> str:
     """Return eight digits that change where the way in which all kernels are compiled may."""
     parts = codegen, numba_cuda, assembler.ptx, assembler.assemble
-    text = "\n".join(ast.unparse(_parsed(part)) for part in parts)
+    text = "\n".join(ast.unparse(parsed(inspect.getsource(part))) for part in parts)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -115,15 +115,15 @@ def _ingredients(made: Kernel | DeviceFunction) -> Any:
 @cache
 def _text(code: CodeType) -> tuple[str, list[str]]:
     """Return a function's statements without comments and docstrings, and the names they read."""
-    function = next(x for x in ast.walk(_parsed(code)) if isinstance(x, ast.FunctionDef))
+    tree = parsed(inspect.getsource(code))
+    function = next(x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef))
     function.decorator_list = []  # its options are looked at as they are
     names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     return ast.unparse(function), sorted(names - {*code.co_varnames})
 
 
-def _parsed(made: Any) -> ast.Module:
+def parsed(source: str) -> ast.Module:
     """Return the tree of a function's or a module's source, without docstrings."""
-    source = inspect.getsource(made)
     in_a_factory = source[0].isspace()
     tree = ast.parse(f"if True:\n{source}" if in_a_factory else source)
     documented = ast.Module, ast.FunctionDef, ast.ClassDef

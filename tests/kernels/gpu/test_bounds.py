@@ -7,6 +7,7 @@ import pytest
 
 from minitransformer_kernels.gpu import bounds, needs
 from minitransformer_kernels.gpu.gpus import GPUS
+from minitransformer_kernels.gpu.specialisations import pipeline
 
 from ...conftest import PROFILE
 
@@ -126,7 +127,24 @@ def test_the_table_is_of_the_kernels_as_they_are():
     found = {(row.host, row.launch, row.fingerprint) for row in ROWS}
     stale = sorted({each[:2] for each in found ^ wanted})
     assert not stale, f"the table is not of today's {stale}; run {bounds.COMMAND}"
-    assert bounds.head() == HEAD, f"run {bounds.COMMAND}"
+    ours = f"pipeline {pipeline()}, model {bounds.model()}"  # compilers need not be installed
+    assert HEAD.endswith(ours), f"run {bounds.COMMAND}"
+
+
+def test_the_table_is_as_old_as_what_it_was_made_by(monkeypatch):
+    read, head = Path.read_text, bounds.head()
+
+    def edited(old, new):
+        changed = lambda path, *given, **named: read(path, *given, **named).replace(old, new)  # noqa: E731
+        monkeypatch.setattr(Path, "read_text", changed)
+        return bounds.head()
+
+    assert edited("No GPU is asked", "None is asked") == head  # words
+    assert edited("SCHEDULERS = 4", "SCHEDULERS = 2") != head
+    assert edited("MOST = 200_000_000", "MOST = 100") != head  # of the PTX machine
+    monkeypatch.undo()
+    monkeypatch.setattr(needs, "_version", lambda package: "99")
+    assert bounds.head() != head
 
 
 def test_no_kernel_is_faster_than_its_floor():
