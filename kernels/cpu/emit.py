@@ -88,6 +88,7 @@ class Body:
         self.text = Text()
         self.regions, self.types = regions, slots
         self.form, self.uniformity = regions.form, regions.uniformity
+        self.threads = prod(self.form.block)
         *self.outer_axes, self.row_axis = list(lane_axes(self.form.block))
         self.row_length = self.form.block[AXES.index(self.row_axis)]
         axes = [*self.outer_axes, self.row_axis]
@@ -121,10 +122,9 @@ class Body:
             self.declare(array)
         for slot, array_name in self.slot_names.items():
             kind = dtype_text(self.types[slot])
-            count = prod(self.form.block)
             shape, part = self.slot_shape(slot), ""
             if slot in self.regions.shown:  # with a warp to spare on either side
-                shape, part = str(count + 2 * WARP), f"[{WARP}:{count + WARP}]"
+                shape, part = str(self.threads + 2 * WARP), f"[{WARP}:{self.threads + WARP}]"
             self.text.line(f"{array_name} = stack({shape}, {kind}){part}")
         with self.text.block("for block in range(first_block, last_block):"):
             self.text.line("block_x = block % grid_x")

@@ -253,12 +253,13 @@ class _Scope:
             case ast.Assign(targets=targets, value=value):
                 kept = self.keep(self.expression(value))
                 return [ast.Assign([target], kept) for target in targets]
-            case ast.AugAssign(target=target, op=op, value=value) if self.has_effect(statement):
+            case ast.AugAssign(target=target, op=op, value=value):
                 self.operands(target, target._fields, then=[value])
                 if self.has_effect(value):
                     old = target if isinstance(target, ast.Name) else self.keep(_loaded(target))
                     value = ast.BinOp(_loaded(old), op, self.expression(value))
                     return [ast.Assign([target], value)]
+                statement.value = self.expression(value)
             case ast.Expr(value=ast.Call() as call) if self.callee(call):
                 unused = self.flattener.fresh(f"{_text(call.func)}_result")
                 return self.call(call, unused, used=False)
@@ -299,6 +300,8 @@ class _Scope:
                 if loop.orelse:  # that `break` is the loop's natural end
                     return self.without_else(located(endless, loop), 1)
                 return self.statement(located(endless, loop))
+            case ast.While(test=test):
+                loop.test = self.expression(test)
             case ast.For(iter=iterator):
                 if _is_walked(iterator):
                     return self.over(loop)

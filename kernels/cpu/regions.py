@@ -488,7 +488,7 @@ def _can_be_a_strip(nodes: list[Node]) -> bool:
     body = statements(nodes)
     if any(map(has_meeting, body)):
         return False
-    if any(_jumps_out(statement) for statement in body):
+    if own_jumps(body):
         return False
     headers = [node.header for node in flat(nodes) if isinstance(node, Loop)]
     targets = [header.target for header in headers if isinstance(header, ast.For)]
@@ -519,15 +519,6 @@ def _as_statements(node: Node) -> list[ast.stmt]:
         case Strip(body):
             return statements(body)
     raise AssertionError(node)
-
-
-def _jumps_out(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Break() | ast.Continue():
-            return True
-        case ast.If(body=body, orelse=orelse):
-            return any(map(_jumps_out, [*body, *orelse]))
-    return False
 
 
 def _crossing_strips(nodes: list[Node]) -> set[str]:

@@ -194,23 +194,33 @@ def _compiles_to(text: str, code: types.CodeType) -> bool:
         return False
 
 
-def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
-    """A function's tree, and the line of its file that the tree's first line is."""
+def lines_of(function: types.FunctionType) -> tuple[list[str], int]:
+    """A function's lines, and the number of the first in its file.
+
+    Raises:
+        KernelError: they cannot be found (a function made by `exec`).
+    """
     try:
         if text := function.__dict__.get("__text__"):
             first_line = function.__code__.co_firstlineno
-            lines = inspect.getblock(text.splitlines(keepends=True)[first_line - 1 :])
-        elif function.__code__.co_filename == "<string>" and not _is_known(function):
+            return inspect.getblock(text.splitlines(keepends=True)[first_line - 1 :]), first_line
+        if function.__code__.co_filename == "<string>" and not _is_known(function):
             raise OSError("could not get source code")
-        else:
-            lines, first_line = inspect.getsourcelines(function)
+        return inspect.getsourcelines(function)
     except OSError as error:
         raise KernelError(
             f"kernel {function.__name__!r}: its source text cannot be found ({error}); define it "
             "in a file or a notebook cell, or keep the text that exec() gets in a variable"
         ) from None
+
+
+def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
+    """A function's tree, and the line of its file that the tree's first line is."""
+    lines, first_line = lines_of(function)
     if function.__name__ == "<lambda>":
-        whole = text or "".join(linecache.getlines(function.__code__.co_filename))
+        whole = function.__dict__.get("__text__") or "".join(
+            linecache.getlines(function.__code__.co_filename)
+        )
         return _as_def(ast.parse(whole), function), 1
     statement = ast.parse("if True:\n" + "".join(lines)) if lines[0][:1].isspace() else None
     tree = statement.body[0].body[0] if statement else ast.parse("".join(lines)).body[0]  # type: ignore[attr-defined]

@@ -106,7 +106,13 @@ def _device_functions(text: Text, source: Source, decorator: str, prefix: str = 
         tree = copy.deepcopy(inner.tree)
         outside = inner.constants.keys() | inner.device_functions.keys()
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id in outside:
+            if isinstance(node, ast.Call):
+                called = getattr(node.func, "id", "")
+                callee = inner if called in inner.itself else inner.device_functions.get(called)
+                new = {callee.original(each): each for each in callee.parameters} if callee else {}
+                for keyword in node.keywords:
+                    keyword.arg = new.get(keyword.arg or "", keyword.arg)
+            elif isinstance(node, ast.Name) and node.id in outside:
                 node.id = own + node.id
             elif isinstance(node, ast.Name) and node.id in inner.itself:
                 node.id = alias

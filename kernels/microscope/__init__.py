@@ -53,7 +53,7 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     Args:
         launch: A kernel with its configuration, `kernel[blocks, threads]`.
         arguments: What the kernel would be called with: NumPy arrays, device arrays without a GPU,
-            and numbers. They are not modified.
+            and numbers; those with defaults may be left out. They are not modified.
         gpu: The GPU for the roofline, a key of `GPUS`.
         compiled: Whether to compile the kernel for GPUs too, if the extra for it is installed.
 
@@ -67,7 +67,7 @@ def inspect(launch: Launch, *arguments: Any, gpu: str = "H100", compiled: bool =
     from ..cpu.doubles import doubles
     from ..cpu.watchers.traced_mode import record
 
-    chosen, arguments = gpus.find(gpu), host.opened(arguments)
+    chosen, arguments = gpus.find(gpu), launch.kernel.completed(host.opened(arguments))
     trace = record(launch.kernel, launch.grid, launch.block, arguments, launch.shared)
     wide = any(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arguments)
     needs = _compiled(launch, arguments) if compiled else _NOT_COMPILED

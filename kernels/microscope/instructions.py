@@ -8,7 +8,6 @@ decides afterwards.
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import os
 from collections import Counter, defaultdict
@@ -24,6 +23,7 @@ from numba.core.errors import NumbaError
 from .. import host
 from ..cpu import KernelError
 from ..cpu.launch import unchanged
+from ..cpu.source import lines_of
 from ..cuda import Launch
 from ..gpu import codegen, cubins
 from .units import aligned, count_text, plural, ratio_text, shape_text
@@ -98,7 +98,7 @@ class Instructions:
         """Every line of the kernel, then what comes from elsewhere and has run."""
         function = self.launch.kernel.function
         file = function.__code__.co_filename
-        source, first = inspect.getsourcelines(function)
+        source, first = lines_of(function)
         texts = {
             (file, number): text
             for number, text in enumerate(dedent("".join(source)).splitlines(), first)

@@ -178,7 +178,9 @@ def _shadows(
             wanted.append((frame, what, shadow.shadow_dtype(dtype, leaf)))
     sizes = [max(frame.words, 1) * dtype.itemsize // 8 for frame, _, dtype in wanted]
     needed = sum(sizes)
-    memory = _spare.pop() if _spare else np.zeros(0, np.int64)
+    memory = np.zeros(0, np.int64)
+    with suppress(IndexError):  # other threads take from it as well
+        memory = _spare.pop()
     if memory.size < needed or memory.size > 4 * needed + SMALL:
         memory = np.zeros(needed, np.int64)
     else:

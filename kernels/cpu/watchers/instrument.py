@@ -573,12 +573,6 @@ class Checked(Watched):
         self.differences.append(Difference(filename, line, ast.unparse(node), what))
         return f"run__differs, {len(self.differences)}, {self.thread()}"
 
-    @property
-    def threads(self) -> int:
-        """The number of threads of a block."""
-        x, y, z = self.form.block
-        return x * y * z
-
     def start(self) -> None:
         """A block begins: set its clock."""
         self.text.line("run__checks.block_starts(run__clock, block)")

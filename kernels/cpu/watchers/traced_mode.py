@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numba.core import types
+from numba.np.numpy_support import as_dtype
 
 from ..canonical import Shape3
 from ..launch import CpuKernel, unchanged
 from ..lowering import TRACED
-from ..source import place
+from ..source import lines_of, place
 from . import checked_mode
 from .trace import ACCESS, EXECUTION, Site, Statement, Trace
 
@@ -45,7 +45,7 @@ def record(
     own = compiled.prepared(arguments)
     log, marks = _noted(run, body, grid, own)
     threads = block[0] * block[1] * block[2]
-    lines, first_line = inspect.getsourcelines(compiled.function)
+    lines, first_line = lines_of(compiled.function)
     return Trace(
         kernel=compiled.function.__name__,
         filename=body.form.source.filename,
@@ -99,16 +99,15 @@ def _origin(body: Any, access: Any, first: Mapping[str, int]) -> int:
 
 
 def _site(body: Any, access: Any, arguments: tuple[Any, ...]) -> Site:
-    kind = body.form.kinds[access.array]
     array = body.form.arrays.get(access.array)
     given = _arrays(body, arguments).get(access.array)
-    itemsize = int(np.dtype(str(kind.dtype)).itemsize) if given is None else given.itemsize
     shape: tuple[int, ...] = given.shape if given is not None else ()
     if array is not None:
-        shape = (body.form.shared_bytes // itemsize,) if array.is_dynamic else array.shape
+        whole = as_dtype(body.form.kinds[access.array].dtype).itemsize
+        shape = (body.form.shared_bytes // whole,) if array.is_dynamic else array.shape
     name = body.form.source.originals.get(access.array, access.array)
     return Site(access.line, access.filename, name, access.space, access.kind,
-                itemsize, shape)  # fmt: skip
+                access.itemsize, shape)  # fmt: skip
 
 
 def _table(rows: np.ndarray, dtype: np.dtype, threads: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...cpu.branches import decided
+from ...cpu.source import lines_of
 
 if TYPE_CHECKING:
     from ...gpu.ptx import Program
@@ -67,7 +68,7 @@ class Names:
         self._labels = list(_labels(zip(parameters, arguments, strict=True)))
         self._arrays = [(name, each) for name, each in zip(parameters, arguments, strict=True)
                         if isinstance(each, np.ndarray) and each.size]  # fmt: skip
-        source, first = inspect.getsourcelines(function)
+        source, first = lines_of(function)
         (tree,) = ast.parse(dedent("".join(source))).body
         assert isinstance(tree, ast.FunctionDef)
         living = ast.walk(decided(ast.increment_lineno(tree, first - 1), function))
@@ -81,7 +82,7 @@ class Names:
             for slot, name in named.items()
         }
 
-    def place(self, address: int, regions: np.ndarray) -> str:
+    def place(self, address: int) -> str:
         """An address as a place in an array, such as "x+64"; "" if it is none."""
         from ...gpu.ptx.parser import SPACES, WINDOW, space_at
 

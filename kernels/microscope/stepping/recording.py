@@ -6,7 +6,6 @@ barrier or ends, lanes in lockstep. Of each step is noted who made it, what it r
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...cpu.source import lines_of
 from ...cuda import Launch
 from ..instructions import capability, tried
 from ..units import plural
@@ -164,7 +164,7 @@ def record(launch: Launch, *arguments: Any, architecture: str = "8.0", block: in
         made.run(range(block))
         names = Names(program, launch.kernel.function, given)
         steps = list(_Recorder(made, names).steps(block))
-    source, first = inspect.getsourcelines(launch.kernel.function)
+    source, first = lines_of(launch.kernel.function)
     return Recording(
         _title(launch, made.block, architecture), first, dedent("".join(source)).splitlines(),
         _instructions(program, launch), names.registers, names.known, -(-made.threads // WARP),
@@ -178,13 +178,12 @@ def _title(launch: Launch, block: Sequence[int], architecture: str) -> str:
 
 
 def _instructions(program: Program, launch: Launch) -> list[Instruction]:
-    from ...gpu.ptx.profile import kinds
+    from ...gpu.ptx.profile import Row, kinds
 
     file = launch.kernel.function.__code__.co_filename
     found = []
     for at, (line, kind) in enumerate(zip(program.lines, kinds(program), strict=True)):
-        name, space, size = kind
-        label = f"{name} {space} {size} B" if space else name
+        label = Row(line.file, line.source, line.text, *kind, *[0] * 5).label
         number = line.source if line.file == file else 0
         read, written = tuple(program.read[at]), tuple(program.written[at])
         found.append(Instruction(line.text, number, label, read, written))
@@ -285,7 +284,7 @@ class _Recorder:
         if kind == "p":
             return "yes" if value else "no"
         if kind == "rd":
-            return self.names.place(int(value), self.made.regions) or str(value.view(np.int64))
+            return self.names.place(int(value)) or str(value.view(np.int64))
         width = {"rs": 2, "f": 4, "r": 4}.get(kind, 8)
         letter = "f" if kind in ("f", "fd") else "i"
         return number_text(np.array([value]).view(f"{letter}{width}")[0])

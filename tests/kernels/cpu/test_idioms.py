@@ -493,6 +493,26 @@ def test_names_of_what_emitted_code_calls() -> None:
     np.testing.assert_array_equal(x, np.where(before < 40, np.maximum(before, 5) + 1, before))
 
 
+def test_keywords_whose_parameters_are_renamed() -> None:
+    @cuda.jit(device=True)
+    def times(v, block=2):
+        return v * block
+
+    @cuda.jit(device=True)
+    def odd(v):
+        return v + times(v, block=2)
+
+    @cuda.jit
+    def kernel(x):
+        y = x[cuda.grid(1)]
+        y += times(odd(x[cuda.grid(1)]), block=5)
+        while times(y, block=3) < 40:
+            y += 1
+        x[cuda.grid(1)] = y
+
+    np.testing.assert_array_equal(run(kernel), np.maximum(16 * X, 14))
+
+
 def test_walrus_after_what_it_does_not_change() -> None:
     @cuda.jit
     def kernel(x):

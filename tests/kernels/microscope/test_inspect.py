@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import numba
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from minitransformer_kernels import microscope
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.gpu import cubins
-from minitransformer_kernels.microscope import Report, targets
+from minitransformer_kernels.microscope import Report, stepping, targets
 from minitransformer_kernels.microscope.warps import SECTOR, Traffic
 from tests.kernels.microscope import kernels
 
@@ -392,3 +393,45 @@ def test_float64_arrays_may_compute_in_float64():
     x = np.ones(32)
     report = microscope.inspect(kernels.saxpy[1, 32], 3.0, x, x.copy())
     assert "computes in float64" not in str(report)
+
+
+PAIR = np.dtype([("x", np.float32), ("n", np.int64)], align=True)
+OF_PAIR = numba.from_dtype(PAIR)
+
+
+def test_a_field_of_a_record_is_as_many_bytes_as_it_is():
+    @cuda.jit
+    def kernel(pairs):
+        t = cuda.threadIdx.x
+        tile = cuda.shared.array(32, OF_PAIR)
+        own = cuda.local.array(2, OF_PAIR)
+        tile[t].n = pairs[t].n
+        own[0].x = pairs[t].x
+        pairs[t].x = own[0].x + tile[t].n
+
+    report = look(kernel, np.zeros(32, PAIR), grid=1, block=32)
+    found = {(site.array, site.itemsize) for site in report.trace.sites}
+    assert found == {("tile", 8), ("own", 4), ("pairs", 4), ("pairs", 8)}
+    assert at(report, "tile[t].n = pairs", "global").fewest == 8
+
+
+def test_arguments_with_a_default_may_be_left_out():
+    @cuda.jit
+    def kernel(x, step=2):
+        x[cuda.grid(1)] += step
+
+    x = np.zeros(32, np.float32)
+    assert at(look(kernel, x, grid=1, block=32), "+= step", "global").requests == 2
+
+
+def test_the_text_of_exec_is_found():
+    namespace = {"cuda": cuda, "__name__": "script"}
+    text = "\n\n@cuda.jit\ndef from_text(x):\n    x[cuda.grid(1)] += 1\n"
+    exec(text, namespace)
+    x = np.zeros(32, np.float32)
+    report = look(namespace["from_text"], x, grid=1, block=32)
+    assert at(report, "x[cuda.grid(1)] += 1", "global").requests == 2
+    if cubins.available():
+        launch = namespace["from_text"][1, 32]
+        assert "x[cuda.grid(1)] += 1" in str(microscope.inspect_ptx(launch, x))
+        assert "x[cuda.grid(1)] += 1" in stepping.page(stepping.record(launch, x))
