@@ -2,11 +2,12 @@
 
 Between two barriers the threads of a block may run in any order; a program that depends on the
 order has a data race. So the iterations of a lane loop are independent by the meaning of the
-kernel, though LLVM could not prove it. Two notes on the loop say so
+kernel, though LLVM could not prove it. Three notes on the loop say so
 (https://llvm.org/docs/LangRef.html):
 
-    llvm.loop.parallel_accesses     no iteration depends on another: vectorise without asking
-    llvm.loop.unroll.disable        and vectorise before anything unrolls it
+    llvm.loop.parallel_accesses         no iteration depends on another: vectorise without asking
+    llvm.loop.unroll.disable            and vectorise before anything unrolls it
+    llvm.loop.vectorize.followup_all    which may happen afterwards
 
 A lane loop is recognised by the comment `# lanes` at the end of its line in the emitted file.
 

@@ -296,19 +296,19 @@ class CpuKernel:
         return _writable_alias(argument)
 
     def emitted(self) -> str:
-        """The text of the module for the types that were launched last, without any checks."""
-        return self._launched_last().function()[1]
+        """The text of the module for the types that were compiled last, without any checks."""
+        return self._compiled_last().function()[1]
 
     def assembly(self) -> str:
-        """The instructions for the types that were launched last, without any checks."""
-        return assembly(self._launched_last())
+        """The instructions for the types that were compiled last, without any checks."""
+        return assembly(self._compiled_last())
 
     def regions(self) -> Regions:
-        """What the kernel was cut into for the types that were launched last."""
-        regions: Regions = self._launched_last().body().regions
+        """What the kernel was cut into for the types that were compiled last."""
+        regions: Regions = self._compiled_last().body().regions
         return regions
 
-    def _launched_last(self) -> Variant:
+    def _compiled_last(self) -> Variant:
         if self._variant is None:
             raise KernelError(
                 f"kernel {self.function.__name__!r} has not run on the CPU yet; what is emitted "

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -69,15 +70,22 @@ def _compile(*plays: Play) -> None:
 
 
 def noted(play: Play) -> list[Any]:
-    """Return what a function launches, each once: kernel, block, arguments and shared bytes."""
+    """Return what a function launches, each once: kernel, block, arguments, shared bytes, mode."""
     from .launch import CpuKernel, kind_of  # which calls `begin`
+    from .lowering import CHECKED, PLAIN
+    from .watchers import checked_mode
 
     found: dict[Any, Any] = {}
 
-    def note(kernel: Any, grid: Any, block: Any, arguments: Any, shared_bytes: int = 0) -> None:
-        kinds = kernel, block, shared_bytes, kernel._aliased(arguments), *map(kind_of, arguments)
-        found.setdefault(kinds, (kernel, block, arguments, shared_bytes))
+    def note(
+        kernel: Any, grid: Any, block: Any, arguments: Any, shared_bytes: int = 0, mode: Any = PLAIN
+    ) -> None:
+        kinds = block, shared_bytes, kernel._aliased(arguments), *map(kind_of, arguments)
+        launch = kernel, block, arguments, shared_bytes, mode
+        found.setdefault((kernel, mode.name, *kinds), launch)
 
-    with patch.object(CpuKernel, "launch", note), np.errstate(all="ignore"), suppress(Exception):
+    plain = patch.object(CpuKernel, "launch", note)
+    checked = patch.object(checked_mode, "launch", partial(note, mode=CHECKED))
+    with plain, checked, np.errstate(all="ignore"), suppress(Exception):
         play()
     return list(found.values())

@@ -1,7 +1,7 @@
 """Python's `math`, with the functions that kernels lean on written so that LLVM can vectorise them.
 
 A call of the C library's `exp` stops SIMD code; a polynomial does not. float32 arguments stay
-float32, as on CUDA. Integers and everything not listed here go to Python's `math`.
+float32, as on CUDA. Everything not listed here goes to Python's `math`.
 
 Method for exp: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, times 2^n. `ln 2` is
 split in two parts so that r is exact (Cody and Waite 1980). The error is below 2 units in the last

@@ -1,7 +1,7 @@
 """A small launch, walked through instruction by instruction, forward and back.
 
     recording = stepping.record(kernel[blocks, threads], *arguments)
-    stepping.show(recording)  # in a terminal
+    screen.show(recording)  # in a terminal
     Path("kernel.html").write_text(stepping.page(recording))  # in a browser
 
 A block runs on the PTX machine, which needs no GPU, and is recorded (`recording`). Its registers

@@ -7,6 +7,7 @@ import pytest
 
 import minitransformer_kernels as mk
 from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds
+from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import cuda
 
 from .launches import sampled
@@ -305,6 +306,24 @@ def test_what_is_no_array_is_said_before_the_launch(checked: bool) -> None:
         writes[1, 1](3)
     with mk.checked(checked), pytest.raises(mk.KernelError, match="argument 'x' is a object"):
         writes[1, 1](object())
+
+
+def test_threads_that_launch_at_once_share_the_memory_of_earlier_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Emptied(list[np.ndarray]):
+        """Another thread takes the last as soon as this one has looked."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    @cuda.jit
+    def writes(x):
+        x[cuda.grid(1)] = 1
+
+    monkeypatch.setattr(checked_mode, "_spare", Emptied())
+    with mk.checked():
+        writes[1, 4](np.zeros(4))
 
 
 SEEN_BY_THE_ORACLE = {DivergentBarrier: Diverged, OutOfBounds: IndexError}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitransformer_kernels import checked
 from minitransformer_kernels.cpu import rehearsal, rehearsed
 from minitransformer_kernels.cuda import cuda
 
@@ -32,11 +33,14 @@ def test_a_play_is_noted_and_launches_do_nothing() -> None:
         negates[2, 2](x)
         doubles[4, 4](x)
         doubles[1, 4](np.ones(4, np.float32))
+        with checked():
+            doubles[1, 4](x)
         raise ArithmeticError("arbitrary numbers do harm")
 
-    found = [(kernel.function.__name__, block[0], a.dtype.char)
-             for kernel, block, (a,), _ in rehearsal.noted(play)]  # fmt: skip
-    assert found == [("doubles", 4, "d"), ("negates", 2, "d"), ("doubles", 4, "f")]
+    found = [(kernel.function.__name__, block[0], a.dtype.char, mode.name)
+             for kernel, block, (a,), _, mode in rehearsal.noted(play)]  # fmt: skip
+    assert found == [("doubles", 4, "d", "plain"), ("negates", 2, "d", "plain"),
+                     ("doubles", 4, "f", "plain"), ("doubles", 4, "d", "checked")]  # fmt: skip
     assert (x == 1).all()
 
 
