@@ -131,7 +131,7 @@ def prepared(
     """
     check_sequences(name, query, key, value)
     seen = Visible(**visible).settled(name, query.data, key.data)
-    by_term = _by_term(name, algorithm, terms)
+    by_term = algorithm_by_term(name, algorithm, terms)
     options = {"visible": seen, **guard_options(name, guard, eps)}
     options["algorithm"] = by_term if len(by_term) > 1 else by_term["kernelized"]
     packed = seen.cu_seqlens is not None
@@ -142,7 +142,7 @@ def prepared(
     return query, key, {**options, "feature_map": in_kernel}
 
 
-def _by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[str, str]:
+def algorithm_by_term(name: str, algorithm: Algorithm, terms: tuple[str, ...]) -> dict[str, str]:
     """Return the algorithm of each term; of the kernelized one alone, where it is one for all."""
     if not isinstance(algorithm, Mapping):
         return {"kernelized": algorithm}

@@ -158,9 +158,10 @@ def forward(
     name = "multi_head.forward"
     if getattr(weights, "_fields", None) != Weights._fields:
         raise TypeError(f"{name}: weights must be Weights, got {type(weights).__name__}")
-    named = [(f"weights.{field}", x) for field, x in zip(Weights._fields, weights, strict=True)]
-    for argument, x in (("query", query), ("key", key), ("value", value), *named):
-        if x is not None and not is_array(x):
+    named = {f"weights.{field}": x for field, x in weights._asdict().items()}
+    optional = {"key", "value", *(f"weights.{field}" for field in Weights._field_defaults)}
+    for argument, x in {"query": query, "key": key, "value": value, **named}.items():
+        if not is_array(x) and (x is not None or argument not in optional):
             raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}")
     inputs = _separated(name, weights, query, key, value)
     _check_shapes(name, weights, inputs, num_heads)
@@ -381,8 +382,10 @@ def _separated(
     name: str, weights: Weights, query: Array, key: Array | None, value: Array | None
 ) -> Inputs:
     """Return the inputs; one array that holds all three side by side, as its parts."""
+    if key is not None or value is not None or not all(x.ndim for x in (query, *weights.of_inputs)):
+        return query, key, value  # where an array has no dimensions, `_check_shapes` says so
     widths = [weight.shape[-1] for weight in weights.of_inputs]
-    if key is not None or value is not None or widths == [query.shape[-1]] * 3:
+    if widths == [query.shape[-1]] * 3:
         return query, key, value
     if query.shape[-1] != sum(widths):
         raise ValueError(

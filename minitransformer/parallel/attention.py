@@ -42,7 +42,7 @@ from minitransformer_kernels.visible import Visible
 
 from .. import attention
 from .. import functions as F
-from ..device import array_module
+from ..device import array_module, as_array
 from ..tensor import Tensor
 from .collectives import PRODUCT, SUM, WINDOW, Before, total
 from .relative import both_directions
@@ -254,7 +254,10 @@ def fourier_linear_attention(
     check_options(name, options, *known)
     visible = Visible(causal, 0, query_lengths, key_lengths, cu_seqlens)
     cut = cut_of(name, query, key, world, visible)
-    p, r = (x if isinstance(x, Tensor) else Tensor(x) for x in (query_positions, key_positions))
+    p, r = (
+        x if isinstance(x, Tensor) else Tensor(as_array(x, query.device, np.float64))
+        for x in (query_positions, key_positions)
+    )
 
     def attend(queries: slice, keys: slice, **how: Any) -> Any:
         return attention.fourier_linear_attention(

@@ -24,8 +24,8 @@ from minitransformer_kernels.visible import CAUSAL, Visible
 
 from .. import functions as F
 from ..attention import linear_attention
-from ..attention.algorithms import Algorithm, features_of
-from ..attention.checks import check_sequences, guard_options
+from ..attention.algorithms import ALGORITHMS, Algorithm, algorithm_by_term, features_of
+from ..attention.checks import check_algorithm, check_sequences, guard_options
 from ..attention.features import FeatureMap
 from ..attention.linear import LinearAttention
 from ..attention.relative import RelativeLinearAttention, relative_guard, relative_options
@@ -74,10 +74,12 @@ def both_directions(
         visible: who sees whom in the whole sequences.
         queries: where the slices of queries lie.
         keys: where those of keys and values lie.
-        algorithm: not looked at: there is one.
+        algorithm: checked, and no more: there is one.
     """
     name, guard = "relative_linear_attention", guard or relative_guard(score_map)
     check_sequences(name, query, key, value)
+    chosen = algorithm_by_term(name, algorithm, ("kernelized", "relative"))
+    check_algorithm(name, chosen["kernelized"], ALGORITHMS, causal=False, carries="")
     guard_options(name, guard, eps)
     options = relative_options(
         name, query, relative_embedding, score_map, relative_query, feature_map

@@ -2,9 +2,12 @@
 
 import json
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
+from minitransformer import Tensor, attention, parallel
 from tests.conftest import PROFILE
 
 from .bugs import BUGS, WHERE
@@ -36,6 +39,28 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     count = 8 if "products" in bug else 4  # A of two ranks is first needed on the seventh
     run = ranks(count, RANKS, "--cases", "40", "--bug", bug, WHERE[bug])
     assert run.returncode == 1, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("places", [[[[0.0], [1.0], [2.0]]], np.arange(3)[None, :, None]])
+def test_positions_are_any_numbers_as_in_one_process(places: Any) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 3, 4)))
+    wave = (Tensor(np.ones(shape)) for shape in ((2, 4, 1), (2, 4), (2, 4)))
+    inputs = x, x, x, places, places, *wave
+    expected = attention.fourier_linear_attention(*inputs)
+    found = parallel.fourier_linear_attention(*inputs, world=parallel.World())
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "recurrent", {"kernelized": "auto"}])
+def test_an_algorithm_is_refused_as_in_one_process(algorithm: Any) -> None:
+    x, embedding = Tensor(np.ones((1, 1, 2, 3))), Tensor(np.ones((1, 3, 3)))
+    with pytest.raises(ValueError) as expected:
+        attention.relative_linear_attention(x, x, x, embedding, algorithm=algorithm)
+    with pytest.raises(ValueError) as found:
+        parallel.relative_linear_attention(
+            x, x, x, embedding, algorithm=algorithm, world=parallel.World()
+        )
+    assert str(found.value) == str(expected.value)
 
 
 def counts(count: int, direction: str, *names: str) -> dict[str, list[list[int]]]:
