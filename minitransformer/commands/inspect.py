@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..settings import PNG, Option, integer, shape
-from .shared import add_options
+from .shared import add_options, refuse
 
 OPTIONS = {
     "shared": Option(0, integer(0)._replace(metavar="BYTES"), "dynamic shared memory of a block"),
@@ -49,8 +49,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--picture", type=PNG.parse, metavar=PNG.metavar, help="draw it, too")
     parser.add_argument(
         "--no-compiled",
-        dest="compiled",
-        action="store_false",
+        action="store_true",
         help="leave out registers, spills and occupancy",
     )
     parser.add_argument(
@@ -93,6 +92,8 @@ def looked(
 
     if (options.grid is None) != (options.block is None):
         raise OptionError("arguments --grid and --block: give both, or neither")
+    if options.grid is None:
+        refuse(options, "it needs --grid and --block", "arrays", "shared")
     launch = options.grid, options.block, options.arrays, options.shared
     try:
         if options.grid is None:
@@ -107,11 +108,14 @@ def run(options: argparse.Namespace) -> int:
     """Print what was found; return the exit code."""
     from minitransformer_kernels.microscope import compare, compare_ptx, inspect_ptx
 
-    how: dict[str, Any] = {"gpu": options.gpu, "compiled": options.compiled}
+    how: dict[str, Any] = {"gpu": options.gpu, "compiled": not options.no_compiled}
     if options.ptx:
         if options.picture is not None:
             raise OptionError("argument --picture: it shows no PTX; leave out one of the two")
+        refuse(options, "--ptx does not look at it; leave out one of the two", "gpu", "no_compiled")
         how = {"look": inspect_ptx, "architecture": options.architecture}
+    else:
+        refuse(options, "it needs --ptx", "architecture")
     reports: dict[str, Any] = {}
     for target in options.targets:
         found = looked(options, target, **how)

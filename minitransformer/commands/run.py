@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..settings import Option, integer
-from .shared import add_options
+from .shared import add_options, refuse
 
 OPTIONS = {"launch": Option(1, integer(1), "which launch of a kernel to inspect")}
 
@@ -49,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
 
     if not options.script.is_file():
         raise OptionError(f"argument SCRIPT.py: there is no file {str(options.script)!r}")
+    if not options.inspect:
+        refuse(options, "it needs --inspect", "kernel", "launch", "gpu")
     script = str(options.script)
     sys.argv = [script, *options.arguments]
     sys.path[0] = str(options.script.resolve().parent)

@@ -52,6 +52,17 @@ def add_options(parser: Any, options: Mapping[str, Option]) -> None:
         parser.set_defaults(**{name: option.default for name, option in options.items()})
 
 
+def refuse(options: argparse.Namespace, reason: str, *names: str) -> None:
+    """Refuse options that nothing would look at.
+
+    Raises:
+        OptionError: one of them has not the value that it has by default.
+    """
+    for name in names:
+        if getattr(options, name) != options.parser.get_default(name):
+            raise OptionError(f"argument {flag(name)}: {reason}")
+
+
 def find_folder(text: str) -> Path:
     """Return the folder of that path, or of that name among the runs."""
     path = Path(text)

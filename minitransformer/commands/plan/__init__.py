@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import OptionError
 from ...settings import HEAD_DIM, PNG, Option, choice, integer
-from ..shared import add_options
+from ..shared import add_options, refuse
 
 _SIZE = integer(1, 2**24)
 _PLACE = integer(0, 2**24)
@@ -67,8 +67,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.fourier and options.max_distance is not None:
         raise OptionError("argument --fourier: not allowed with argument --max-distance")
-    if options.fourier and options.cost_model == "seed":
-        raise OptionError("argument --fourier: the seed's cost model has no Fourier positions")
+    if options.cost_model == "seed":
+        refuse(options, "the seed's cost model has no Fourier positions", "fourier")
+        refuse(options, "the seed's cost model does not look at it", "backward", "device")
     sizes = Sizes(
         queries=options.lq,
         keys=options.lk or options.lq,

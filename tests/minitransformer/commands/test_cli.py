@@ -592,6 +592,23 @@ def test_help_fits_a_terminal(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("inspect softmax --shared 8", "--shared: it needs --grid and --block"),
+        ("inspect softmax --arrays 7", "--arrays: it needs --grid and --block"),
+        ("step softmax --arrays 7", "--arrays: it needs --grid and --block"),
+        ("inspect softmax --architecture 9.0", "--architecture: it needs --ptx"),
+        ("inspect softmax --ptx --gpu H200", "--gpu: --ptx does not look at it; leave out"),
+        ("inspect softmax --ptx --no-compiled", "--no-compiled: --ptx does not look at it; leave"),
+    ],
+)
+def test_what_nothing_would_look_at_is_refused(
+    complaint: Callable[..., str], arguments: str, expected: str
+) -> None:
+    assert f"error: argument {expected}" in complaint(2, *arguments.split())
+
+
 def test_doctor(folder: Path) -> None:
     found = run(folder, "doctor")
     assert found.returncode == 0, found.stdout

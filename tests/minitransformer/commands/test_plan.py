@@ -151,6 +151,8 @@ def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
         ("--fourier sin", "argument --fourier: expected one_plus_cos or cos, got 'sin'"),
         ("--fourier cos --max-distance 3", "argument --fourier: not allowed with argument --max-"),
         ("--fourier cos --cost-model seed", "the seed's cost model has no Fourier positions"),
+        ("--backward --cost-model seed", "argument --backward: the seed's cost model does not"),
+        ("--device H200 --cost-model seed", "argument --device: the seed's cost model does not"),
         ("--device abacus", "argument --device: no GPU 'abacus' is known here; expected one of T4"),
         ("--cost-model seed --out nowhere/map.png", "nowhere/map.png: cannot be written"),
     ],

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     ran = run(tmp_path, "nowhere.py")
     message = "minitransformer run: error: argument SCRIPT.py: there is no file 'nowhere.py'\n"
     assert (ran.returncode, ran.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("option", ["--kernel=scaled", "--launch=2", "--gpu=H200"])
+def test_what_only_the_microscope_looks_at(
+    complaint: Callable[..., str], tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "script.py").write_text("")
+    name = option.partition("=")[0]
+    expected = f"minitransformer run: error: argument {name}: it needs --inspect"
+    assert complaint(2, "run", option, str(tmp_path / "script.py")) == expected
 
 
 LAUNCHES = """
