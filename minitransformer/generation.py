@@ -180,9 +180,10 @@ def _checked_prompt(prompt: ArrayLike) -> Tokens:
 @contextmanager
 def _evaluation(model: Transformer | TransformerLM) -> Iterator[None]:
     """Switch dropout off for a while."""
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, mode in modes:
+            module.training = mode

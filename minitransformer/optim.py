@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from minitransformer_kernels.checks import finite, flag, is_array
 from minitransformer_kernels.layers import optimizer as updates
 
-from .device import array_module, to_numpy
+from .device import Array, array_module, to_numpy
 from .tensor import Tensor
 
 SMALL = 2048  # elements
-Array = Any
 Schedule = Callable[[int], float]
 
 
@@ -163,7 +162,7 @@ class Optimizer:
                     f"{type(self).__name__}: {name} must be an array, got {type(array).__name__}"
                 )
         gradient = parameter.grad.data  # type: ignore[union-attr]
-        in_one_piece = array_module(gradient).ascontiguousarray(gradient)
+        in_one_piece: Array = array_module(gradient).ascontiguousarray(gradient)
         return in_one_piece.reshape(gradient.shape)  # a number has become a row
 
     def _moment(self, name: str, index: int) -> Array:
@@ -299,7 +298,7 @@ class RAdam(Adam):
         correction1, correction2 = self._corrections()
         longest = 2 / (1 - self.betas[1]) - 1  # ρ_∞, the length of the average at infinity
         length = longest - 2 * self.steps * (1 - correction2) / correction2  # ρ_t
-        if length <= 5:
+        if length <= 5:  # 4 in the paper; 5 in its authors' code and in PyTorch
             return 1 / correction1, 0.0, 1.0
         rectification = (length - 4) * (length - 2) * longest
         rectification /= (longest - 4) * (longest - 2) * length  # r_t²
@@ -310,8 +309,8 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale all gradients together, in place, so that their joint norm is at most `max_norm`.
 
     Returns:
-        The Euclidean norm before clipping, of all gradients as one vector. A NaN is returned, and
-        not hidden: nothing is scaled then.
+        The Euclidean norm before clipping, of all gradients as one vector. NaN and infinity are
+        returned, and not hidden: nothing is scaled then.
 
     Raises:
         TypeError: something else than tensors was passed.
@@ -331,7 +330,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     squares = [array_module(g).vdot(g, g) for g in gradients]
     # They become numbers in one copy: a GPU is waited for once.
     norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
-    if norm > max_norm:
+    if max_norm < norm < math.inf:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm

@@ -201,7 +201,9 @@ class Tensor:
         return f"Tensor({text}, dtype={self.dtype}{where}{grad})"
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        return self.numpy().astype(dtype or self.dtype, copy=bool(copy))
+        if copy is False and self.device != "cpu":
+            raise ValueError(f"Tensor: from {self.device} NumPy gets a copy; copy=False has no way")
+        return np.array(self.numpy(), dtype, copy=copy)
 
     def __len__(self) -> int:
         if self.ndim == 0:

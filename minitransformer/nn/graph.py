@@ -49,6 +49,7 @@ class Graph:
         offsets = as_array(row_offsets)
         device = device_of(offsets)
         keys = max(0, offsets.size - 1) if num_keys is None else num_keys
+        self.numbered = numbers is not None
         numbers = None if numbers is None else as_array(numbers, device)
         self.edges = Edges(offsets, as_array(columns, device), keys, numbers)
         self.row_offsets: Array = self.edges.offsets
@@ -110,12 +111,28 @@ class Graph:
     def union(cls, graphs: Iterable["Graph"]) -> Self:
         """Put graphs side by side: a batch of them is one graph, without edges between its parts.
 
+        Args:
+            graphs: at least one, all on one device, none with numbers of its own.
+
+        Returns:
+            The graph: nodes and edges of each part, and after them those of the next.
+
+        Raises:
+            ValueError: there are no graphs, or one has numbers of its own: parts of different
+                graphs may have the same.
+
         >>> Graph.union([Graph([0, 1, 2], [1, 0]), Graph([0, 1], [0])]).columns.tolist()
         [1, 0, 2]
         """
-        parts = [graph.edges for graph in graphs]
-        if not parts:
+        graphs = list(graphs)
+        if not graphs:
             raise ValueError("Graph.union: expected at least one graph, got none")
+        if any(graph.numbered for graph in graphs):
+            raise ValueError(
+                "Graph.union: expected graphs without numbers of their own, got some with; give "
+                "the union its numbers: Graph(..., numbers=...)"
+            )
+        parts = [graph.edges for graph in graphs]
         xp = array_module(parts[0].columns)
         first_edge = np.cumsum([0, *(len(part.columns) for part in parts)]).tolist()
         first_key = np.cumsum([0, *(part.num_keys for part in parts)]).tolist()

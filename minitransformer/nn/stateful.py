@@ -8,8 +8,6 @@ from ..tensor import Tensor
 from .module import Module
 from .variant import AttentionVariant
 
-Array = Any
-
 
 class Decoding(NamedTuple):
     """A state of constant size, and the position of the next token."""

@@ -21,13 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .. import random
-from ..device import array_module
+from ..device import Array, array_module
 from ..function import no_grad
 from ..tensor import Tensor
 from . import variants
 from .module import Module, Parameter
-
-Array = Any
 
 
 class KeyValueCache:
@@ -38,8 +36,8 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self.length = 0
-        self.keys: Array = None
-        self.values: Array = None
+        self.keys: Any = None
+        self.values: Any = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Add the keys (N, H, L, E) and values (N, H, L, M) of the next tokens."""
@@ -218,7 +216,7 @@ def normal(shape: tuple[int, ...], deviation: float) -> Array:
     return deviation * random.generator().standard_normal(shape, np.float32)
 
 
-def _extended(buffer: Array, length: int, new: Array) -> Array:
+def _extended(buffer: Array | None, length: int, new: Array) -> Array:
     """Return the buffer, or a larger one, with new tokens after the first `length`."""
     batch, heads, count, width = new.shape
     if buffer is None or length + count > buffer.shape[2]:

@@ -56,6 +56,10 @@ def test_decoding_switches_dropout_off_and_back_on() -> None:
     assert not any(module.training for module in model.eval().modules())
     generate(model, [[1]], 1)
     assert not model.training
+    frozen = next(child for _, child in model.train().named_children())
+    frozen.eval()
+    generate(model, [[1]], 1)
+    assert model.training and not frozen.training
 
 
 def scripted(*choices: list[int]) -> Any:

@@ -171,6 +171,8 @@ def test_a_union_keeps_its_parts_apart() -> None:
     assert_allclose(whole.numpy(), np.concatenate(parts), rtol=1e-6)
     with pytest.raises(ValueError, match="at least one graph"):
         Graph.union([])
+    with pytest.raises(ValueError, match="without numbers of their own"):
+        Graph.union([Graph([0, 1], [0]), Graph([0, 1], [0], numbers=[3])])
 
 
 def test_a_graph_is_on_a_device() -> None:

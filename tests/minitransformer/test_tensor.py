@@ -88,6 +88,18 @@ def test_python_protocols() -> None:
     assert x.to() is x and x.to("cpu") is x and x.to(dtype=np.float32) is x
 
 
+def test_numpy_gets_no_copy_where_it_wants_none(device: str) -> None:
+    x = Tensor([1.0, 2.0], device=device)
+    assert not np.shares_memory(np.array(x, copy=True), x.numpy())
+    with pytest.raises(ValueError, match="copy"):
+        np.array(x, np.float64, copy=False)
+    if device == "cpu":
+        assert np.shares_memory(np.array(x, copy=False), x.data)
+    else:
+        with pytest.raises(ValueError, match="Tensor: from cuda NumPy gets a copy"):
+            np.array(x, copy=False)
+
+
 def test_plus_equals_makes_a_new_tensor() -> None:
     x = leaf(2)
     y = x

@@ -7,9 +7,10 @@ import numpy as np
 from minitransformer_kernels.arrays import constant
 
 from ...attention import fourier_linear_attention, fourier_linear_attention_step
+from ...device import Array
 from ...functions import tanh
 from ...tensor import Tensor
-from ..stateful import Array, TotalsAttention
+from ..stateful import TotalsAttention
 from ..variant import register_attention
 
 
@@ -55,5 +56,6 @@ class FourierLinearAttention(TotalsAttention):
 
 def _places(x: Tensor, first: int) -> Array:
     """Return the positions (1, L, 1) of the tokens of (N, H, L, E)."""
-    places = np.arange(first, first + x.shape[2], dtype=np.float64)
-    return constant(places[None, :, None], x.data)
+    along = np.arange(first, first + x.shape[2], dtype=np.float64)
+    places: Array = constant(along[None, :, None], x.data)
+    return places
