@@ -11,9 +11,9 @@ nothing gives zeros, and passes no gradient.
 | `linear_attention`      | (Lq + Lk) E M      | S (E x M) and Z (E)      |
 | `relative_linear_...`   | the same, + 2k + 1 | S, Z, the last k values  |
 | `fourier_linear_...`    | the same, times 3  | S (3E x M) and Z (3E)    |
+| `delta_attention`       | the same, times 2  | W (E x M)                |
 | `graph_attention`       | edges (M + 1)      | -                        |
 | `graph_dot_product_...` | edges (E + M)      | -                        |
-| `delta_attention`       | the same, times 2  | W (E x M)                |
 | `..._step`              | E M, one token     | the state, in and out    |
 """
 

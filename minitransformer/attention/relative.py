@@ -21,7 +21,7 @@ from .features import FeatureMap, is_elementwise
 
 
 class RelativeLinearAttention(KernelizedAttention):
-    """The same with Shaw's relative positions: (A + S_rel) V over its row sums."""
+    """Linear attention with Shaw's relative positions: (A + S_rel) V over the row sums."""
 
     kernels = relative
     axes = 2, 2, 2, None

@@ -63,7 +63,7 @@ class PostNormCrossAttention(Module):
     is one dense layer; and the second sum starts from what has been *normalised*, so no sum runs
     through all repeats untouched.
 
-    The arguments are those of `PreNormCrossAttention`.
+    The arguments are those of `PreNormCrossAttention`, without dim_feedforward and activation.
 
     Source: S4.
     """

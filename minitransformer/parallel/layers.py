@@ -1,11 +1,12 @@
 """Models on slices: within `along_sequence`, every sequence that a layer sees is a rank's slice.
 
 Most layers look at one token at a time, and have nothing to do: linear maps, norms, activations,
-residual sums. Three look further:
+residual sums. Four look further:
 
     attention     asks the other ranks, as the functions of this package do
     embeddings    count positions from the first token of the first rank
     dropout       draws for the tokens of all ranks, and takes its own
+    places        Fourier features are made of all, and each rank takes those of its own
 
 A loss over tokens is a share: the sum over the own tokens, by the number of tokens of all. Shares
 add up to the loss, so the gradients of parameters, added up over all ranks, are those of one

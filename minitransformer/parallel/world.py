@@ -24,7 +24,7 @@ from ..errors import UserError
 Arrays = Sequence[Array]
 Then = Callable[[list[Array], list[Array]], None]
 Back = Callable[[Array], Array]
-INSTALL = 'pip install -e ".[mpi]"'
+INSTALL = 'pip install "minitransformer[mpi]"'
 
 
 @cache

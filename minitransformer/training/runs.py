@@ -1,6 +1,6 @@
 """A run's folder: what was asked for, what happened at each step, and where the model got to.
 
-    config.json                     the settings, written once
+    config.json                     the settings; later only the number of steps may change
     metrics.jsonl                   one row a step
     checkpoint-linear.safetensors   the trainer's state, for each attention
     loss.png, attention.png         drawn at the end

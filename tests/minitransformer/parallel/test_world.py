@@ -63,7 +63,7 @@ def test_without_mpi_it_says_what_to_install(
     said = str(error).splitlines()[0]
     with pytest.raises(UserError, match=said) as raised:
         parallel.World()
-    assert 'pip install -e ".[mpi]"' in str(raised.value)
+    assert 'pip install "minitransformer[mpi]"' in str(raised.value)
     assert "more" not in str(raised.value)
 
 
