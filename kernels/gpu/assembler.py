@@ -80,7 +80,7 @@ def architecture(digits: str) -> tuple[int, int]:
 
 def room(kernel: Kernel) -> str:
     """Return where a kernel of this package lives, as `softmax` or `softmax.plain`."""
-    package, *path = kernel.function.__module__.split(".")
+    package, *path = (kernel.function.__module__ or "exec").split(".")
     if package != __package__.partition(".")[0]:
         return [package, *path][-1]  # a script, or a test
     return ".".join(part for part in path if part not in ("layers", "fast"))

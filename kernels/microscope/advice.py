@@ -9,10 +9,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..cpu.watchers.trace import Site, Trace
+from ..gpu.gpus import SECTOR
 from . import causes
 from .roofline import needed
 from .units import bytes_text
-from .warps import SECTOR, Requests, Traffic
+from .warps import Requests, Traffic
 
 if TYPE_CHECKING:
     from .report import Line

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..gpu.gpus import WARP
+from ..gpu.gpus import BANKS, SECTOR, WARP, WORD
 from .units import plural
-from .warps import BANKS, SECTOR, WORD, Integers, Requests, usual
+from .warps import Integers, Requests, usual
 
 
 def global_memory(made: Requests, width: int) -> str:

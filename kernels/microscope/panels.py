@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from ..gpu.gpus import BANKS, SECTOR, WORD
 from .paper import CELL, COLD, FAINT, canvas
 from .units import plural
-from .warps import BANKS, SECTOR, WORD, Requests
+from .warps import Requests
 
 _WINDOW = 34  # elements along each side, at most
 

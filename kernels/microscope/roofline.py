@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..cpu.watchers.trace import Trace
-from ..gpu.gpus import GPU
-from .warps import SECTOR, Requests
+from ..gpu.gpus import GPU, SECTOR
+from .warps import Requests
 
 
 class Roofline(NamedTuple):

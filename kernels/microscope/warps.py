@@ -26,11 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu.watchers.trace import Site, Trace
-from ..gpu.gpus import WARP
-
-SECTOR = 32  # bytes
-WORD = 4  # bytes
-BANKS = 32
+from ..gpu.gpus import BANKS, SECTOR, WARP, WORD
 
 Integers = NDArray[np.int64]
 

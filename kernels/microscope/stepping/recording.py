@@ -19,6 +19,7 @@ import numpy as np
 
 from ...cpu.source import lines_of
 from ...cuda import Launch
+from ...gpu.gpus import WARP, WORD
 from ..instructions import capability, tried
 from ..units import plural
 from .names import Names
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ...gpu.ptx.lockstep import Lockstep
 
 LIMIT = 20_000  # steps; the page of so many has a few megabytes
-WARP, WORD, BANKS = 32, 4, 32
 UNKNOWN = "?"  # what nobody has written
 
 

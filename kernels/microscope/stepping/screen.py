@@ -12,7 +12,8 @@ from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
-from .recording import BANKS, WARP, Recording, Step
+from ...gpu.gpus import BANKS, WARP
+from .recording import Recording, Step
 
 NOW, NEW, SOFT = "black on yellow", "yellow", "dim"
 PLAIN, HELD, HIT = "grey19", "steel_blue", "dark_orange"  # words of shared memory

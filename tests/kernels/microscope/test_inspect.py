@@ -13,8 +13,9 @@ from minitransformer_kernels import microscope
 from minitransformer_kernels.cpu import KernelError
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.gpu import cubins
+from minitransformer_kernels.gpu.gpus import SECTOR
 from minitransformer_kernels.microscope import Report, stepping, targets
-from minitransformer_kernels.microscope.warps import SECTOR, Traffic
+from minitransformer_kernels.microscope.warps import Traffic
 from tests.kernels.microscope import kernels
 
 PNG = b"\x89PNG\r\n\x1a\n"
