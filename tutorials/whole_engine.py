@@ -130,7 +130,7 @@ def softmax_forward(query, key, value, out, highest, total):
 
 @cuda.jit(device=True)
 def slope(query, key, value, out, g, highest, total, n, i, j):
-    """p_ij and ds_ij = p_ij g_i . (v_j - o_i), with the weight computed again."""
+    """p_ij and ds_ij = p_ij g_i . (v_j - o_i) / sqrt(E), the gradient of q_i . k_j."""
     p = math.exp(score(query, key, n, i, j) - highest[n, i]) / total[n, i]
     gap = float32(0)
     for m in range(value.shape[2]):
