@@ -17,7 +17,8 @@ from .lesson import folder as of_lessons
 KINDS = ".ipynb", ".py"
 BESIDE = "glossary.md", "sources.md", "first_kernel.md"  # what lessons link to
 _VERSION = re.compile(r'"?handed_out"?: "?([0-9a-f]{12})')  # in a script's head, or a notebook's
-_LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]+)[^)]*\)")
+# To a file, so that launches in the code, kernel[4, 32](x, out), are none.
+_LINK = re.compile(r"\[([^][]+)\]\(([\w./-]+\.(?:md|py))(?:#[^)]*)?\)")
 
 _KERNEL = "#   kernelspec:\n"  # of a lesson's head
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 import types
 
@@ -11,12 +10,14 @@ import pytest
 from minitransformer.course import student
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import exercises
-from minitransformer.course.lesson import HEADER, Lesson, lessons
+from minitransformer.course.lesson import HEADER, Lesson, blanked, cells, folder, lessons
 from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
 pytest.importorskip("jupytext", reason='notebooks need jupytext: pip install -e ".[course]"')
 import nbformat
+
+from minitransformer.course.publish.reading import outside_code, pointing
 
 LESSONS = {lesson.name: lesson for lesson in lessons()}
 
@@ -125,6 +126,31 @@ def test_every_lesson_is_handed_out_with_all_exercises_blank(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", LESSONS)
+def test_code_is_handed_out_as_the_lesson_has_it(tmp_path, name):
+    expected = [blanked(cell.source) for cell in LESSONS[name].cells if not cell.is_text]
+    ((script, *_),) = student.hand_out(tmp_path, name, scripts=True)
+    text = script.read_text()
+    assert [cell.source for cell in cells(text) if not cell.is_text] == expected
+    compile(text, script.name, "exec")
+    ((path, *_),) = student.hand_out(tmp_path, name)
+    handed = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    setup, *sources = (cell.source for cell in handed)
+    assert sources == expected
+    for source in (setup.replace("%pip", "pass  #"), *sources):
+        compile(source, path.name, "exec")
+
+
+def test_code_on_the_pages_beside_lessons_is_as_it_was(tmp_path):
+    student.hand_out(tmp_path, "0", scripts=True)
+    for path in tmp_path.glob("*.md"):
+        had, has = (
+            outside_code(file.read_text(), lambda prose: "")
+            for file in (folder() / path.name, path)
+        )
+        assert has == had
+
+
+@pytest.mark.parametrize("name", LESSONS)
 def test_every_solution_is_found_in_a_notebook(tmp_path, name):
     student.write(LESSONS[name].text, tmp_path / "solved.ipynb")
     file = File(tmp_path / "solved.ipynb")
@@ -138,5 +164,9 @@ def test_every_solution_is_found_in_a_notebook(tmp_path, name):
 def test_no_link_leads_out_of_a_students_folder(tmp_path):
     student.hand_out(tmp_path, scripts=True)
     for path in (*tmp_path.glob("*.md"), *tmp_path.glob("[0-9]*.py")):
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
+        text, targets = path.read_text(), []
+        is_page = path.suffix == ".md"
+        for prose in [text] if is_page else [cell.source for cell in cells(text) if cell.is_text]:
+            pointing(prose, targets.append)
+        for target in targets:
             assert (tmp_path / target).exists(), f"{path.name}: {target}"
