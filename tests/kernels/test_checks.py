@@ -1,7 +1,7 @@
 """No call that the documentation describes ends Python, or answers with numbers of no array.
 
-The calls run in a process of their own: before host functions looked at their arguments, some of
-these read memory that is nobody's. One that ends it takes the calls after it along.
+Those of CRASHES run in a process of their own: before host functions looked at their arguments,
+some of these read memory that is nobody's. One that ends it takes the calls after it along.
 """
 
 import json

@@ -240,7 +240,7 @@ def test_an_unknown_normaliser_is_refused() -> None:
         normalised.forward(np.ones((1, 2)), feature_map="elu", normalize="max")
 
 
-def test_linear_attention_without_a_state_is_refused() -> None:
+def test_an_unknown_algorithm_is_refused() -> None:
     problem = CASE.problem()
     arrays = (problem.inputs[name] for name in ("query", "key", "value", "beta"))
     with pytest.raises(ValueError, match="algorithm must be one of 'recurrent', 'chunked', got"):
