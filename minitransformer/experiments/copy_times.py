@@ -230,7 +230,7 @@ class Measured:
     def crossing(self) -> tuple[float, float, float]:
         """Return from where linear wins, and the least and the most that a repeat says."""
         each = [*map(crossing, self.repeats[SOFTMAX], self.repeats[LINEAR])]
-        return crossing(self.steps[SOFTMAX], self.steps[LINEAR]), min(each), max(each)
+        return float(np.median(each)), min(each), max(each)
 
 
 def ratios(times: Times, others: Times) -> Times:

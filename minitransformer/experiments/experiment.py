@@ -216,7 +216,11 @@ class Difference(NamedTuple):
         return "better" if self.mean > 0 else "worse"
 
     def costs_nothing(self, margin: float = 0.01) -> str:
-        """Return what is said of the claim that the first choice loses no more than a margin."""
+        """Return what is said of the claim that the first choice loses nothing.
+
+        Supported: the interval rules out a loss of `margin`. Not supported: it does not, and rules
+        out that nothing is lost. Else it is open.
+        """
         if self.mean - self.error > -margin:
             return supported(True)
         return supported(False) if self.mean + self.error < 0 else "*Open*"

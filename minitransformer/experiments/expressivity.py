@@ -262,7 +262,7 @@ places between those that were fitted:
 {shown("means", FORMS, errors)}
 
 {falls("series")} for the form "cos": smooth functions are met to {least("series", *smooth)},
-functions that jump to {least("series", *jumps)}, with an error that falls as the root of E.
+functions that jump to {least("series", *jumps)}, with an error that falls as 1 / √E.
 Gradient descent comes to {least("learned", *smooth)} on the smooth ones, and to
 {least("learned", *jumps)} where they jump.
 

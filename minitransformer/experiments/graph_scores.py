@@ -43,7 +43,7 @@ def report(rows: list[Row]) -> Report:
         other: paired(rows, "right", "score", ("multi_head", other), ("seed",))
         for other in ("additive", "dot")
     }
-    said = "; ".join(f"against `{other}` {x} more, {x.verdict}" for other, x in more.items())
+    said = "; ".join(f"to `{other}` {x} of the images, {x.verdict}" for other, x in more.items())
     return Report(
         f"""
 Which share of 360 images held out a network of two layers reads right, each image beside its four
@@ -58,8 +58,8 @@ nearest training images, and its loss in training, after {rows[0]["steps"]:,} st
   attention is applied; what comes of both is projected to a score for each head, then ELU.
 
 The source hopes for its own layer as the score.
-{supported(all(x.mean > x.error for x in more.values()))} as the better one: `multi_head` reads, of
-the images held out, {said} (means of pairs of one seed, with 95% intervals).
+{supported(all(x.mean > x.error for x in more.values()))} as the better one: the difference of
+`multi_head` {said} (images held out; means of pairs of one seed, with 95% intervals).
 
 ![loss and images read wrong with each score](curves.png)
 """,

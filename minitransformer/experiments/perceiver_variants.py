@@ -66,11 +66,11 @@ task's own training takes {PerceiverTask.recipe.steps:,} steps: compared is how 
 Differences are means of pairs that are alike in all else, with 95% intervals.
 
 - The source's module goes on from the normalised sum. {post.costs_nothing()} that this costs
-  nothing: it reads {post} of the images more than pre-norm, {post.verdict}. The worst of its models
-  reads {least:.1%}, where a guess reads 10%.
+  nothing: the difference to pre-norm is {post} of the images, {post.verdict}. The worst of its
+  models reads {least:.1%}, where a guess reads 10%.
 - The source shares the weights of all repeats. {one.costs_nothing()} that this costs nothing:
-  {few:,} parameters in place of {many:,} (pre-norm) read {one} more, {one.verdict}; with a first
-  repeat of its own {two}, {two.verdict}.
+  with {few:,} parameters in place of {many:,} (pre-norm) the difference is {one}, {one.verdict};
+  with a first repeat of its own {two}, {two.verdict}.
 
 A claim is open where the interval leaves room for a loss of 1% and for none.
 

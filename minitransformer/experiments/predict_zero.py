@@ -10,6 +10,7 @@ gradient is the same wherever the output is. Nothing stops it on its way down.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import os
 import time
@@ -173,8 +174,8 @@ def exploded(cure: str, rate: float, steps: int, size: int = 8) -> Row:
 
 def stream(size: int, steps: int) -> Iterator[Any]:
     """Yield as many batches of 8."""
-    for epoch in draw(size, 8, -(-steps // EPOCH)):
-        yield from epoch[: min(EPOCH, steps)]
+    epochs = draw(size, 8, -(-steps // EPOCH))
+    yield from itertools.islice(itertools.chain.from_iterable(epochs), steps)
 
 
 def _largest(layer: nn.Module) -> str:
