@@ -15,7 +15,7 @@ from .lesson import blanked, chosen, lessons
 from .lesson import folder as of_lessons
 
 KINDS = ".ipynb", ".py"
-BESIDE = "glossary.md", "sources.md", "first_kernel.md"  # what lessons link to
+BESIDE = "glossary.md", "sources.md", "first_kernel.md", "first_kernel.py"  # what lessons link to
 _VERSION = re.compile(r'"?handed_out"?: "?([0-9a-f]{12})')  # in a script's head, or a notebook's
 # To a file, so that launches in the code, kernel[4, 32](x, out), are none.
 _LINK = re.compile(r"\[([^][]+)\]\(([\w./-]+\.(?:md|py))(?:#[^)]*)?\)")
@@ -82,9 +82,10 @@ class Handed(NamedTuple):
 
 
 def hand_out(folder: Path, which: str | None = None, *, scripts: bool = False) -> list[Handed]:
-    """Put lessons into a student's folder, without solutions, and the pages that they link to.
+    """Put lessons into a student's folder, without solutions, and what they link to.
 
-    What a student has written is kept. A link to what is not handed out becomes its text.
+    What a student has written is kept: notebooks and programs. The pages beside them are renewed. A
+    link to what is not handed out becomes its text.
 
     Args:
         folder: Made if need be.
@@ -111,9 +112,11 @@ def hand_out(folder: Path, which: str | None = None, *, scripts: bool = False) -
             write(text, path)
         handed.append(Handed(path, True, False))
     for name in BESIDE:
-        text = (of_lessons() / name).read_text(encoding="utf-8")
-        text = _linked(text) if name.endswith(".md") else text
-        (folder / name).write_text(text, encoding="utf-8")
+        path, text = folder / name, (of_lessons() / name).read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            path.write_text(_linked(text), encoding="utf-8")
+        elif not path.exists():
+            path.write_text(text, encoding="utf-8")
     return handed
 
 
@@ -123,9 +126,10 @@ def _linked(text: str) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the notebooks and scripts of a folder, and of the folders in it, a student's each."""
+    """Return a folder's notebooks and scripts of lessons, and those of the folders in it."""
     found = [*folder.glob("[!.]*"), *folder.glob("[!.]*/[!.]*")]
-    return sorted(path for path in found if path.suffix in KINDS and path.is_file())
+    found = [path for path in found if path.suffix in KINDS and path.name not in BESIDE]
+    return sorted(path for path in found if path.is_file())
 
 
 def can_open() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from ..lesson import Lesson, chosen, folder, lessons
-from ..student import hand_out
+from ..student import BESIDE, hand_out
 
 BEGIN, END = "<!-- lessons -->\n", "\n<!-- end of lessons -->"
 
@@ -40,9 +40,9 @@ def build(which: Sequence[str], out: Path, *, fast: bool = False) -> Iterator[Pa
         path = out / NOTEBOOKS / f"{lesson.name}.ipynb"
         nbformat.write(made[lesson], path)
         yield path
-        student = out / STUDENTS / path.name
-        student.unlink(missing_ok=True)
-        yield from (one.path for one in hand_out(student.parent, lesson.name))
+        for name in (path.name, *BESIDE):
+            (out / STUDENTS / name).unlink(missing_ok=True)
+        yield from (one.path for one in hand_out(out / STUDENTS, lesson.name))
     build_site(made, out)
     yield out / "index.html"
 

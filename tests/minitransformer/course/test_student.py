@@ -90,6 +90,18 @@ def test_a_lesson_that_has_changed_since_is_told(tmp_path, monkeypatch, lesson, 
         assert path.read_text() == mine
 
 
+def test_programs_beside_lessons_are_the_students_and_pages_are_renewed(tmp_path):
+    student.hand_out(tmp_path, "0", scripts=True)
+    program, page = tmp_path / "first_kernel.py", tmp_path / "first_kernel.md"
+    given = page.read_text()
+    assert program.read_text() == (folder() / program.name).read_text()
+    assert "](first_kernel.py)" in given and f"\npython {program.name}\n" in given
+    program.write_text("mine")
+    page.write_text("mine")
+    student.hand_out(tmp_path, "0", scripts=True)
+    assert (program.read_text(), page.read_text()) == ("mine", given)
+
+
 def test_a_lesson_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match="there is no lesson '99'; there are 0"):
         student.hand_out(tmp_path, "99")
@@ -108,6 +120,7 @@ def test_without_jupytext_the_way_out_is_told(tmp_path, monkeypatch, lesson):
 def test_files_are_those_of_a_folder_and_its_students(tmp_path):
     for name in (
         "b.py", "a.ipynb", "notes.md", ".hidden.py", "ada/a.py", "ada/deep/a.py", "out.py/x.png",
+        "first_kernel.py", "ada/first_kernel.py",
         ".ipynb_checkpoints/a.ipynb", "ada/.ipynb_checkpoints/a.ipynb",
     ):  # fmt: skip
         path = tmp_path / name
