@@ -26,7 +26,8 @@ def add_to(commands: Any) -> None:
     scale = choice(SCALES)
     parser.add_argument(
         "--scale", type=scale.parse, metavar=scale.metavar, default="default",
-        help="seconds; minutes on two cores; or, where that is more, the source's own size (default: default)",
+        help="seconds; minutes on two cores; or the source's own size, where that is more "
+        "(default: default)",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="the folder (default: results/NAME)")
     parser.set_defaults(command=run, parser=parser)
