@@ -202,8 +202,8 @@ show(
 # %% [markdown]
 # Check a few sums in the picture: where edges meet, the terms that come back are added.
 #
-# **Predict.** Double a number twenty times, $y \leftarrow y + y$. From $x$ to the end lead
-# $2^{20}$ paths. How often is a `pull` called?
+# **Predict.** Double a number twenty times, $y \leftarrow y + y$. There are $2^{20}$ paths from
+# $x$ to the end. How often is a `pull` called?
 
 # %%
 guess("pulls", 40)
@@ -455,8 +455,11 @@ print("numbers in all:", sum(v.data.size for v in kept))
 show(quote(backpropagate))
 
 # %% [markdown]
-# You know its plan: a heap, the newest first, terms that are added. And this is one of the
-# functions that go on it. `sum_to` is your `unbroadcast`:
+# You know its plan: a heap, the newest first, terms that are added. `finished` and `uses` are for
+# who wants to be told when a leaf is complete: without `finished` they do nothing. `held` lists the
+# arrays that somebody may hold: see point 3 below.
+#
+# And this is one of the functions that go on the tape. `sum_to` is your `unbroadcast`:
 
 # %%
 show(quote(arithmetic._Multiply))
