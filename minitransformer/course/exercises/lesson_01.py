@@ -181,11 +181,11 @@ def _smooth(answer: Any, x: Array, rounds: int) -> Array:
     return launched(answer, len(x) // THREADS, THREADS, x, rounds, out=x.shape)
 
 
-def _binomials(x: Array, rounds: int) -> Array:
+def binomials(x: Array, rounds: int, threads: int = THREADS) -> Array:
     """After n rounds neighbour k counts (n over k) / 2^n."""
-    ring = np.asarray(x, np.float64).reshape(-1, THREADS)
-    shares = (comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1))
-    return np.sum(list(shares), axis=0).reshape(-1)
+    ring = np.asarray(x, np.float64).reshape(-1, threads)
+    shares = [comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1)]
+    return np.sum(shares, axis=0).reshape(-1)
 
 
 _SECOND = "        cuda.syncthreads()\n"  # a barrier in a loop
@@ -281,7 +281,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "mended", "mended", 2, _smooth_cases, _binomials, ("out",), 1e-6, _smooth,
+        "mended", "mended", 2, _smooth_cases, binomials, ("out",), 1e-6, _smooth,
         wrong=(
             Wrong("no second barrier", {"float32(2)\n" + _SECOND: "float32(2)\n"}, "two rounds"),
             Wrong("no first barrier", {"= value\n" + _SECOND: "= value\n"}, "one round"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from minitransformer_kernels.cuda import cuda
 
 from ..exercise import Case, Exercise, NotYet, Wrong, left_alone
 from ..measuring import Lines
+from .lesson_01 import binomials
 
 Array = Any
 Random = np.random.Generator
@@ -114,13 +114,6 @@ def _smooth_cases(random: Random) -> Iterator[Case]:
         yield Case(name, {"x": x, "rounds": rounds, "threads": threads}, hint)
 
 
-def _binomials(x: Array, rounds: int, threads: int) -> Array:
-    """After n rounds neighbour k counts (n over k) / 2^n."""
-    ring = x.reshape(-1, int(threads))
-    shares = [comb(rounds, k) / 2**rounds * np.roll(ring, -k, axis=1) for k in range(rounds + 1)]
-    return np.sum(shares, axis=0).reshape(-1)
-
-
 def _warps(random: Random) -> Iterator[Case]:
     for name, lanes, hint in (
         ("two lanes", 2, "lane 1 takes from lane 0; lane 0 takes nothing"),
@@ -156,7 +149,7 @@ def _doubling(x: Array) -> tuple[Array, Array]:
 
 EXERCISES = (
     Exercise(
-        "smooth-loops", "smooth_loops", 3, _smooth_cases, _binomials, tolerance=1e-12, run=_smooth,
+        "smooth-loops", "smooth_loops", 3, _smooth_cases, binomials, tolerance=1e-12, run=_smooth,
         wrong=(
             Wrong("one loop over the threads", {
                   " = value[t]\n            for t in range(threads):\n": " = value[t]\n"},
