@@ -66,29 +66,24 @@ def test_a_key_has_weight_exactly_where_the_rule_says(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "all_seen",
+    ("all_seen", "near"),
     [
-        {"window": 2**70},
-        {"window": 0, "stride": 1},
-        {"window": 3, "num_global": LENGTH + 1},
-        {"window": 0, "global_queries": LENGTH},
+        ({"window": LENGTH}, 0),
+        ({"window": 2**70}, 0),
+        ({"window": 0, "stride": 1}, 1e-12),
+        ({"window": 3, "num_global": LENGTH + 1}, 1e-12),
+        ({"window": 0, "global_queries": LENGTH}, 1e-12),
     ],
     ids=str,
 )
-def test_where_all_keys_are_seen_it_is_softmax_attention(causal: bool, all_seen: Any) -> None:
+def test_where_all_keys_are_seen_it_is_softmax_attention(
+    causal: bool, all_seen: Any, near: float
+) -> None:
+    """A window over everything gives its bits: the same sums in the same order."""
     visible = Visible(causal, 0, np.array([LENGTH, 70]), np.array([66, LENGTH]))
     found = passes(local, inputs(), visible=visible, **all_seen)
     for name, x in passes(softmax, inputs(), visible=visible).items():
-        np.testing.assert_allclose(found[name], x, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_window_over_everything_gives_the_bits_of_softmax(causal: bool) -> None:
-    """Kernels with a list of rows and without compute the same sums in the same order."""
-    visible = Visible(causal, 0, np.array([LENGTH, 70]), np.array([66, LENGTH]))
-    found = passes(local, inputs(), visible=visible, window=LENGTH)
-    for name, x in passes(softmax, inputs(), visible=visible).items():
-        np.testing.assert_array_equal(found[name], x, name)
+        np.testing.assert_allclose(found[name], x, rtol=near, atol=near, err_msg=name)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -108,53 +103,6 @@ def test_a_window_of_zero_is_the_value_itself() -> None:
     np.testing.assert_allclose(found["value"], grad, atol=1e-15)
     for name in ("query", "key"):
         np.testing.assert_allclose(found[name], 0, atol=1e-14)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_no_query_sees_is_never_read(causal: bool) -> None:
-    """Not even multiplied by a weight of zero: it may be NaN."""
-    query, key, value, grad = inputs()
-    window, stride, num_global, first = 5, 40, 2, 100
-    options: dict[str, Any] = {"window": window, "stride": stride, "num_global": num_global}
-    options["visible"] = Visible(causal, first)
-    queries, of_output = query[:, :, :8], grad[:, :, :8]  # at positions 100 to 107
-    j = np.arange(LENGTH)
-    seen = (j >= first - window) & (j < first + 8 + window) | (j < num_global)
-    seen |= j % stride == stride - 1
-    unknown = np.where(seen[:, None], 0, np.nan)
-    wanted = passes(local, (queries, key, value, of_output), **options)
-    found = passes(local, (queries, key + unknown, value + unknown, of_output), **options)
-    for name, x in wanted.items():
-        rows = seen if name in ("key", "value") else slice(None)
-        np.testing.assert_array_equal(found[name][:, :, rows], x[:, :, rows], name)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_positions_count_from_the_first_key(causal: bool) -> None:
-    """A window and its query move together, and what is before them does not matter."""
-    arrays, moved = inputs(), 37
-    *qkv, grad = (x[:, :, moved:] for x in arrays)
-    window = 9
-    whole = qkv[0], *arrays[1:3], grad
-    in_place = passes(local, whole, visible=Visible(causal, moved), window=window)
-    shifted = passes(local, (*qkv, grad), visible=Visible(causal), window=window)
-    for name in ("output", "query"):
-        inside = slice(window, None)  # those whose window no end cuts
-        found, wanted = (x[name][:, :, inside] for x in (shifted, in_place))
-        np.testing.assert_allclose(found, wanted, atol=1e-14, err_msg=name)
-
-
-def test_the_reference_has_the_gradient_of_its_forward() -> None:
-    query, key, value, grad = inputs(1, 1, 11)
-    options: dict[str, Any] = {"window": 2, "stride": 4, "num_global": 1, "global_queries": 2}
-    near = reference.near(query, key, 0, **options)
-    gradients = reference.softmax_attention_backward(grad, query, key, value, near=near)
-    arrays = {"query": query, "key": key, "value": value}
-    for (name, x), gradient in zip(arrays.items(), gradients, strict=True):
-        direction = np.random.default_rng(1).normal(size=x.shape)
-        nudged = {**arrays, name: x + 1e-30j * direction}
-        slope = reference.local_attention(*nudged.values(), **options, dtype=complex).imag / 1e-30
-        np.testing.assert_allclose(np.sum(slope * grad), np.sum(gradient * direction), rtol=1e-12)
 
 
 test_what_makes_no_pattern_is_refused = refusals(

@@ -37,6 +37,8 @@ from ..references import Result
 SMALL = Domain(
     tuple(Variant("float64", 3, 2, {"scale": scale}) for scale in (None, 0.7)), tiles=(3,)
 )
+PATTERN = {"window": 1, "stride": 3, "num_global": 1, "global_queries": 2}
+LOCAL = Domain((Variant("float64", 3, 2, PATTERN),), tiles=(3,))
 RELATIVE_SOFTMAX = Domain(
     tuple(
         Variant("float64", 3, 2, options, {"k": k})
@@ -117,6 +119,7 @@ def complex_step(compute: Reference, problem: Problem, name: str) -> Array:
 
 BACKWARDS = {
     "of softmax": (references.softmax, SMALL),
+    "of local": (references.softmax, LOCAL),
     "of softmax with relative scores and dropout": (references.softmax, RELATIVE_SOFTMAX),
     "of linear with states": (references.recurrent, LINEAR),
     "of fourier with states": (references.fourier_causal, FOURIER),
