@@ -87,5 +87,5 @@ def _lessons(which: Sequence[str]) -> list[Lesson]:
 
 def _missing(error: ImportError) -> UserError:
     return UserError(
-        f"this needs {error.name}, which comes with: pip install 'minitransformer[docs]'"
+        f'this needs {error.name}, which comes with: pip install "minitransformer[docs]"'
     )

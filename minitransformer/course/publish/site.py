@@ -120,7 +120,7 @@ def _mathjax() -> Path:
     """The one file of MathJax 3.2.2 that a page needs, from a package that carries it."""
     spec = importlib.util.find_spec("sphinx-mathjax-offline")
     if spec is None or spec.origin is None:
-        raise UserError("the site needs more libraries: pip install 'minitransformer[docs]'")
+        raise UserError('the site needs more libraries: pip install "minitransformer[docs]"')
     return Path(spec.origin).parent / "static" / "mathjax" / "tex-svg.js"
 
 
@@ -237,7 +237,7 @@ def _index(found: list[Lesson], others: list[str], modules: list[str]) -> str:
         "Attention from a formula to a kernel that trains models: each lesson derives, predicts, "
         "measures, and lets you write. You need Python, NumPy and a year of calculus; no GPU.",
         table(found, ".ipynb"),
-        "```sh\npip install 'minitransformer[course]'\nminitransformer course start\n```",
+        '```sh\npip install "minitransformer[course]"\nminitransformer course start\n```',
         "puts the notebooks into a folder of yours and opens them; "
         "`minitransformer course progress` says which exercises pass.",
         tree("Lessons", pages), tree("Look up", texts),
