@@ -9,7 +9,6 @@ import pytest
 
 from minitransformer_kernels import delta as kernels
 from minitransformer_kernels import reference
-from minitransformer_kernels.delta import DeltaState
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.visible import inside
 
@@ -167,14 +166,6 @@ def test_too_wide_a_head_is_refused() -> None:
     for query, value, name in ((row, row[..., :2], "head dim"), (row[..., :2], row, "value dim")):
         with pytest.raises(ValueError, match=f"{name} is 257, but kernels hold at most 256; use"):
             kernels.forward(query, query, value, np.zeros((1, 1, 1)))
-
-
-def test_a_step_without_a_state_starts_from_zeros() -> None:
-    token = np.ones((1, 1, 2))
-    output, (W,) = kernels.step(token, token / 2, token, np.ones((1, 1)), None)
-    np.testing.assert_array_equal(output, token)
-    again, _ = kernels.step(token, token / 2, token, np.ones((1, 1)), DeltaState(0 * W))
-    np.testing.assert_array_equal(again, output)
 
 
 # Features of size 1 -------------------------------------------------------------------------------

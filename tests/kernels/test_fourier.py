@@ -67,20 +67,6 @@ def test_without_frequencies_it_is_plain_linear_attention() -> None:
     np.testing.assert_allclose(run(still).outputs["output"], plain, atol=1e-12)
 
 
-def test_cosformer() -> None:
-    case = replace(CASE, shift=1.0, **COS)
-    problem = replace(case, options={**case.options, "feature_map": "relu"}).problem()
-    harmonics = dict(zip(references.FOURIER[2:], fourier.cosformer(LENGTH, 2, 5), strict=True))
-    i = np.arange(LENGTH)[:, None]
-    places = dict.fromkeys(POSITIONS, i[None].astype(float))
-    q, k, v = qkv(problem)
-    relu = np.maximum(q, 0) @ np.maximum(k, 0).swapaxes(-1, -2)
-    weights = np.tril(relu * np.cos(np.pi / 2 * (i - i.T) / LENGTH))
-    expected = weights @ v / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
-    output = run(changed(problem, **places, **harmonics)).outputs["output"]
-    np.testing.assert_allclose(output, expected, atol=1e-10)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "causal"),
     [("naive", True), ("naive", False), pytest.param("chunked", True, marks=pytest.mark.nightly)],

@@ -12,7 +12,6 @@ from minitransformer_kernels.arrays import HEAD_DIMS, SHARED_BYTES
 from minitransformer_kernels.layers import dropout
 from minitransformer_kernels.local import Pattern
 from minitransformer_kernels.softmax import fast
-from minitransformer_kernels.visible import CAUSAL
 
 from ..properties import array_library, to_numpy
 
@@ -153,20 +152,6 @@ def test_dropout_leaves_the_mean() -> None:
     variance = rate / (1 - rate) * (p**2 @ value**2)
     assert np.all(np.abs(np.mean(outputs, axis=0) - expected) < 5 * np.sqrt(variance / seeds))
     np.testing.assert_allclose(np.var(outputs, axis=0), variance, rtol=0.3)
-
-
-def test_one_distance_changes_nothing() -> None:
-    """With k = 0 all scores of a query rise alike: its weights stay, and its gradient is zero."""
-    rng = np.random.default_rng(0)
-    query, key, value, g = rng.normal(size=(4, 2, 2, 70, 5))
-    options: dict[str, Any] = {"visible": CAUSAL, "dropout": 0.2, "seed": 3}
-    options["relative_scores"] = rng.normal(size=(2, 2, 70, 1))
-    results = output, *_ = softmax.forward(query, key, value, **options)
-    *_, found = softmax.backward(g, query, key, value, *results, **options)
-    np.testing.assert_allclose(found, 0, atol=1e-12)
-    kept = reference.dropout_factors((2, 2, 70, 70), 0.2, 3)
-    expected = reference.softmax_attention(query, key, value, CAUSAL, kept=kept)
-    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,7 @@ def test_forgotten_configuration(keywords: dict[str, int]) -> None:
         ((True, 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got True"),
         (([1, 2], 4), "kernel 'adds': blocks must be one to three whole numbers from 1 up, got "
                       "[1, 2]"),
-        ((1, 2048), "kernel 'adds': 2048 threads a block; a GPU allows 1024 in all and 64 along z."
+        ((1, 1025), "kernel 'adds': 1025 threads a block; a GPU allows 1024 in all and 64 along z."
                     " Use more, smaller blocks"),
         (((1, 2**16), 4), "kernel 'adds': (1, 65536) blocks; a GPU allows 65535 along y and z. Put"
                           " the longest axis first, or let each thread do more"),

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from minitransformer_kernels import KernelError
 from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.gpu import assembler, cubins
-from minitransformer_kernels.layers.tensor_cores import OLDEST, mma, require, split, to_tf32
+from minitransformer_kernels.layers.tensor_cores import OLDEST, mma, split, to_tf32
 
 from ...properties import array_library
 
@@ -172,12 +172,6 @@ def test_other_numbers_than_float32_are_refused(wrong: int) -> None:
     arrays[wrong] = arrays[wrong].astype(np.float64)
     with pytest.raises(KernelError, match=r"tensor_cores\.py.*float64"):
         MULTIPLY[1, 32](*arrays, 32)
-
-
-def test_what_has_no_tensor_cores_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"tensor cores take float32 arrays .* got float64"):
-        require(np.zeros(3))
-    require(np.zeros(3, np.float32))
 
 
 @needs_the_extra

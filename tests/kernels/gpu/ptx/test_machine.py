@@ -254,8 +254,6 @@ def test_shuffles_in_segments() -> None:
     assert each(f"shfl.sync.idx.b32 %r2, %r1, 3, 0x181f, {ALL};", COUNT) == [
         n // 8 * 8 + 3 for n in range(32)
     ]
-    told = "shfl.sync.down.b32 %r3|%p, %r1, 2, 0x181f, 0xffffffff; selp.u32 %r2, 1, 0, %p;"
-    assert each(told, COUNT) == [int(n % 8 < 6) for n in range(32)]
 
 
 def test_half_a_warp_meets() -> None:
