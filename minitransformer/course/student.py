@@ -8,6 +8,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from posixpath import normpath
 from typing import Any, NamedTuple
 
 from ..errors import UserError
@@ -85,7 +86,7 @@ def hand_out(folder: Path, which: str | None = None, *, scripts: bool = False) -
     """Put lessons into a student's folder, without solutions, and what they link to.
 
     What a student has written is kept: notebooks and programs. The pages beside them are renewed. A
-    link to what is not handed out becomes its text.
+    link to what is not handed out becomes its text, and where that stands in the repository.
 
     Args:
         folder: Made if need be.
@@ -121,8 +122,16 @@ def hand_out(folder: Path, which: str | None = None, *, scripts: bool = False) -
 
 
 def _linked(text: str) -> str:
-    """A text whose links lead to what a student has."""
-    return _LINK.sub(lambda link: link[0] if link[2] in BESIDE else link[1], text)
+    """A text whose links lead to what a student has; of others it says where that stands."""
+
+    def linked(link: re.Match[str]) -> str:
+        words, target = link[1], link[2]
+        if target in BESIDE:
+            return link[0]
+        place = normpath(f"tutorials/{target}")
+        return words if place in words else f"{words} ({place})"
+
+    return _LINK.sub(linked, text)
 
 
 def files(folder: Path) -> list[Path]:

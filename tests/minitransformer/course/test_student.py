@@ -153,6 +153,24 @@ def test_code_is_handed_out_as_the_lesson_has_it(tmp_path, name):
         compile(source, path.name, "exec")
 
 
+@pytest.mark.parametrize(
+    ("link", "made"),
+    [
+        ("[All\n# steps](../kernels/cpu/README.md#a)", "All\n# steps (kernels/cpu/README.md)"),
+        ("[Six](pages/00_six.md)", "Six (tutorials/pages/00_six.md)"),
+        ("[`kernels/a.py`](../kernels/a.py)", "`kernels/a.py`"),
+        ("[word](glossary.md#word)", "[word](glossary.md#word)"),
+        ("x[0], [a](https://b.org/c.md)", "x[0], [a](https://b.org/c.md)"),
+    ],
+)
+def test_a_link_to_what_a_student_has_not_says_where_it_stands(tmp_path, monkeypatch, link, made):
+    path = tmp_path / "07_lesson.py"
+    path.write_text(f'# %% [markdown] question="Why?" minutes=9\n# # Title\n#\n# {link}\n')
+    monkeypatch.setattr(student, "lessons", lambda: [Lesson(path)])
+    ((handed, *_),) = student.hand_out(tmp_path / "mine", scripts=True)
+    assert handed.read_text().endswith(f"# {made}\n")
+
+
 def test_code_on_the_pages_beside_lessons_is_as_it_was(tmp_path):
     student.hand_out(tmp_path, "0", scripts=True)
     for path in tmp_path.glob("*.md"):
