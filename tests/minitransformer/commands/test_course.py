@@ -164,7 +164,7 @@ def test_start_hands_out_and_says_what_comes_next(course, monkeypatch, tmp_path)
     assert out.startswith(f"{path}: yours is kept; the lesson has changed since\n\nTo see a lesson")
     assert course("start", "--no-open", "--scripts")[0] == 0
     assert len(opened) == 1
-    scripts = sorted(path.stem for path in (tmp_path / "minitransformer-course").glob("*.py"))
+    scripts = sorted(path.stem for path in (tmp_path / "minitransformer-course").glob("[0-9]*.py"))
     assert scripts == [lesson.name for lesson in lessons()]
 
 
