@@ -401,9 +401,9 @@ check("attend-kernel", attend_kernel)
 #
 # Each attention has a folder, its *room*; here that is `kernels/softmax`. First the room's plain
 # kernel, cut to the lines that cite equations. It is simpler than yours: it walks the keys twice,
-# once for the maximum and once for the sums. It cites (12) where you have (2): that is (2) with
-# dropout, which in training sets some weights to 0 at random; each weight has a factor $m_{ij}$,
-# here 1.
+# once for the maximum and once for the sums. It cites (12) where it adds up values, and (2) where
+# it divides: (12) is (2) with dropout, which in training sets some weights to 0 at random; each
+# weight has a factor $m_{ij}$, here 1.
 
 # %%
 Q, K, V = (random.standard_normal((L, E), np.float32) for _ in range(3))
@@ -415,7 +415,9 @@ show(quote(plain[0].kernel, "(1)", "(12)", "(2)"))
 # %% [markdown]
 # And the fast one: this course's second pattern, the [walk](glossary.md#walk). A block of threads
 # owns a tile of queries, `rows` of them, and walks past the keys, `step` at a time. Look for (3),
-# (4) and (5), and for `share`:
+# (4) and (5), and for `share`. The sum of values in (4) stands twice: the second loop asks each
+# weight whether it is 0, which matters only once a value is not finite (`careful`). In the end `q`
+# is free, and the answers of (5) pass through it on their way to memory.
 
 # %%
 with watch() as fast:
@@ -467,6 +469,9 @@ show(
 )
 
 # %% [markdown]
+# `alone` is for a CPU with many heads: there this kernel makes $dq$ as well, and scores are made
+# twice in training, not three times. (`finite_k` holds keys, with 0 for what is not finite.)
+#
 # Every number has one owner, who adds in one order. So results repeat bit by bit, and no
 # [atomic](glossary.md#atomic) addition is needed.
 #
@@ -544,8 +549,8 @@ reveal("three operations / fused", ratio)
 #
 # ## What it cannot do
 #
-# The matrix is gone from memory, not from the work: $L^2$ scores are still made, three times in
-# training. And whoever writes token by token still keeps all keys and values, $L (E + M)$ numbers
+# The matrix is gone from memory, not from the work: $L^2$ scores are still made, two or three times
+# in training. And whoever writes token by token still keeps all keys and values, $L (E + M)$ numbers
 # for each head, and walks past them for every new token. Lesson 6 will change both, by giving up
 # the exponential.
 #
