@@ -289,7 +289,8 @@ show(
 # $$X' = X + B^\top C \qquad x' = x + C^\top b \tag{10}$$
 #
 # ($X$ is the transpose of lesson 6's, where $y_i = X A_i$ and not $X^\top A_i$; $x$ is its $z$.)
-# Compare with (3) to (5): nothing is new. The forward is this sum with $q, k, v$ and $a = b = 0$.
+# Compare with (3) to (5): nothing is new. The numerators of the forward are this sum with $A = q$,
+# $B = k$, $C = v$ and $a = b = 0$; with $C = 1$ it is $d$.
 
 # %% [markdown] exercise="in-chunks"
 # ### Exercise: one sum for all (3 points, 10 min)
@@ -419,8 +420,9 @@ check("answers-kernel", answers_kernel)
 # %% [markdown]
 # ## The real kernels
 #
-# The plain room makes all states first, one thread for each number of $S$, and then answers as you
-# did. Here is its first half, of (10): $S$ and $Z$ are $X$ and $x$ of other actors.
+# The room's plain kernels make all states first, one thread for each number of $S$, and then answer
+# as you did. Here is the first of them, cut to (10): with $B = v$, $C = k$ and $b = 1$ its $X$ is
+# $S^\top$, and its $x$ is $Z$.
 
 # %%
 tokens = random.standard_normal((3, 1, 1, 1100, 32), np.float32)
