@@ -241,12 +241,12 @@ check("layer-backward-data", layer_backward_data)
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# The input of the last projection are the heads' outputs, side by side: `merge(O)`.
+# The input of the last projection is the heads' outputs, side by side: `merge(O)`.
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `[g.T @ x for g, x in zip(projected, X)]` are (12).
+# `[g.T @ x for g, x in zip(projected, X)]` is (12).
 #
 # </details>
 
@@ -553,10 +553,10 @@ show(quote(fast.warp_sum))
 # **Dropout** sets some weights $P$ to zero. Backward needs the very same ones, in other kernels,
 # which visit them in another order. A list of them would be the $L \times L$ array again!
 # So the random bits are a *function* of a seed and the place: nothing is kept. Seven rounds scramble
-# the two:
+# the two (here the numbers are those of `kernels/layers/dropout.py`):
 
 # %%
-show(quote(dropout.philox, "(1)", "(2)"))
+show(quote(dropout.philox))
 print()
 show(quote(dropout.random_word, "(3)"))
 words = [
