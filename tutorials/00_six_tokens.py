@@ -303,8 +303,8 @@ check("split-heads", split_heads)
 # %% [markdown]
 # The way back, after attention, takes the same two steps in reverse:
 # `x.transpose(0, 2, 1, 3).reshape(N, L, -1)`. In the first of them the
-# numbers stay where they are, and only the strides change; the reshape then
-# has to copy.
+# numbers stay where they are, and only the *strides* change, the steps in
+# memory from one index to the next; the reshape then has to copy.
 #
 # ## 5. The real one
 #
@@ -323,7 +323,8 @@ show(quote(softmax_weights, "(1)", "(2)", also=["-np.inf", "isfinite"]))
 #   equation (10) of its derivation, which says how far apart i and j are.
 # * `initial=-np.inf` lets it take the largest of *no* keys.
 # * It keeps $h_i + \log d_i$ as well, which is enough to compute any weight
-#   of a row again without the others. Lesson 4 makes much of that.
+#   of a row again without the others. Lesson 4 uses this, and shows why the
+#   kernels keep the two numbers apart.
 
 # %%
 everything = np.ones((6, 6), bool)
