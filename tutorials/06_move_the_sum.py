@@ -393,8 +393,8 @@ check("both-backward", both_backward)
 # %% [markdown]
 # A second opinion, that of the forward: nudge each number of the *raw* inputs, and see how
 # $\sum c \cdot o$ moves. $c$ is random, so that nothing cancels by chance. What you wrote stops at
-# the features; $\varphi'$ takes it on. (Expect fewer digits for $Q$ and $K$: six tokens have an
-# exact 0 there, where the slope of $\varphi$ has a corner.)
+# the features; $\varphi'$ takes it on. (Expect fewer digits for $Q$ and $K$: each holds one number
+# that is exactly 0, where the slope of $\varphi$ has a corner.)
 
 # %%
 c = random.standard_normal(V.shape)
