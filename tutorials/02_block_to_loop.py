@@ -283,9 +283,10 @@ print("yours:   ", yours)
 reveal("times as fast", round(yours.median / compiled.median))
 
 # %% [markdown]
-# (At small sizes a launch itself is most of the time.) Much of that is
-# Python. The rest is that neighbouring threads read neighbouring numbers:
-# what a GPU wants is what SIMD wants, too.
+# Much of this factor is Python's slowness. The rest comes from this:
+# neighbouring threads read neighbouring numbers, and what a GPU wants is what
+# SIMD wants, too. (With few blocks the launch itself takes most of the time,
+# and the factor is smaller.)
 #
 # ## 4. Threads that hand each other something
 #
