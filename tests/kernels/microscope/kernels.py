@@ -1,4 +1,4 @@
-"""Pairs of kernels of which the second is faster, and the microscope should show why."""
+"""Kernels to look at: products of which the second is faster, and one for each thing to be seen."""
 
 import math
 
@@ -8,34 +8,7 @@ from numba import float32
 from minitransformer_kernels.cuda import cuda
 
 TILE = 32
-PITCH = TILE + 1
 SIDE = 64  # of the matrices
-
-
-@cuda.jit
-def transpose_naive(a, out):
-    x, y = cuda.grid(2)
-    out[x, y] = a[y, x]
-
-
-@cuda.jit
-def transpose_tiled(a, out):
-    tile = cuda.shared.array((TILE, TILE), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    column, row = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
-    tile[y, x] = a[row + y, column + x]
-    cuda.syncthreads()
-    out[column + y, row + x] = tile[x, y]
-
-
-@cuda.jit
-def transpose_padded(a, out):
-    tile = cuda.shared.array((TILE, PITCH), float32)
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    column, row = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
-    tile[y, x] = a[row + y, column + x]
-    cuda.syncthreads()
-    out[column + y, row + x] = tile[x, y]
 
 
 @cuda.jit
@@ -119,10 +92,3 @@ def reversed_in_a_block(x, out):
     tile[t] = x[cuda.grid(1)]
     cuda.syncthreads()
     out[cuda.grid(1)] = tile[cuda.blockDim.x - 1 - t]
-
-
-def example():
-    """Launch the transposes, for the microscope."""
-    a = np.arange(SIDE * SIDE, dtype=np.float32).reshape(SIDE, SIDE)
-    for kernel in (transpose_naive, transpose_tiled, transpose_padded):
-        kernel[(2, 2), (TILE, TILE)](a, np.zeros_like(a))

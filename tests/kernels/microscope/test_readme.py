@@ -27,13 +27,3 @@ def test_sectors_of_the_page(reports: dict[str, microscope.Report]) -> None:
     for text in "value = x[row, column]", "out[column, row] = value":
         moved, fewest = per_request(reports["naive"], text, "global")
         assert f"| `{text}` | {moved:.0f} / {fewest:.0f} |" in PAGE.read_text()
-
-
-@pytest.mark.parametrize(("kernel", "wavefronts"), [("tiled", 32), ("padded", 1)])
-def test_both_tiles_move_rows_and_one_queues_up(
-    reports: dict[str, microscope.Report], kernel: str, wavefronts: int
-) -> None:
-    report = reports[kernel]
-    assert per_request(report, "= x[row, column]", "global") == (4, 4)
-    assert per_request(report, "= tile[tx, ty]", "global") == (4, 4)
-    assert per_request(report, "= tile[tx, ty]", "shared") == (wavefronts, 1)
