@@ -1,10 +1,18 @@
 """What is made of lessons: runs, Markdown pages, derivations, the table."""
 
+import ast
 import re
+import textwrap
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from minitransformer.course.lesson import HEADER, Lesson, folder
+import minitransformer
+import minitransformer_kernels
+from minitransformer.course import quoting
+from minitransformer.course.lesson import HEADER, Lesson, folder, solved
 from minitransformer.errors import UserError
 
 pytest.importorskip("jupytext", reason="pages need jupytext: pip install -e .[test]")
@@ -26,19 +34,81 @@ OUTPUTS = re.compile(
 INLINE = re.compile(r"(?<!\\)\$([^$\n]+)\$")
 
 
-@every
-def test_the_page_says_what_the_lesson_says(lesson):
-    """Text and code in order, and nothing else between but outputs, which may differ."""
-    page, at = (PAGES / f"{lesson.name}.md").read_text(encoding="utf-8"), 0
+def renew(lesson):
+    return f"`minitransformer course pages {lesson.number}` renews the page"
+
+
+def on_the_page(lesson):
+    """Each cell's source, and what the page has between it and the next; first, what is above."""
+    page, source = (PAGES / f"{lesson.name}.md").read_text(encoding="utf-8"), ""
     at = page.index("-->") + 3
     for cell in as_read(unexecuted(lesson), lesson).cells:
         text = shown(cell)
         found = page.find(text, at)
-        renew = f"`minitransformer course pages {lesson.number}` renews the page"
-        assert found >= 0, f"{renew}: it lacks\n{text}"
-        assert OUTPUTS.fullmatch(page[at:found]), f"{renew}: it still has\n{page[at:found]}"
-        at = found + len(text)
-    assert OUTPUTS.fullmatch(page[at:])
+        assert found >= 0, f"{renew(lesson)}: it lacks\n{text}"
+        yield source, page[at:found]
+        source, at = cell.source if cell.cell_type == "code" else "", found + len(text)
+    yield source, page[at:]
+
+
+@every
+def test_the_page_says_what_the_lesson_says(lesson):
+    """Text and code in order, and nothing else between but outputs, which may differ."""
+    for _, below in on_the_page(lesson):
+        assert OUTPUTS.fullmatch(below), f"{renew(lesson)}: it still has\n{below}"
+
+
+@every
+def test_the_page_quotes_the_source_as_it_is(lesson):
+    """Nothing is run: any definition of the quoted name may be the one that is meant."""
+    for source, below in on_the_page(lesson):
+        calls = list(quotations(source))
+        blocks = re.findall(r"^```python\n(.*?)\n```$", below, re.MULTILINE | re.DOTALL)
+        assert len(blocks) == len(calls), f"{renew(lesson)}: not {len(calls)} quotations\n{below}"
+        for (function, equations, options), block in zip(calls, blocks, strict=True):
+            if function == "quote":
+                name = re.search(r"^(?:def|class) (\w+)", block, re.MULTILINE)[1]
+                now = list(cut(name, lesson, equations, **options))
+                assert block in now, f"{renew(lesson)}: it quotes {name} as it was\n{block}"
+
+
+def quotations(source):
+    """What a cell quotes: `quote` or `quote_loop`, the equations, and the options, in order."""
+    tree, names = ast.parse(source), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names[node.targets[0].id] = node.value
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        if getattr(call.func, "id", "") in ("quote", "quote_loop"):
+            options = {
+                option.arg: ast.literal_eval(
+                    names.get(getattr(option.value, "id", ""), option.value)
+                )
+                for option in call.keywords
+            }
+            yield call.func.id, [ast.literal_eval(node) for node in call.args[1:]], options
+
+
+def cut(name, lesson, equations, also=(), docstring=False):
+    """All definitions of a name, cut to equations, of those that cite them."""
+    for text in (*sources(), solved(lesson.text)):
+        if not re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if getattr(node, "name", "") == name and hasattr(node, "decorator_list"):
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                lines = text.splitlines()[first - 1 : node.end_lineno]
+                with suppress(LookupError):
+                    whole = textwrap.dedent("\n".join(lines))
+                    yield quoting._cut(whole, equations, also, docstring)
+
+
+@cache
+def sources():
+    folders = (*minitransformer.__path__, *minitransformer_kernels.__path__)
+    files = (file for folder in folders for file in Path(folder).rglob("*.py"))
+    return [file.read_text(encoding="utf-8") for file in files]
 
 
 @every
@@ -129,7 +199,6 @@ def test_derivations_are_found_with_the_lines_that_compute_them():
 
 def test_a_citation_is_a_line_of_its_file():
     from importlib.util import find_spec
-    from pathlib import Path
 
     for room in rooms():
         home = Path(find_spec(room.module).origin).parent
