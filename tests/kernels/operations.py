@@ -352,9 +352,9 @@ def fourier(package: str = KERNELS) -> Operation:
     return Operation("fourier", domain, apply, references.fourier)
 
 
-def fourier_causal(package: str = KERNELS) -> Operation:
+def fourier_causal(package: str = KERNELS, **more: str) -> Operation:
     """Causal Fourier attention, with its states and its step."""
-    return fourier_recurrent(package, "fourier_causal", FOURIER_VARIANTS)
+    return fourier_recurrent(package, "fourier_causal", FOURIER_VARIANTS, **more)
 
 
 def fourier_plain_denominator(package: str = KERNELS) -> Operation:
@@ -368,27 +368,22 @@ def fourier_sum(package: str = KERNELS) -> Operation:
     return replace(fourier_recurrent(package, "fourier_sum", SUM_VARIANTS), exempt=NO_MEAN)
 
 
-def fourier_causal_plain(package: str = KERNELS) -> Operation:
-    """Causal Fourier attention by the plain kernels."""
-    apply = fourier_apply(package, "recurrent", "plain")
-    return plain(replace(fourier_causal(package), apply=apply))
-
-
-def fourier_recurrent(package: str, name: str, variants: tuple[Variant, ...]) -> Operation:
+def fourier_recurrent(
+    package: str, name: str, variants: tuple[Variant, ...], **more: str
+) -> Operation:
     """Causal Fourier attention by the recurrence."""
     module = import_module(f"{package}.fourier")
 
     def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
         options = {name: x for name, x in keywords.items() if name not in Visible._fields}
         token = (inputs[name] for name in ("query", "key", "value", *references.FOURIER))
-        state = state if state is None else module.FourierState(*state)
-        return module.step(*token, state, **options)
+        return module.step(*token, state and module.FourierState(*state), **options)
 
     domain = Domain(
         and_wide(*variants), (8,), causal=(True,), stateful=True, packed=True,
         extras=fourier_inputs, states=fourier_state,
     )  # fmt: skip
-    apply = fourier_apply(package, "recurrent")
+    apply = fourier_apply(package, "recurrent", **more)
     return Operation(name, domain, apply, references.fourier_causal, step)
 
 
@@ -396,23 +391,23 @@ def fourier_apply(package: str, algorithm: str, version: str = "fast") -> Any:
     """Forward and backward of Fourier attention as one pass over a problem."""
     module = import_module(f"{package}.fourier")
 
-    def as_state(state: Any) -> Any:
-        return state if state is None else module.FourierState(*state)
-
     def apply(problem: Problem) -> Result:
         arrays = [*qkv(problem), *(problem.inputs[name] for name in references.FOURIER)]
-        keywords = {**problem.options, "visible": problem.visible}
+        initial, of_state = (
+            state and module.FourierState(*state)
+            for state in (problem.initial_state, problem.grad_state)
+        )
+        keywords = {**problem.options, "visible": problem.visible, "initial_state": initial}
         keywords |= {"algorithm": algorithm, "version": version}
-        keywords["initial_state"] = as_state(problem.initial_state)
         output, d, saved, state = module.forward(*arrays, **keywords)
         outputs = {"output": output, "denominator": d}
         if state is not None:
             outputs |= state._asdict()
-        grad = problem.cotangents["output"], as_state(problem.grad_state)
+        grad = problem.cotangents["output"], of_state
         gradients = module.backward(*grad, *arrays, output, d, saved, **keywords)._asdict()
-        initial = gradients.pop("state")
-        if problem.initial_state is not None:
-            gradients |= initial._asdict()
+        of_initial = gradients.pop("state")
+        if initial is not None:
+            gradients |= of_initial._asdict()
         return Result(outputs, gradients)
 
     return apply
@@ -463,15 +458,15 @@ def relative_naive(package: str = KERNELS) -> Operation:
     return Operation("relative_naive", domain, apply, references.relative)
 
 
-def relative(package: str = KERNELS) -> Operation:
+def relative(package: str = KERNELS, **more: str) -> Operation:
     """Bidirectional attention with relative positions, in linear time."""
     module = import_module(f"{package}.relative")
     domain = Domain(RELATIVE_VARIANTS, (module.fast.TILE,), causal=(False,), extras=relative_inputs)
-    apply = relative_apply(package, "linear")
+    apply = relative_apply(package, "linear", **more)
     return Operation("relative", domain, apply, references.relative)
 
 
-def relative_causal(package: str = KERNELS) -> Operation:
+def relative_causal(package: str = KERNELS, **more: str) -> Operation:
     """Causal attention with relative positions, with its states and its step."""
     module = import_module(f"{package}.relative")
 
@@ -487,23 +482,11 @@ def relative_causal(package: str = KERNELS) -> Operation:
     return Operation(
         "relative_causal",
         domain,
-        relative_apply(package, "recurrent"),
+        relative_apply(package, "recurrent", **more),
         references.relative_causal,
         step,
         values=("value", "S", "tail", "recent"),
     )
-
-
-def relative_plain(package: str = KERNELS) -> Operation:
-    """Bidirectional attention with relative positions, by the plain kernels."""
-    apply = relative_apply(package, "linear", "plain")
-    return plain(replace(relative(package), apply=apply, additions=EVERY_KEY))
-
-
-def relative_causal_plain(package: str = KERNELS) -> Operation:
-    """Causal attention with relative positions, by the plain kernels."""
-    apply = relative_apply(package, "recurrent", "plain")
-    return plain(replace(relative_causal(package), apply=apply, additions=EVERY_KEY))
 
 
 def relative_apply(package: str, algorithm: str | dict[str, str], version: str = "fast") -> Any:
@@ -545,24 +528,24 @@ def delta(package: str = KERNELS, **options: str) -> Operation:
     """The delta rule, with its state and its step; `options` are those of its host functions."""
     module = import_module(f"{package}.delta")
 
-    def as_state(state: Any) -> Any:
-        return state if state is None else module.DeltaState(*state)
-
     def apply(problem: Problem) -> Result:
         arrays = *qkv(problem), problem.inputs["beta"]
+        start, of_end = (
+            x and module.DeltaState(*x) for x in (problem.initial_state, problem.grad_state)
+        )
         keywords = {**problem.options, "visible": problem.visible, **options}
-        keywords["initial_state"] = as_state(problem.initial_state)
+        keywords["initial_state"] = start
         output, residual, state = module.forward(*arrays, **keywords)
-        grad = problem.cotangents["output"], as_state(problem.grad_state)
+        grad = problem.cotangents["output"], of_end
         *gradients, beta, initial = module.backward(*grad, *arrays, output, residual, **keywords)
         named = {**by_name(gradients), "beta": beta}
-        if problem.initial_state is not None:
+        if start is not None:
             named["W"] = initial.W
         return Result({"output": output, "residual": residual, "W": state.W}, named)
 
     def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
         token = (inputs[name] for name in ("query", "key", "value", "beta"))
-        return module.step(*token, as_state(state))
+        return module.step(*token, state and module.DeltaState(*state))
 
     domain = Domain(
         DELTA_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
@@ -574,11 +557,6 @@ def delta(package: str = KERNELS, **options: str) -> Operation:
     )  # fmt: skip
 
 
-def delta_plain(package: str = KERNELS) -> Operation:
-    """The same by the plain kernels."""
-    return plain(delta(package, version="plain"))
-
-
 def plain(operation: Operation) -> Operation:
     """The twin by plain kernels, in one variant, by night in three; it has no step of its own."""
     first = operation.domain.variants[0]
@@ -587,9 +565,9 @@ def plain(operation: Operation) -> Operation:
     return replace(operation, name=f"{operation}_plain", domain=domain, step=None)
 
 
-def plain_of(operation: Callable[..., Operation]) -> Callable[..., Operation]:
-    """The same by the plain kernels."""
-    return lambda package=KERNELS: plain(operation(package, version="plain"))
+def plain_of(operation: Callable[..., Operation], **more: Any) -> Callable[..., Operation]:
+    """The same by the plain kernels, but for `more`."""
+    return lambda package=KERNELS: replace(plain(operation(package, version="plain")), **more)
 
 
 SOFTMAX_PLAIN = softmax_plain, softmax_dropped_plain, local_plain = [
@@ -598,6 +576,10 @@ SOFTMAX_PLAIN = softmax_plain, softmax_dropped_plain, local_plain = [
 LINEAR_PLAIN = bidirectional_plain, naive_plain, recurrent_plain, chunked_plain = [
     plain_of(operation) for operation in (bidirectional, naive, recurrent, chunked)
 ]
+fourier_causal_plain, delta_plain = plain_of(fourier_causal), plain_of(delta)
+relative_plain, relative_causal_plain = (
+    plain_of(operation, additions=EVERY_KEY) for operation in (relative, relative_causal)
+)
 
 
 def by_name(gradients: Any) -> dict[str, Array]:
