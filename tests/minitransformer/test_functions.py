@@ -58,7 +58,7 @@ def references(case: FunctionCase, arrays: list[Array], options: dict[str, Any])
 
 def check_all(actual: list[Array], expected: list[Array], rtol: float, atol: float) -> None:
     for x, y in zip(actual, expected, strict=True):
-        assert x.shape == y.shape
+        assert x.shape == y.shape, (x.shape, y.shape)
         np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
 
 
