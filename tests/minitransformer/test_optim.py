@@ -183,7 +183,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(build: Any, device: str, stop
     train(later, resumed, range(stop, STEPS))
     for parameter, expected in zip(later, whole, strict=True):
         np.testing.assert_array_equal(parameter.numpy(), expected.numpy())
-    assert resumed.learning_rate == build(whole).learning_rate or resumed.steps == STEPS
+    assert resumed.steps == STEPS
 
 
 def test_a_saved_state_does_not_move_with_the_run() -> None:

@@ -85,7 +85,7 @@ class ndarray:
 
     @property
     def flags(self) -> Any:
-        """Those three of NumPy's that CuPy has; every array can be written to."""
+        """Those of NumPy's that CuPy has; every array can be written to."""
         flags = self._host.flags
         return SimpleNamespace(
             c_contiguous=flags.c_contiguous,
