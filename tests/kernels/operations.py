@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from minitransformer_kernels.softmax.fast import SHORT, TILE
 from minitransformer_kernels.visible import Visible
@@ -650,3 +651,18 @@ OPERATIONS: tuple[Operation, ...] = (
 
 if NIGHTLY:
     OPERATIONS += (softmax_relative(),)
+
+
+def launches(always: Callable[[Operation, bool], bool]) -> Iterator[Any]:
+    """Each operation in each of its variants, causal or not; by default in one, where `always`."""
+    for operation in OPERATIONS:
+        for number, variant in enumerate(operation.domain.variants):
+            for causal in operation.domain.causal:
+                yield pytest.param(
+                    operation,
+                    ragged(operation, variant, causal),
+                    id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
+                    marks=[]
+                    if number == NARROW and always(operation, causal)
+                    else pytest.mark.nightly,
+                )

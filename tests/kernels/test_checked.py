@@ -1,6 +1,6 @@
 """The checked mode finds nothing in the kernels of the rooms, and changes no result of theirs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from minitransformer_kernels.cuda import Launch
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.layers import optimizer
 
-from ..cases import Case, Variant
+from ..cases import Case
 from ..properties import (
     Operation,
     allowed_errors,
@@ -23,7 +23,7 @@ from ..properties import (
 )
 from .cpu.test_corpus import assert_same
 from .gpu.test_needs import kernels, place
-from .operations import NARROW, NIGHTLY, OPERATIONS, ragged
+from .operations import NIGHTLY, launches
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
@@ -32,33 +32,18 @@ BY_NIGHT = (
 )  # fmt: skip
 
 
-def launches() -> Iterator[Any]:
-    """Each operation in each of its variants; by default in one, if that has kernels of its own."""
-    for operation in OPERATIONS:
-        for number, variant in enumerate(operation.domain.variants):
-            for causal in operation.domain.causal:
-                always = number == NARROW and str(operation) not in BY_NIGHT
-                if always and not NIGHTLY:
-                    variant = with_a_shared_map(variant)
-                yield pytest.param(
-                    operation,
-                    ragged(operation, variant, causal),
-                    id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
-                    marks=[] if always else pytest.mark.nightly,
-                )
+LAUNCHES = list(launches(lambda operation, causal: str(operation) not in BY_NIGHT))
 
 
-def with_a_shared_map(variant: Variant) -> Variant:
+def with_a_shared_map(case: Case) -> Case:
     """A feature map reads no memory: where all are the identity, scans share their kernels."""
-    same = {"feature_map": "identity"} if "feature_map" in variant.options else {}
-    return replace(variant, options=variant.options | same)
-
-
-LAUNCHES = list(launches())
+    same = {"feature_map": "identity"} if "feature_map" in case.options else {}
+    return replace(case, options=case.options | same)
 
 
 @pytest.mark.parametrize(("operation", "case"), LAUNCHES)
 def test_attention(operation: Operation, case: Case) -> None:
+    case = case if NIGHTLY else with_a_shared_map(case)
     problem = case.problem()
     with checked(False):
         wanted = operation.run(problem)

@@ -7,9 +7,6 @@ reference, forward and backward; by night it has all its properties.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -17,7 +14,7 @@ from hypothesis import settings
 from ....cases import Case
 from ....properties import Check, Operation, derive, equals_the_reference, examine
 from ....stand_in_cupy import on_ptx_machine
-from ...operations import NARROW, OPERATIONS, ragged
+from ...operations import NARROW, OPERATIONS, launches, ragged
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
 pytestmark = pytest.mark.skipif(
@@ -26,21 +23,9 @@ pytestmark = pytest.mark.skipif(
 FEW = settings(max_examples=5)  # the machine takes a thousand times as long as a loop
 
 
-def launches() -> Iterator[Any]:
-    """Each operation in each of its variants; by default in one."""
-    for operation in OPERATIONS:
-        for number, variant in enumerate(operation.domain.variants):
-            for causal in operation.domain.causal:
-                always = number == NARROW and causal == operation.domain.causal[-1]
-                yield pytest.param(
-                    operation,
-                    ragged(operation, variant, causal),
-                    id=f"{operation}-{number}-{variant.dtype}-{'causal' if causal else 'all'}",
-                    marks=[] if always else pytest.mark.nightly,
-                )
-
-
-@pytest.mark.parametrize(("operation", "case"), list(launches()))
+@pytest.mark.parametrize(
+    ("operation", "case"), list(launches(lambda x, causal: causal == x.domain.causal[-1]))
+)
 def test_equals_the_reference(operation: Operation, case: Case) -> None:
     with on_ptx_machine() as machine:
         equals_the_reference(operation.on("cuda"), case)
