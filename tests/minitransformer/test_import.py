@@ -29,10 +29,6 @@ def test_every_name_is_there(name: str) -> None:
     assert name in dir(minitransformer)
 
 
-def test_kernels_is_the_other_package() -> None:
-    assert minitransformer.kernels.__name__ == "minitransformer_kernels"
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'minitransformer' has no attribute 'tensors'"):
         minitransformer.tensors  # noqa: B018

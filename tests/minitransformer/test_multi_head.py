@@ -12,8 +12,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, multi_head, nn
-from minitransformer import functions as F
-from minitransformer.attention import softmax_attention
 from minitransformer.attention.multi_head import Weights
 from minitransformer_kernels import reference, softmax
 from minitransformer_kernels.visible import Visible
@@ -263,31 +261,6 @@ def test_float32_stays_float32(form: str) -> None:
     got = passes(case.cast(np.float32))
     assert all(x.dtype == np.float32 for x in (got[0], *got[1], *got[2]) if x is not None)
     assert_same(got, truth(case), 1e-4)
-
-
-def test_one_array_is_three_side_by_side() -> None:
-    case = problem("concatenated")
-    y, data, weights = passes(case._replace(inputs=tuple(case.separate)))
-    assert_same(passes(case), (y, in_the_form_of(case.inputs, data), weights))
-
-
-def test_the_same_as_functions_on_the_tape() -> None:
-    """Linear maps, reshapes and `softmax_attention`, each with its own backward."""
-    case = problem(causal=True, key_lengths=np.array([7, 4]))
-
-    def split(x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], 3, -1).transpose(1, 2)
-
-    tensors = [Tensor(x, requires_grad=True) for x in (*case.separate, *case.weights)]
-    *x, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = tensors
-    layers = zip(x, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
-    heads = (split(F.linear(*each)) for each in layers)
-    output = softmax_attention(*heads, causal=True, key_lengths=[7, 4])
-    joined = output.transpose(1, 2).reshape(2, 5, -1)
-    y = F.linear(joined, w_o, b_o)
-    y.backward(case.cotangent)
-    gradients = list(map(gradient_of, tensors))
-    assert_same(passes(case), (y.numpy(), gradients[:3], Weights(*gradients[3:])))
 
 
 def mask(case: Problem) -> Array:

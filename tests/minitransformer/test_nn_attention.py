@@ -213,6 +213,8 @@ def test_recordings_nest_and_layers_may_be_shared() -> None:
         assert not outer
         layer(x)
     layer(x * 2)
+    _, weights = layer(x, need_weights=True)
+    np.testing.assert_array_equal(inner[""], weights.numpy())
     assert list(inner) == [""]
     assert list(outer) == ["1"]
     np.testing.assert_array_equal(outer["1"], inner[""])

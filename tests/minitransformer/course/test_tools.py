@@ -22,7 +22,6 @@ from minitransformer.course import (
     slope,
     watch,
 )
-from minitransformer.course.answers import File
 from minitransformer.course.measuring import Lines, TooManyLines
 from minitransformer_kernels import recurrent
 from minitransformer_kernels.cuda import cuda
@@ -173,18 +172,3 @@ def test_figures_are_shown_in_a_notebook_with_their_alt_text(monkeypatch):
     assert data.startswith(b"\x89PNG")
     assert metadata == {"width": 480, "alt": "nothing", "name": "empty"}
     assert repr(shown[0]) == "[figure: empty: nothing]"
-
-
-def test_an_answer_takes_along_what_it_needs_and_no_more(tmp_path):
-    """Names inside a function are its own, also where the lesson has such names."""
-    file = tmp_path / "lesson.py"
-    file.write_text(
-        "import math\nSCALE = 2\nSCALE += 1\nS = print('not needed')\nfor k in (1,):\n    S += k\n"
-        "def helper(k):\n    return SCALE * k\n"
-        "def answer(k):\n    S = helper(k)\n    return [math.sqrt(S) for k in range(2)]\n"
-    )
-    ((_, needed),) = File(file).needed("answer")
-    assert [line for line in needed.splitlines() if line and "S =" in line] == ["    S = helper(k)"]
-    names = {}
-    exec(needed, names)
-    assert names["answer"](3) == [3, 3]
