@@ -111,6 +111,17 @@ def hunts(mutants: Iterable[Mutant], *same: str) -> list[Any]:
     ]
 
 
+def hunt(mutants: Iterable[Mutant], *same: str) -> Callable[..., None]:
+    """A test that each bug, as `hunts` has them, fails the check that is its operation."""
+
+    @pytest.mark.parametrize("mutant", hunts(mutants, *same), ids=str)
+    def test(mutant: Any, tmp_path: Path) -> None:
+        with mutant.imported(tmp_path) as check, pytest.raises(AssertionError):
+            check()
+
+    return test
+
+
 def misfits(tests: Iterable[Any]) -> Iterator[str]:
     """What is wrong with the bugs that tests hunt: texts that their files do not have once."""
     parameters = (x.callspec.params.values() for x in tests if hasattr(x, "callspec"))

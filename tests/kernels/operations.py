@@ -588,6 +588,11 @@ def by_name(gradients: Any) -> dict[str, Array]:
     return dict(zip(("query", "key", "value"), gradients, strict=True))
 
 
+def changed(problem: Problem, **inputs: Array) -> Problem:
+    """The problem with some other inputs."""
+    return replace(problem, inputs={**problem.inputs, **inputs})
+
+
 def narrowed(operation: Operation) -> Operation:
     """The operation with one kernel to compile, in float64, where small errors show."""
     domain = operation.domain

@@ -24,7 +24,7 @@ from ..properties import (
 )
 from ..references import Result
 from ..rounding import allowed_rows
-from .operations import delta, delta_plain
+from .operations import changed, delta, delta_plain
 
 LENGTH = 2 * kernels.fast.TILE + 3
 CASE = Case(
@@ -36,10 +36,6 @@ CASE = Case(
 def run(problem: Problem) -> Result:
     result: Result = delta().apply(problem)
     return result
-
-
-def changed(problem: Problem, **inputs: Array) -> Problem:
-    return replace(problem, inputs={**problem.inputs, **inputs})
 
 
 def read(W: Array, rows: Array) -> Array:

@@ -14,7 +14,7 @@ from .. import references
 from ..cases import Array, Case, Problem, fourier_inputs, fourier_state
 from ..properties import equals_the_reference
 from ..references import Result, qkv
-from .operations import KERNELS, ONE_PLUS_COS, fourier_apply, fourier_causal, rotation
+from .operations import KERNELS, ONE_PLUS_COS, changed, fourier_apply, fourier_causal, rotation
 
 LENGTH = 19
 CASE = Case(
@@ -28,10 +28,6 @@ POSITIONS = "query_positions", "key_positions"
 def run(problem: Problem, algorithm: str = "recurrent") -> Result:
     result: Result = fourier_apply(KERNELS, algorithm)(problem)
     return result
-
-
-def changed(problem: Problem, **inputs: Array) -> Problem:
-    return replace(problem, inputs={**problem.inputs, **inputs})
 
 
 def assert_same_output(first: Problem, second: Problem) -> None:

@@ -10,15 +10,12 @@ from minitransformer_kernels.gpu.gpus import GPUS
 from minitransformer_kernels.gpu.specialisations import pipeline
 
 from ...conftest import PROFILE
+from .test_needs import needs_gate
 
 ROOT = Path(__file__).parents[3]
 HEAD, ROWS = bounds.read(ROOT / bounds.TABLE)
 A100 = GPUS["A100"]
 NOTHING = dict.fromkeys(bounds.Work._fields, 0) | {"even": True}
-
-needs_gate = pytest.mark.skipif(
-    not needs.available(), reason=f"compiling needs the extra gate: {needs.INSTALL}"
-)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from minitransformer_kernels import DataRace, checked
 from minitransformer_kernels.layers import layer_norm
 from tests.properties import array_library, to_numpy
 
-from ..mutants import Mutant, bugs, hunts, without_barriers
+from ..mutants import Mutant, bugs, hunt, without_barriers
 
 Array = np.ndarray
 EPS = 1e-3
@@ -153,10 +153,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", hunts(MUTANTS, "file"), ids=str)
-def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
-    with mutant.imported(tmp_path) as check, pytest.raises(AssertionError):
-        check()
+test_mutant_is_killed = hunt(MUTANTS, "file")
 
 
 @pytest.mark.nightly

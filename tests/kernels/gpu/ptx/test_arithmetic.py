@@ -304,18 +304,15 @@ def _floating() -> Iterator[tuple[str, str, str, Expected]]:
                of_floats(lambda x, y, g=function: g(np.float64(x), np.float64(y)), 64))  # fmt: skip
     for name in ("fma", "mad"):
         yield f"{name}.rn.f64", "f64 f64 f64", "f64", of_floats(_fused64, 64)
-    approximate: dict[str, tuple[Callable[[Any], Any], float]] = {
-        "rsqrt.approx": (lambda x: 1 / np.sqrt(x), 2.0**-22), "ex2.approx": (np.exp2, 2.0**-22),
-        "lg2.approx": (np.log2, 2.0**-22), "rcp.approx": (lambda x: 1 / x, 2.0**-22),
-        "sqrt.approx": (np.sqrt, 2.0**-22), "tanh.approx": (np.tanh, 2.0**-10),
-        "sin.approx": (np.sin, 0), "cos.approx": (np.cos, 0),
+    approximate: dict[str, Callable[[Any], Any]] = {
+        "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "ex2": np.exp2, "lg2": np.log2,
+        "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
     }  # fmt: skip
-    for name, (function, _) in approximate.items():
+    for name, function in approximate.items():
         wide = of_floats(lambda x, g=function: np.float32(g(np.float64(x))), 32)
-        yield f"{name}.f32", "~f32", "f32", wide
+        yield f"{name}.approx.f32", "~f32", "f32", wide
     for name in ("rsqrt", "rcp"):
-        one = (lambda x: 1 / np.sqrt(x)) if name == "rsqrt" else (lambda x: 1 / x)
-        half = of_floats(lambda x, g=one: g(np.float64(x)), 64)
+        half = of_floats(lambda x, g=approximate[name]: g(np.float64(x)), 64)
         yield f"{name}.approx.ftz.f64", "f64", "f64", lambda x, h=half: h(x) & ~mask(32)
 
 
