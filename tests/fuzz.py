@@ -40,7 +40,7 @@ from minitransformer_kernels.graph import Edges
 from minitransformer_kernels.layers import optimizer as updates
 from minitransformer_kernels.visible import Visible
 
-from .cases import Case, Problem
+from .cases import LAYOUTS, Case, Problem
 from .properties import Operation, allowed_errors, assert_within
 
 RIGHT, REFUSED = "right", "refused"
@@ -57,7 +57,7 @@ CLEAR = (
     " cannot ",
     " not cut ",
 )
-Spoil = Callable[[np.random.Generator, Any], Any]
+Spoil = Callable[..., Any]  # of a generator and an array
 
 
 class Found(NamedTuple):
@@ -95,6 +95,7 @@ ARRAYS: dict[str, Spoil] = {
     "a list": lambda rng, x: x.tolist(),
     "a string": lambda rng, x: "x",
 }
+SPOILS: dict[str, Spoil] = {"cut": cut, "grown": grown, **ARRAYS}
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "causal": ("False", None, 1, NAN, 0.0),
     "query_offset": (NAN, None, 1.5, "1", 2**63 - 1, -(2**63), True),
@@ -207,13 +208,10 @@ def of_operation(number: int, rng: np.random.Generator, every: bool) -> Found:
     else:
         name = str(rng.choice(["query", "key", "value"]))
         tensors = "public" in str(operation)
-        kinds = [x for x in ARRAYS if not tensors or x not in NO_TENSORS]
-        kind = str(rng.choice(["cut", "grown", *kinds]))
-        inputs[name] = (
-            ARRAYS[kind](rng, inputs[name])
-            if kind in ARRAYS
-            else {"cut": cut, "grown": grown}[kind](rng, inputs[name], SHARED[name])
-        )
+        kinds = [x for x in SPOILS if not tensors or x not in NO_TENSORS]
+        kind = str(rng.choice(kinds))
+        axes = () if kind in ARRAYS else (SHARED[name],)
+        inputs[name] = SPOILS[kind](rng, inputs[name], *axes)
         told = f"{operation} with {name} {kind}"
     spoiled = replace(problem, inputs=inputs, keywords=keywords)
     return judged(number, told, lambda: operation.apply(spoiled), True)
@@ -360,7 +358,7 @@ def of_optimizer(number: int, rng: np.random.Generator, every: bool) -> Found:
         told = f"{optimizer.__name__} with {name}={options[name]!r}"
         return judged(number, told, lambda: steps_of(optimizer, options), True)
     if which == 2:
-        spoils = {"cut": cut, "grown": grown, "frozen": frozen, **ARRAYS}
+        spoils = {**SPOILS, "frozen": lambda rng, x: LAYOUTS["frozen"](x, np)}
         kind, at = str(rng.choice(list(spoils))), int(rng.integers(2))
         name = "data" if kind == "frozen" else str(rng.choice(["data", "grad"]))
 
@@ -377,9 +375,8 @@ def of_optimizer(number: int, rng: np.random.Generator, every: bool) -> Found:
     arguments = {name: np.ones((4, 6), np.float32) for name in names} | dict(numbers)
     name = str(rng.choice(list(arguments)))
     if name in names:
-        kind = str(rng.choice(["cut", "grown", *ARRAYS]))
-        spoil = {"cut": cut, "grown": grown, **ARRAYS}[kind]
-        arguments[name] = spoil(rng, arguments[name])
+        kind = str(rng.choice(list(SPOILS)))
+        arguments[name] = SPOILS[kind](rng, arguments[name])
     else:
         kind = (NAN, "a", None, float("inf"), [0.1])[rng.integers(5)]
         arguments[name] = kind
@@ -396,13 +393,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "betas": (None, 0.9, (0.9,), (0.9, 1.0), (0.9, NAN), ("a", 0.9), (0.9, "a", 0.99), (-0.1, 0.9)),
     "eps": ABOVE,
 }
-
-
-def frozen(rng: np.random.Generator, x: Any) -> Any:
-    """The same numbers, not to be written to."""
-    copy = x.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 def steps_of(

@@ -2,11 +2,8 @@
 
 import doctest
 import importlib
-import os
 import pkgutil
 import re
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +11,8 @@ import pytest
 
 import minitransformer
 import minitransformer_kernels
+
+from .test_first_kernel import run
 
 ROOT = Path(__file__).parent.parent
 MISTAKEN = "def reverse(x, out)"
@@ -55,10 +54,8 @@ def test_the_mistake_on_the_first_page_is_told_as_printed(tmp_path):
     """As a reader runs it: a first launch is checked, without asking."""
     (mistaken,) = (text for text in examples("README.md") if MISTAKEN in text)
     (tmp_path / "reverse.py").write_text(mistaken)
-    readers = {key: value for key, value in os.environ.items() if key != "MINITRANSFORMER_CHECK"}
-    command = [sys.executable, "reverse.py"]
-    ran = subprocess.run(command, cwd=tmp_path, env=readers, capture_output=True, text=True)
-    message = re.findall(r"DataRace: .*", ran.stderr)[-1].replace(f"{tmp_path}/", "")
+    told = run(tmp_path / "reverse.py").stderr.replace(f"{tmp_path}/", "")
+    message = re.findall(r"DataRace: .*", told)[-1]
     assert f"`{message}`" in " ".join((ROOT / "README.md").read_text().split())
 
 

@@ -1,5 +1,6 @@
 """A task for tests of the loop itself: a straight line, learned without any attention kernel."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,3 +47,8 @@ class LineTask:
     def take(self, batch: Batch, part: slice) -> Any:
         x, y = batch
         return x[part], y[part], y.size
+
+
+def without_clock(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without the columns that the clock decides."""
+    return [{key: x for key, x in row.items() if "second" not in key} for row in rows]

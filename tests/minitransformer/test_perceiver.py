@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, random
 from minitransformer.nn import recorded_weights
+from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
 from tests.cases import Array
 from tests.refusals import refusals
 
@@ -55,23 +57,13 @@ def bent(layers: Any, x: Array) -> Array:
 
 def attended(layer: Any, x: Array, y: Array, lengths: list[int] | None = None) -> Array:
     """Softmax attention from x (B, N, P) to the first of y (B, M, C), heads side by side."""
-    output = []
-    for b in range(len(x)):
-        seen = y[b] if lengths is None else y[b, : lengths[b]]
-        heads = (
-            np.split(mapped(z, projection), layer.num_heads, axis=-1)
-            for z, projection in (
-                (x[b], layer.query_projection),
-                (seen, layer.key_projection),
-                (seen, layer.value_projection),
-            )
-        )
-        joined = []
-        for query, key, value in zip(*heads, strict=True):
-            weights = np.exp(query @ key.T / np.sqrt(query.shape[-1]))
-            joined.append(weights / weights.sum(-1, keepdims=True) @ value)
-        output.append(np.concatenate(joined, axis=-1))
-    return np.stack(output)
+    projections = layer.query_projection, layer.key_projection, layer.value_projection
+    heads = (
+        np.stack(np.split(mapped(z, projection), layer.num_heads, axis=-1), axis=1)
+        for z, projection in zip((x, y, y), projections, strict=True)
+    )
+    output = reference.softmax_attention(*heads, Visible(key_lengths=lengths))
+    return np.concatenate(output.swapaxes(0, 1), axis=-1)
 
 
 def read(cross: Any, norm: str, x: Array, y: Array, lengths: list[int] | None = None) -> Array:

@@ -29,6 +29,7 @@ from minitransformer.tasks import make_task, task_class, task_names, task_option
 from minitransformer.tasks.digits import load_split
 from minitransformer.training import Recipe, Run, Trainer
 from minitransformer.training.checkpoint import load
+from tests.minitransformer.line_task import without_clock
 
 COMMAND = (sys.executable, "-m", "minitransformer")
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4")
@@ -59,8 +60,7 @@ def stop(
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the metrics without the columns that the clock decides."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{key: x for key, x in row.items() if "second" not in key} for row in lines]
+    return without_clock(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
 
 
 def one_line(found: subprocess.CompletedProcess[str], code: int) -> str:

@@ -23,6 +23,7 @@ from minitransformer.commands import answer
 from minitransformer.tasks import make_task
 from minitransformer.training import Recipe, Run, Trainer
 from minitransformer.training.checkpoint import load, save
+from tests.minitransformer.line_task import without_clock
 
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4", "--device", "cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -56,7 +57,7 @@ def copied(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the metrics without the columns that the clock decides."""
-    return [{key: x for key, x in row.items() if "second" not in key} for row in Run(run).rows()]
+    return without_clock(Run(run).rows())
 
 
 def steps(run: Path) -> dict[str, int]:

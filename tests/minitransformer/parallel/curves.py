@@ -20,7 +20,7 @@ from minitransformer.tasks.digits import Digits, Split
 from minitransformer.tasks.graph import GraphTask
 from minitransformer.tasks.perceiver import PerceiverTask
 from minitransformer.training import Trainer
-from tests.minitransformer.line_task import LineTask
+from tests.minitransformer.line_task import LineTask, without_clock
 
 Rows = list[dict[str, Any]]
 RECIPE = Recipe(batch_size=10, steps=3, lr=1e-2, optimizer="adam", seed=3)
@@ -83,9 +83,8 @@ def curve(kind: str, ranks: Alone, dtype: Any = np.float64) -> Rows:
         rows[-1].update(held_out(trainer.model.eval()))
         trainer.model.train()
     state = {"all": float(sum(np.abs(x).sum() for x in trainer.model.state_dict().values()))}
-    return [
-        {k: x for k, x in row.items() if isinstance(x, float) and "second" not in k} for row in rows
-    ] + [state]
+    numbers = ({k: x for k, x in row.items() if isinstance(x, float)} for row in rows)
+    return [*without_clock(numbers), state]
 
 
 def by_one_group(kind: str, grid: Grid) -> Rows:

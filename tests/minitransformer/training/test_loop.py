@@ -34,7 +34,7 @@ from minitransformer.training.loop import (
 )
 from minitransformer.training.runs import Run
 
-from ..line_task import LineTask
+from ..line_task import LineTask, without_clock
 
 RECIPE = Recipe(batch_size=16, steps=30, lr=0.05, optimizer="adam", seed=3)
 
@@ -53,10 +53,6 @@ def train_to_the_end(run: Run, recipe: Recipe = RECIPE) -> Trainer:
     found = trainer(recipe)
     train(found, run, Interruption())
     return found
-
-
-def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: x for key, x in row.items() if "second" not in key} for row in rows]
 
 
 def train_until(step: int, run: Run, recipe: Recipe = RECIPE) -> Trainer:
