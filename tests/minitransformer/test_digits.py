@@ -140,8 +140,8 @@ def test_images_held_out_are_looked_at_along_the_way(
     assert looking[-1]["held_out_accuracy"] == (read.argmax(axis=1) == labels).mean()
 
 
-@EACH_TASK
-def test_a_batch_has_different_training_images(task: DigitsTask, attention: str) -> None:
+@pytest.mark.parametrize("task", [PERCEIVER, GRAPH], ids=TASKS)
+def test_a_batch_has_different_training_images(task: DigitsTask) -> None:
     batch = task.draw(np.random.default_rng(1), 500)
     images = {
         (*image, label)

@@ -1,15 +1,14 @@
 """Fourier features of positions, and the grids that they stand on."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, gradcheck, nn
+from tests.refusals import refusals
 
 from .models import normal
 
@@ -123,27 +122,20 @@ def test_gradients_of_what_stands_there() -> None:
     assert gradcheck(positions, [normal(2, 2, 3, 1)])
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: nn.fourier_features([[0.5]], 2, 8, "octaves"),
-         "fourier_features: bands must be 'log' or 'linear', got 'octaves'"),
-        (lambda: nn.fourier_features([[0.5]], 0, 8),
-         "fourier_features: num_bands must be a whole number above 0, got 0"),
-        (lambda: nn.fourier_features([[0.5, 0.5]], 2, [8, 0]),
-         "fourier_features: max_resolution must be a number above 0, or one for each of the 2 "
-         "dimensions, got [8.0, 0.0]"),
-        (lambda: nn.fourier_features([[0.5, 0.5]], 2, [8, 8, 8]),
-         "fourier_features: max_resolution must be a number above 0, or one for each of the 2 "
-         "dimensions, got [8.0, 8.0, 8.0]"),
-        (lambda: nn.fourier_features(0.5, 2, 8),
-         "fourier_features: positions must be (..., D), got a number; grid_positions makes them"),
-        (lambda: nn.FourierPositions((8, 8), 2)(Tensor(normal(1, 64, 1))),
-         "FourierPositions: x must be (B, 8, 8, C), got (1, 64, 1); build it for the shape that "
-         "the data has"),
-    ],
+test_refusals = refusals(
+    (lambda: nn.fourier_features([[0.5]], 2, 8, "octaves"),
+     "fourier_features: bands must be 'log' or 'linear', got 'octaves'"),
+    (lambda: nn.fourier_features([[0.5]], 0, 8),
+     "fourier_features: num_bands must be a whole number above 0, got 0"),
+    (lambda: nn.fourier_features([[0.5, 0.5]], 2, [8, 0]),
+     "fourier_features: max_resolution must be a number above 0, or one for each of the 2 "
+     "dimensions, got [8.0, 0.0]"),
+    (lambda: nn.fourier_features([[0.5, 0.5]], 2, [8, 8, 8]),
+     "fourier_features: max_resolution must be a number above 0, or one for each of the 2 "
+     "dimensions, got [8.0, 8.0, 8.0]"),
+    (lambda: nn.fourier_features(0.5, 2, 8),
+     "fourier_features: positions must be (..., D), got a number; grid_positions makes them"),
+    (lambda: nn.FourierPositions((8, 8), 2)(Tensor(normal(1, 64, 1))),
+     "FourierPositions: x must be (B, 8, 8, C), got (1, 64, 1); build it for the shape that "
+     "the data has"),
 )  # fmt: skip
-def test_refusals(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        call()
-    assert str(caught.value) == message

@@ -88,6 +88,13 @@ DOUBLED = Exercise(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def found_by_name(monkeypatch):
+    """An exercise of this file, or one of a lesson."""
+    own = {"doubled": DOUBLED, "shared": SHARED}
+    monkeypatch.setattr("minitransformer.course.steps.find", lambda x: own.get(x) or find(x))
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -100,14 +107,13 @@ DOUBLED = Exercise(
         (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_differences_are_told(monkeypatch, answer, message):
-    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+def test_differences_are_told(answer, message):
     with pytest.raises(NotYet, match=rf"^double, case 'two' \(x \(2, 2\)\): {message}"):
         check("doubled", answer)
 
 
 SHARED = Exercise(
-    "doubled", "double", 1,
+    "shared", "double", 1,
     lambda random: [Case("two", {"x": np.arange(64, dtype=np.float32)}, "add")],
     lambda x: 2 * x, run=lambda answer, x: launched(answer, 2, 32, x, out=x.shape, share=1),
 )  # fmt: skip
@@ -126,22 +132,18 @@ def by_one(x, out):
             out[i] = 2 * x[i]
 
 
-def test_a_thread_may_write_its_share(monkeypatch, capsys):
-    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: SHARED)
-    check("doubled", by_all)
+def test_a_thread_may_write_its_share():
+    check("shared", by_all)
     with pytest.raises(NotYet, match="a thread writes 64 numbers; it owns 1: does one do the"):
-        check("doubled", by_one)
+        check("shared", by_one)
 
 
-def test_right_answers_are_told(monkeypatch, capsys):
-    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
+def test_right_answers_are_told(capsys):
     check("doubled", lambda x: x + x)
     assert capsys.readouterr().out == "doubled: right, in 1 cases\n"
 
 
-def test_answers_cannot_change_the_inputs_of_the_truth(monkeypatch):
-    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
-
+def test_answers_cannot_change_the_inputs_of_the_truth():
     def spoil(x):
         x *= 0
         return x
@@ -155,7 +157,7 @@ def test_an_exercise_that_is_none_is_refused():
         find("x")
 
 
-def test_a_blank_is_told_before_it_is_tried(tmp_path, monkeypatch):
+def test_a_blank_is_told_before_it_is_tried(tmp_path):
     name, (lesson, exercise) = next(iter(FOUND.items()))
     path = tmp_path / "blank.py"
     path.write_text(f"{blank(lesson, exercise)}")
@@ -170,7 +172,6 @@ def test_a_blank_is_told_before_it_is_tried(tmp_path, monkeypatch):
 
 
 def test_who_waits_long_is_told_why(monkeypatch, capsys):
-    monkeypatch.setattr("minitransformer.course.steps.find", lambda name: DOUBLED)
     monkeypatch.setattr("minitransformer.course.steps.PATIENCE", 0.01)
     check("doubled", lambda x: (time.sleep(0.3), 2 * x)[1])
     assert "a loop without an end? Stop it" in capsys.readouterr().out
