@@ -11,6 +11,8 @@ import numpy as np
 
 from minitransformer import Tensor, parallel
 
+from .running import run
+
 LENGTHS = 48, 96
 N, H, E, M, K, WINDOW = 1, 2, 5, 3, 2, 4
 
@@ -53,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

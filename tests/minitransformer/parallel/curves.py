@@ -22,6 +22,8 @@ from minitransformer.tasks.perceiver import PerceiverTask
 from minitransformer.training import Trainer
 from tests.minitransformer.line_task import LineTask, without_clock
 
+from .running import run
+
 Rows = list[dict[str, Any]]
 RECIPE = Recipe(batch_size=10, steps=3, lr=1e-2, optimizer="adam", seed=3)
 
@@ -118,4 +120,4 @@ def main(file: str, *kinds: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(main, *sys.argv[1:])

@@ -8,7 +8,6 @@ and how many bytes it sent.
 
 import json
 import sys
-import traceback
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from minitransformer import nn, parallel, random
 from minitransformer.tasks import share
 from minitransformer.tasks.copy import CopyTask
 from minitransformer.tasks.perceiver import PerceiverTask
+
+from .running import run
 
 BATCH = 5
 TASKS = {
@@ -83,9 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        parallel.World().comm.Abort(2)
+    run(main)

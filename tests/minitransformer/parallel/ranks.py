@@ -8,8 +8,6 @@ other; rank 0 prints what differs, a line of JSON for each, and ends with 1 if t
 
 import argparse
 import json
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import numpy as np
 from minitransformer import Tensor, attention, parallel
 
 from .bugs import BUGS
+from .running import run
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4}
 MAPS = "elu", "softplus"
@@ -173,9 +172,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        parallel.World().comm.Abort(2)
+    run(main)
