@@ -34,12 +34,17 @@ from ..arrays import SHARED_BYTES, Array, array_module, ceil_div, kernel_dtype, 
 from ..cuda import Kernel, cuda
 from ..recurrent.fast import MAX_COLUMNS, MAX_ROWS, MAX_THREADS, TOGETHER, Shape
 
-TILES = (16, 8, 4)  # tokens; the first that fits in shared memory
-TILE = TILES[0]
+TILE = 16  # tokens
+# Of a tile and of what is added for its pitch, the first that fit in shared memory.
+TILES = (TILE, TOGETHER), (8, TOGETHER), (4, TOGETHER), (4, 0)
 
 
-def _shape(inner: int, outer: int, real: Any, rows: int, columns: int, squares: int = 0) -> Shape:
+def _shape(
+    inner: int, outer: int, real: Any, rows: int, columns: int, squares: int = 0
+) -> tuple[Shape, int]:
     """The shape for a state of a rounded size, so that a tile of tokens fits in shared memory.
+
+    After it comes the pitch of what is transposed there: see above.
 
     A token has there so many rows of the state's, transposed, so many of its columns, one more for
     each part, and so many numbers for each token of the tile.
@@ -48,15 +53,15 @@ def _shape(inner: int, outer: int, real: Any, rows: int, columns: int, squares: 
     own = inner // parts
     wide = min(MAX_COLUMNS, MAX_THREADS // parts, max(own, outer))
 
-    def numbers(tile: int) -> int:
+    for tile, more in TILES:
         rest = (columns + parts) * wide + squares * tile + 1
-        return rows * inner * (tile + TOGETHER) + tile * rest
+        numbers = rows * inner * (tile + more) + tile * rest
+        if numbers * real.bitwidth // 8 <= SHARED_BYTES:
+            break
+    return Shape(wide, parts, own, tile), tile + more
 
-    tile = next(t for t in TILES if numbers(t) * real.bitwidth // 8 <= SHARED_BYTES)
-    return Shape(wide, parts, own, tile)
 
-
-def _residual_shape(head_dim: int, value_dim: int, real: Any, task: str) -> Shape:
+def _residual_shape(head_dim: int, value_dim: int, real: Any, task: str) -> tuple[Shape, int]:
     """The shape of `residual_kernel`: a row of keys, one of queries, columns of r, and of g."""
     asking, back = task != "writes", task == "gradients"
     return _shape(head_dim, value_dim, real, 1 + asking, 1 + back, 1 + back)
@@ -69,8 +74,7 @@ def residual_kernel(head_dim: int, value_dim: int, real: Any, task: str) -> Kern
     The task is "writes" alone, (10) in reverse; or "answers", (4), too; or "gradients", for which
     it goes from the end through (14) and (15), with -G for W.
     """
-    columns, parts, rows, tile = _residual_shape(head_dim, value_dim, real, task)
-    pitch = tile + TOGETHER  # of the transposed keys: see above
+    (columns, parts, rows, tile), pitch = _residual_shape(head_dim, value_dim, real, task)
     answering, back = task == "answers", task == "gradients"
     asking = answering or back
 
@@ -223,7 +227,7 @@ def residual_kernel(head_dim: int, value_dim: int, real: Any, task: str) -> Kern
     return residual
 
 
-def _rows_shape(value_dim: int, head_dim: int, real: Any, back: bool) -> Shape:
+def _rows_shape(value_dim: int, head_dim: int, real: Any, back: bool) -> tuple[Shape, int]:
     """The shape of `rows_kernel`: rows of g, u and dr; columns of k, of q or of parts of dq."""
     parts = max(1, value_dim // MAX_ROWS)
     return _shape(value_dim, head_dim, real, 3, 2 if back else 1 + parts)
@@ -236,8 +240,7 @@ def rows_kernel(value_dim: int, head_dim: int, real: Any, back: bool) -> Kernel:
     One walk reads from W what dr and g find there, and writes u; the other, `back` from the end,
     writes g and dr to G, and reads what u finds there.
     """
-    columns, parts, rows, tile = _rows_shape(value_dim, head_dim, real, back)
-    pitch = tile + TOGETHER  # of what is transposed: see above
+    (columns, parts, rows, tile), pitch = _rows_shape(value_dim, head_dim, real, back)
 
     @cuda.jit(fastmath=True)
     def rows_of_state(  # type: ignore[no-untyped-def]
@@ -404,7 +407,7 @@ def backward(
     _walk("gradients", query, key, grad, beta, queries, keys, offset, -1, -D, du, du, dr, dW)
     dims, real = (round_up(M, "value dim"), round_up(E)), kernel_dtype(key)
     for back, state in (False, W0), (True, D):
-        shape = _rows_shape(*dims, real, back)
+        shape, _ = _rows_shape(*dims, real, back)
         rows_kernel(*dims, real, back)[(ceil_div(E, shape.columns), H, len(keys)), shape.threads](
             grad, query, key, beta, r, dr, queries, keys, offset, state, dq, dk
         )
@@ -417,7 +420,7 @@ def _walk(
     """Launch the kernel for a task."""
     (_, H, _, E), M = key.shape, value.shape[3]
     dims, real = (round_up(E), round_up(M, "value dim")), kernel_dtype(key)
-    shape, N = _residual_shape(*dims, real, task), len(queries)
+    (shape, _), N = _residual_shape(*dims, real, task), len(queries)
     kernel = residual_kernel(*dims, real, task)
     kernel[(ceil_div(M, shape.columns), H, N), shape.threads](
         query, key, value, beta, queries, *rest

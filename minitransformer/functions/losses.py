@@ -19,7 +19,8 @@ class _CrossEntropy(Function):
         xp = array_module(logits)
         row = xp.arange(len(targets))
         probability = logits - logits.max(axis=1, keepdims=True)
-        probability[~counted] = 0  # whatever was there: times 0, inf and NaN would be NaN
+        # Whatever was there: times 0, inf would be NaN. A GPU need not count the rows for this.
+        xp.copyto(probability, 0, where=~counted[:, None])
         chosen = probability[row, targets]
         xp.exp(probability, out=probability)
         total = probability.sum(axis=1)

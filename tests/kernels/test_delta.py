@@ -1,14 +1,17 @@
 """What only the delta rule has: its memory, and features of size 1."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import float32, float64
 
 from minitransformer_kernels import delta as kernels
 from minitransformer_kernels import reference
+from minitransformer_kernels.arrays import HEAD_DIMS, SHARED_BYTES
 from minitransformer_kernels.features import normalised
 from minitransformer_kernels.visible import inside
 
@@ -225,6 +228,22 @@ def test_no_rows() -> None:
 def test_an_unknown_normaliser_is_refused() -> None:
     with pytest.raises(ValueError, match=r"normalize must be one of \('none', 'sum', 'l2'\), got"):
         normalised.forward(np.ones((1, 2)), feature_map="elu", normalize="max")
+
+
+@pytest.mark.parametrize("real", [float32, float64], ids=str)
+def test_every_size_has_a_tile_that_fits(real: Any) -> None:
+    fast = kernels.fast
+    for value_dim, head_dim, back in itertools.product(HEAD_DIMS, HEAD_DIMS, (False, True)):
+        made = [(value_dim, fast._rows_shape(value_dim, head_dim, real, back), 3, 0)]
+        for task in ("writes", "answers", "gradients"):
+            rows = 1 if task == "writes" else 2
+            squares = 1 + (task == "gradients")
+            shape = fast._residual_shape(head_dim, value_dim, real, task)
+            made.append((head_dim, shape, rows, squares))
+        for inner, (shape, pitch), rows, squares in made:
+            transposed, tile = rows * inner * pitch, shape.tile
+            rest = (squares * tile + (1 + shape.parts) * shape.columns) * tile
+            assert pitch >= tile and (transposed + rest) * real.bitwidth // 8 <= SHARED_BYTES
 
 
 def test_an_unknown_algorithm_is_refused() -> None:
