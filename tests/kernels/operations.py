@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from minitransformer_kernels import tiles
 from minitransformer_kernels.softmax.fast import SHORT, TILE
 from minitransformer_kernels.visible import Visible
 
@@ -66,7 +67,7 @@ LOCAL_VARIANTS: tuple[Variant, ...] = (
 )
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-NARROW, WIDE = 0, 1  # variants in float64 and float32; in the second, rows take several tiles
+NARROW = 0  # the variant in float64 whose rows are one tile
 # For kernels that are long to compile: no others than these two.
 CHUNKED_VARIANTS = (LINEAR_VARIANTS[NARROW],)
 
@@ -597,6 +598,13 @@ def narrowed(operation: Operation) -> Operation:
     """The operation with one kernel to compile, in float64, where small errors show."""
     domain = operation.domain
     return replace(operation, domain=replace(domain, variants=domain.variants[:1]))
+
+
+def in_several_tiles(operation: Operation) -> Variant:
+    """The variant whose rows take several tiles; the first, where none does."""
+    variants = operation.domain.variants
+    wide = (v for v in variants if min(v.head_dim, v.value_dim) > tiles.TILE)
+    return next(wide, variants[NARROW])
 
 
 def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -> Case:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from minitransformer_kernels import DataRace, OutOfBounds, checked
-from minitransformer_kernels.tiles import TILE
 
 from ..cases import Variant
 from ..properties import Operation
@@ -27,6 +26,7 @@ from .operations import (
     fourier_causal_plain,
     fourier_plain_denominator,
     fourier_sum,
+    in_several_tiles,
     local,
     local_plain,
     naive,
@@ -465,9 +465,7 @@ SURVIVORS = (
 )
 def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation, checked(), pytest.raises(DataRace) as caught:
-        variants = operation.domain.variants
-        in_tiles = (v for v in variants if min(v.head_dim, v.value_dim) > TILE)
-        operation.run(ragged(operation, next(in_tiles, variants[NARROW])).problem())
+        operation.run(ragged(operation, in_several_tiles(operation)).problem())
     assert f"_{caught.value.kernel}_" in mutant.name
 
 

@@ -25,7 +25,7 @@ from minitransformer_kernels.gpu.cubins import ARCHITECTURES
 from minitransformer_kernels.gpu.specialisations import noted
 
 from ...mutants import Mutant
-from ...operations import WIDE, ragged
+from ...operations import in_several_tiles, ragged
 from ...test_mutants import BARRIERS, SURVIVORS
 from ..test_needs import kernels, place
 
@@ -143,7 +143,4 @@ def test_a_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
         ptx_machine(races=True),
         pytest.raises(PtxError, match=r"no barrier stands between: .* of its source; the other"),
     ):
-        widest = max(
-            operation.domain.variants[: WIDE + 2], key=lambda v: min(v.head_dim, v.value_dim)
-        )
-        operation.run(ragged(operation, widest).problem())
+        operation.run(ragged(operation, in_several_tiles(operation)).problem())
