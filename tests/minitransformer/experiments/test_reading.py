@@ -69,7 +69,7 @@ def test_a_score_is_better_or_not(ours, verdict):
         ]
     ).text
     assert f"{verdict} as the better one" in text
-    assert f"against `dot` {ours - 0.96:+.2%} ± 0.00% more" in text
+    assert f"to `dot` {ours - 0.96:+.2%} ± 0.00% of the images" in text
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_weights_are_shared_for_nothing_or_not(lost):
     ]  # fmt: skip
     text = perceiver_variants.report(rows).text
     assert f"{'*Not supported*' if lost else '*Supported*'} that this costs nothing:\n" in text
-    assert "*Not supported* that this costs\n  nothing: it reads -1.00% ± 0.00% of" in text
-    assert f"worst of its models\n  reads {0.94 - lost:.1%}" in text
+    assert "*Not supported* that this costs\n  nothing: the difference to pre-norm is -1.00% ± 0.00% of" in text
+    assert f"worst of its\n  models reads {0.94 - lost:.1%}" in text
