@@ -102,7 +102,7 @@ def forward(
         The output `(N, H, Lq, M)`, and for `backward` h and 1 / d of equation (5) `(N, H, Lq)`.
 
     Raises:
-        TypeError: the arrays hold something else than float32 or float64, or pattern is none.
+        TypeError: the arrays hold something else than float32 or float64, or pattern is not one.
         ValueError: E or M is above 256, dropout or seed are out of their range, or there is no such
             version, or "few" does not do what is asked.
 

@@ -508,7 +508,7 @@ def _key_gradient_kernel(
     rows, parts, step, _ = shape
     columns_k, columns_v = shape.filled(real, head_dim), shape.filled(real, value_dim)
     own_queries, own_k, own_v = step // parts, columns_k // parts, columns_v // parts
-    pitch = shape.pitch
+    on_lanes, pitch = shape.on_lanes, shape.pitch
     at_once, width_k, width_v = shape.at_once(real, own_queries, own_k, own_v)
     most = max(at_once, width_k, width_v)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
@@ -586,6 +586,7 @@ def _key_gradient_kernel(
                     v[m, r] = real(0)
                     if at < last_key and m < M:
                         v[m, r] = value[n, h, at, m]
+            odd, careful = real(0), int32(1)  # as in `forward`
             for t in range(own_k):
                 dk_own[t] = real(0)
             for t in range(own_v):
@@ -604,11 +605,18 @@ def _key_gradient_kernel(
                         q[r, e] = real(0)
                         if i < last_query and e < E:
                             q[r, e] = scale * query[n, h, i, e]
+                        if on_lanes:
+                            odd += real(0) * q[r, e]
                     for m in range(x, value_dim, rows):
                         g[r, m] = real(0)
                         if i < last_query and m < M:
                             g[r, m] = grad_output[n, h, i, m]
-                cuda.syncthreads()
+                        if on_lanes:
+                            odd += real(0) * g[r, m]
+                if on_lanes:
+                    careful = cuda.syncthreads_or(int32(odd != real(0)))
+                else:
+                    cuda.syncthreads()
 
                 hidden = int32(min(max(seen_from - start, 0), step))
                 for t in range(0, own_queries, at_once):
@@ -651,18 +659,30 @@ def _key_gradient_kernel(
                     m = y * own_v + t
                     for c in range(width_v):
                         sums[c] = dv_own[t + c]
-                    for r in range(step):
-                        for c in range(width_v):
-                            sums[c] += p[r, x] * g[r, m + c]  # (6)
+                    if not careful:
+                        for r in range(step):
+                            for c in range(width_v):
+                                sums[c] += p[r, x] * g[r, m + c]  # (6)
+                    else:
+                        for r in range(step):
+                            for c in range(width_v):
+                                more = sums[c] + p[r, x] * g[r, m + c]  # (6)
+                                sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
                     for c in range(width_v):
                         dv_own[t + c] = sums[c]
                 for t in range(0, own_k, width_k):
                     e = y * own_k + t
                     for c in range(width_k):
                         sums[c] = dk_own[t + c]
-                    for r in range(step):
-                        for c in range(width_k):
-                            sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                    if not careful:
+                        for r in range(step):
+                            for c in range(width_k):
+                                sums[c] += ds[r, x] * q[r, e + c]  # (9)
+                    else:
+                        for r in range(step):
+                            for c in range(width_k):
+                                more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
+                                sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
                     for c in range(width_k):
                         dk_own[t + c] = sums[c]
                 if alone:
