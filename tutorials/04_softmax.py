@@ -469,8 +469,9 @@ show(
 )
 
 # %% [markdown]
-# `alone` is for a CPU with many heads: there this kernel makes $dq$ as well, and scores are made
-# twice in training, not three times. (`finite_k` holds keys, with 0 for what is not finite.)
+# (6) and (9) stand twice, as (4) does in the forward. `alone` is for a CPU with many heads: there this
+# kernel makes $dq$ as well, and scores are made twice in training, not three times. (`finite_k` holds
+# keys, with 0 for what is not finite.)
 #
 # Every number has one owner, who adds in one order. So results repeat bit by bit, and no
 # [atomic](glossary.md#atomic) addition is needed.
