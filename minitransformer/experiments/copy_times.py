@@ -25,6 +25,7 @@ from matplotlib.axes import Axes
 from numpy.polynomial import Polynomial
 
 from .. import nn, optim
+from ..course.measuring import slope
 from ..device import keep_freed_memory, resolve_device
 from ..plots import LINES, band, legend, picture
 from ..tensor import Tensor
@@ -182,12 +183,6 @@ def crossing(softmax: Times, linear: Times) -> float:
         return np.inf
     share = gaps[last] / (gaps[last] - gaps[last + 1])
     return float(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)
-
-
-def exponent(times: Times) -> float:
-    """Return the power of the length that fits the times best."""
-    slope, _ = np.polyfit(np.log([*times]), np.log([*times.values()]), 1)
-    return float(slope)
 
 
 class Measured:
@@ -388,7 +383,7 @@ def _reach(ratios: Times) -> str:
 def _scaling(alone: Measured) -> str:
     """Return the verdict on the second claim."""
     steep = [n for n in alone.lengths if n >= min(STEEP, alone.lengths[-2])]
-    powers = {name: exponent({n: alone.steps[name][n] for n in steep}) for name in PRINTED}
+    powers = {name: slope(steep, [alone.steps[name][n] for n in steep]) for name in PRINTED}
     found = supported(powers[LINEAR] < LINEARLY)
     return f"""
 S1's claim: linear attention scales linearly. {found}: from {steep[0]:,} to {steep[-1]:,} symbols

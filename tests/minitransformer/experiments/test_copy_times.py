@@ -17,7 +17,6 @@ from minitransformer.experiments.copy_times import (
     Measured,
     cases,
     crossing,
-    exponent,
     fitted,
     regression,
     report,
@@ -52,10 +51,6 @@ def test_a_crossing_lies_between_lengths():
     assert crossing(square, {n: t * 100 for n, t in line.items()}) == np.inf
     late = {8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0}  # ahead, behind, then ahead for good
     assert 32 < crossing(late, {8: 0.5, 16: 0.5, 32: 2.0, 64: 0.5}) < 64
-
-
-def test_an_exponent_is_the_power_of_the_length():
-    assert exponent({n: 3e-4 * n**1.5 for n in LENGTHS}) == pytest.approx(1.5)
 
 
 def test_the_parts_of_a_step_are_timed_one_by_one(monkeypatch):
