@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from math import lcm, prod
 from operator import itemgetter
@@ -41,7 +41,7 @@ from .regions import (
 )
 from .source import dtype_text
 from .text import Text, begun, function_name, signature
-from .trees import Names, call, name, named, names_in, negated, parse, stores, walk
+from .trees import Names, call, name, names_in, negated, parse, stores, walk
 from .uniformity import (
     THREADS,
     Uniformity,
@@ -218,18 +218,53 @@ class Body:
     def piece(self, body: list[Node], row: int) -> int:
         """How many of the threads of a row that run a stretch do so at a time.
 
-        So many that the small local arrays which its loops work on fit the processor's registers:
-        a vector of them, at least. Long arrays are in memory in any case.
+        So many that what their loops hold of small local arrays fits the processor's registers: a
+        vector of each element, at least. Long arrays are in memory in any case.
         """
         piece, (count, size) = row, VECTOR_REGISTERS
         room = count * 3 // 4  # the rest is for what is added up
-        used = named(statements([node for node in body if isinstance(node, Loop)]))
-        arrays = [a for a in self.form.arrays.values() if a.space == "local" and a.name in used]
-        widths = {a.name: as_dtype(self.form.kinds[a.name].dtype).itemsize for a in arrays}
-        needed = {a: prod(a.shape) * widths[a.name] for a in arrays if prod(a.shape) <= room}
-        while piece * sum(needed.values()) > room * size and piece * min(widths.values()) > size:
+        loops = statements([node for node in body if isinstance(node, Loop)])
+        held: dict[str, int] = {}
+        for array, elements in self.held(loops):
+            held[array] = max(held.get(array, 0), elements if elements <= room else 0)
+        sizes = {a: n or prod(self.form.arrays[a].shape) for a, n in held.items()}
+        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in held if sizes[a] <= room}
+        needed = sum(sizes[a] * width for a, width in widths.items())
+        while piece * needed > room * size and piece * min(widths.values()) > size:
             piece //= 2
         return piece if row % piece == 0 else row
+
+    def held(
+        self, body: list[ast.stmt], loops: tuple[ast.For | ast.While, ...] = ()
+    ) -> Iterator[tuple[str, int]]:
+        """The local arrays that loops work on, and how many elements of each they hold at once."""
+        for statement in body:
+            match statement:
+                case ast.For() | ast.While():
+                    yield from self.held(statement.body, (*loops, statement))
+                case ast.If():
+                    yield from self.held([*statement.body, *statement.orelse], loops)
+                case _:
+                    for node in ast.walk(statement):
+                        array = self.form.arrays.get(base_name(node) or "")
+                        if isinstance(node, ast.Subscript) and array and array.space == "local":
+                            yield array.name, self.elements(node, prod(array.shape), loops)
+
+    def elements(self, access: ast.Subscript, most: int, loops: Sequence[ast.stmt]) -> int:
+        """How many elements are met inside the innermost loop that meets the same ones each turn.
+
+        That is the one that adds up: its turn is in no index. 0 if there is none.
+        """
+        used = names_in(ahead.expanded(access.slice, self.regions.recomputed))
+        elements = 1
+        for loop in reversed(loops):
+            match loop:
+                case ast.For(ast.Name(turn), ast.Call(args=bounds)) if turn in used:
+                    known = [n for bound in bounds if (n := self.known(bound)) is not None]
+                    elements *= len(range(*known)) if len(known) == len(bounds) else most
+                case _:
+                    return min(elements, most)
+        return 0
 
     def turn(self) -> None:
         """A turn of a `while` at block level ends."""
@@ -469,8 +504,9 @@ class Body:
     def few(self, test: ast.expr) -> Few | None:
         """The condition of a region as the ends and steps of its loop, if it can be told by them.
 
-        So can textbook guards (`i < n`, where i grows with the thread), and what the first lane of
-        each warp does (`threadIdx.x % 32 == 0`): the loop then has no mask.
+        What all threads of a row decide alike is asked before the loop. Ends tell textbook guards
+        (`i < n`, where i grows with the thread), steps what the first lane of each warp does
+        (`threadIdx.x % 32 == 0`): the loop then has no mask.
         """
         if self.row_length < LONG_ROW:
             return None
@@ -487,7 +523,7 @@ class Body:
                 found.ends.append(end)
             else:
                 return None
-        return found if found.ends or found.steps else None
+        return found if any(found) else None
 
     def conjuncts(self, test: ast.expr) -> list[ast.expr]:
         """What has to be true for a condition to be true, in terms of what never changes."""

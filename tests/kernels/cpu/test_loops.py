@@ -322,21 +322,24 @@ def test_a_condition_under_a_condition_is_one_guard() -> None:
 @cuda.jit
 def products_by_fours(x, y, out):
     t, row = cuda.threadIdx.x, cuda.threadIdx.y
-    sums = cuda.local.array(4, float32)
+    sums = cuda.local.array((2, 4), float32)
     if t < 48:
-        for s in range(4):
-            sums[s] = 0
-        for e in range(x.shape[0]):
+        for half in range(2):
             for s in range(4):
-                sums[s] += x[e, 4 * row + s] * y[e, t]
-        for s in range(4):
-            out[4 * row + s, t] = sums[s]
+                sums[half, s] = 0
+        for half in range(2):
+            for e in range(x.shape[0]):
+                for s in range(4):
+                    sums[half, s] += x[e, 8 * row + 4 * half + s] * y[e, t]
+        for half in range(2):
+            for s in range(4):
+                out[8 * row + 4 * half + s, t] = sums[half, s]
     cuda.syncthreads()
-    sums[0] = 0
+    sums[0, 0] = 0
     if t < 32 - row:
         for e in range(x.shape[0]):
-            sums[0] += y[e, t]
-        out[8 + row, t] = sums[0]
+            sums[0, 0] += y[e, t]
+        out[16 + row, t] = sums[0, 0]
 
 
 def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
@@ -345,19 +348,20 @@ def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
     for module in emit, lowering:  # 16 registers of 8 numbers, of which 12 are for sums
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     random = np.random.default_rng(0)
-    x, y = random.integers(-9, 9, (5, 8)).astype(np.float32), random.integers(-9, 9, (5, 64))
-    out = np.zeros((10, 64), np.float32)
+    x, y = random.integers(-9, 9, (5, 16)).astype(np.float32), random.integers(-9, 9, (5, 64))
+    out = np.zeros((18, 64), np.float32)
     with checked(False):
         products_by_fours[1, (64, 2)](x, y.astype(np.float32), out)
-    wanted = np.zeros((10, 64))
-    wanted[:8, :48] = x.T @ y[:, :48]
-    wanted[8, :32], wanted[9, :31] = y.sum(0)[:32], y.sum(0)[:31]
+    wanted = np.zeros((18, 64))
+    wanted[:16, :48] = x.T @ y[:, :48]
+    wanted[16, :32], wanted[17, :31] = y.sum(0)[:32], y.sum(0)[:31]
     np.testing.assert_array_equal(out, wanted)
     text = products_by_fours.cpu_source()
-    assert "for piece in range(0, 48, 24):" in text  # 96 numbers of 4 sums, a quarter of a row
+    # Of the eight sums of a thread four are added up at once: 96 numbers are those of 24 threads.
+    assert "for piece in range(0, 48, 24):" in text
     assert text.count("for thread_x in range(piece, ") == 3
-    assert "for piece_ in range(0, 32, 16):" in text
-    assert text.count("for thread_x in range(piece_, min(piece_ + 16, 32 - thread_y)):") == 2
+    assert "for piece_ in" not in text  # one sum of each of 32 threads fits as well
+    assert text.count("for thread_x in range(min(BLOCK_X, 32 - thread_y)):") == 2
 
 
 @cuda.jit
