@@ -316,12 +316,9 @@ def _project(
         by_token = found.reshape(*x.shape[:2], found.shape[1])
         each = _columns(by_token, list(map(len, weights[part])))
         for own, bias in zip(each, biases[part], strict=True):
-            split = _split(own, num_heads)
-            if bias is None:
-                heads.append(xp.ascontiguousarray(split))
-            else:
-                bias = bias.reshape(num_heads, 1, split.shape[3])
-                heads.append(xp.add(split, bias, out=xp.empty(split.shape, split.dtype)))
+            if bias is not None:
+                own += bias
+            heads.append(xp.ascontiguousarray(_split(own, num_heads)))
     return heads, stacked
 
 

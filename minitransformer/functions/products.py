@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -31,7 +32,7 @@ def shared_products(*pairs: Factors) -> list[Array]:
 
     ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element.
     """
-    parts = max(1, pool.num_threads() // len(pairs))
+    parts = _parts(tuple(x.size * y.shape[-1] for x, y in pairs), pool.num_threads())
     results, blocks = [], []
     for x, y in pairs:
         batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
@@ -46,6 +47,18 @@ def shared_products(*pairs: Factors) -> list[Array]:
     with _one_blas_thread():
         pool.run(multiply, len(blocks))
     return results
+
+
+@lru_cache
+def _parts(works: tuple[int, ...], threads: int) -> int:
+    """Return into how many blocks to cut each product: as few as keep all threads at work."""
+    for parts in range(1, threads):
+        loads = [0.0] * threads
+        for work in np.repeat(works, parts) / parts:
+            loads[loads.index(min(loads))] += work
+        if max(loads) * threads <= 1.05 * sum(works):
+            return parts
+    return threads
 
 
 @contextmanager

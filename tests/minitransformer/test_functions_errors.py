@@ -217,3 +217,16 @@ def test_a_matrix_product_over_a_batch_equals_one_for_each() -> None:
     generator = np.random.default_rng(0)
     x, w = generator.standard_normal((2, 5, 3)), generator.standard_normal((3, 4))
     np.testing.assert_allclose((Tensor(x) @ Tensor(w)).numpy(), np.einsum("nli,io->nlo", x, w))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(4, 3), (7, 64), (600, 1)])
+def test_an_embedding_named_often_adds_up_its_gradients(shape: Any, dtype: type) -> None:
+    random = np.random.default_rng(0)
+    weight = Tensor(np.ones(shape, dtype), requires_grad=True)
+    indices = random.integers(0, shape[0] - 1, 600)  # the last row is named by none
+    gradient = random.integers(-9, 9, (600, shape[1])).astype(dtype)
+    F.embedding(indices, weight).backward(gradient)
+    wanted = np.eye(shape[0])[indices].T @ gradient.astype(np.float64)
+    assert weight.grad is not None and weight.grad.dtype == dtype
+    np.testing.assert_array_equal(weight.grad.numpy(), wanted)

@@ -91,3 +91,18 @@ def test_blas_has_one_thread_within_and_its_own_again_after(monkeypatch):
     products.shared_products((np.ones((2, 2)), np.ones((2, 2))))
     assert within == [[1] * len(before)]
     assert counts() == before
+
+
+@pytest.mark.parametrize(
+    ("works", "threads", "parts"),
+    [
+        ((5,), 1, 1),
+        ((5,), 4, 4),
+        ((5, 5), 2, 1),
+        ((5, 10), 2, 2),  # or one thread would do two thirds
+        ((15, 5, 5, 5), 2, 1),
+        ((5, 5), 8, 4),
+    ],
+)
+def test_products_are_cut_into_as_few_blocks_as_keep_all_threads_at_work(works, threads, parts):
+    assert products._parts(works, threads) == parts
