@@ -364,8 +364,9 @@ class _Finder:
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Subscript) and base_name(node) not in self.known.local_arrays:
+        elements = {ast.dump(n): n for n in ast.walk(loop) if isinstance(n, ast.Subscript)}
+        for node in elements.values():
+            if base_name(node) not in self.known.local_arrays:
                 *outer, last = indices_of(node)
                 follows = loop.target.id in names_in(last) and any(map(self.is_varying, outer))
                 rows += follows and not self._differs_besides(last, loop.target.id)

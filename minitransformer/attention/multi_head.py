@@ -173,7 +173,7 @@ def forward(
         "seed": whole(name, "seed", seed),
     }
     attended, highest, inverse = softmax.forward(q, k, v, **options)  # (2), (3)
-    output = _join(attended, weights.out, weights.out_bias)
+    output = _join(_side_by_side(attended), weights.out, weights.out_bias)
     concatenated = inputs[0] is not query
     # What is cheap to make again is not kept: the joined heads and the stacked weights are copies.
     sums = highest, inverse
@@ -267,21 +267,20 @@ class JoinedHeads(Function):
     @staticmethod
     def forward(ctx: Context, attended: Array, weight: Array, bias: Array | None) -> Array:
         """Return Y (N, L, D_o) for O (N, H, L, M), W (D_o, H M) and b (D_o)."""
-        # The heads are kept, and not the joined copy of them, which is cheap to make again.
-        ctx.save(attended, weight)
-        return _join(attended, weight, bias)
+        joined = _side_by_side(attended)
+        # The joined heads are a copy, but kept: to make it again took one percent of a small step.
+        ctx.save(joined, weight, attended.shape[1])
+        return _join(joined, weight, bias)
 
     @staticmethod
     def backward(ctx: Context, grad_output: Array) -> tuple[Array, Array | None, Array | None]:
         """Return dO, dW and db."""
-        attended, weight = ctx.saved
+        joined, weight, num_heads = ctx.saved
         learned = any(ctx.needs_input_grad[1:])
         by_rows = rows(grad_output)
-        of_weight = [(by_rows.T, rows(_side_by_side(attended)))] if learned else []  # (11)
+        of_weight = [(by_rows.T, rows(joined))] if learned else []  # (11)
         joint, *found = products((by_rows, weight), *of_weight)  # (5)
-        grad_attended = _split(
-            joint.reshape(*grad_output.shape[:2], weight.shape[1]), attended.shape[1]
-        )
+        grad_attended = _split(joint.reshape(joined.shape), num_heads)
         dw, db = (found[0], column_sums(by_rows)) if learned else (None, None)
         return grad_attended, dw, db
 
@@ -322,9 +321,9 @@ def _project(
     return heads, stacked
 
 
-def _join(attended: Array, weight: Array, bias: Array | None) -> Array:
-    """Return the heads' outputs side by side, projected."""
-    output = product(_side_by_side(attended), weight.T)  # (4)
+def _join(joined: Array, weight: Array, bias: Array | None) -> Array:
+    """Return the heads' outputs, side by side, projected."""
+    output = product(joined, weight.T)  # (4)
     if bias is not None:
         output += bias
     return output

@@ -320,6 +320,29 @@ def test_a_condition_under_a_condition_is_one_guard() -> None:
 
 
 @cuda.jit
+def turned(x, out):
+    tile = cuda.shared.array((64, 8), float32)
+    t = cuda.threadIdx.x
+    for r in range(8):
+        tile[t, r] = 0
+        if r < x.shape[0] and t < x.shape[1]:
+            tile[t, r] = x[r, t]
+    cuda.syncthreads()
+    for r in range(8):
+        out[r, t] = tile[t, r]
+
+
+def test_a_tile_that_is_turned_while_it_is_filled_is_read_along_the_threads() -> None:
+    x, out = np.arange(350, dtype=np.float32).reshape(7, 50), np.ones((8, 64), np.float32)
+    with checked(False):
+        turned[1, 64](x, out)
+    np.testing.assert_array_equal(out, np.pad(x, [(0, 1), (0, 14)]))
+    filled = turned.cpu_source().partition("for r in range(8):")[2]
+    # Both stores go to one element, which counts once: no more go down columns than read along rows.
+    assert "for thread_x in range(min(BLOCK_X, x.shape[1] if r < x.shape[0] else 0)):" in filled
+
+
+@cuda.jit
 def products_by_fours(x, y, out):
     t, row = cuda.threadIdx.x, cuda.threadIdx.y
     sums = cuda.local.array((2, 4), float32)
