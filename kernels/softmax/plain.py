@@ -209,7 +209,7 @@ def backward(
 def kind(inputs: tuple[Array, ...], options: Any) -> tuple[Any, bool, bool]:
     """What all kernels are made for: numbers, with relative scores or without, and dropout."""
     query, *_, relative_scores = inputs
-    return kernel_dtype(query), bool(relative_scores.size), options.survivor != 1
+    return kernel_dtype(query), bool(relative_scores.size), bool(options.survivor != 1)
 
 
 def pattern_arguments(pattern: Any, key: Array, rows: int = 1) -> tuple[Any, ...]:

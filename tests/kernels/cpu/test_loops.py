@@ -338,7 +338,7 @@ def test_a_tile_that_is_turned_while_it_is_filled_is_read_along_the_threads() ->
         turned[1, 64](x, out)
     np.testing.assert_array_equal(out, np.pad(x, [(0, 1), (0, 14)]))
     filled = turned.cpu_source().partition("for r in range(8):")[2]
-    # Both stores go to one element, which counts once: no more go down columns than read along rows.
+    # Both stores go to one element: as many go down a column as are read along a row.
     assert "for thread_x in range(min(BLOCK_X, x.shape[1] if r < x.shape[0] else 0)):" in filled
 
 
