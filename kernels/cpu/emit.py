@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from math import lcm, prod
@@ -221,50 +223,60 @@ class Body:
         So many that what their loops hold of small local arrays fits the processor's registers: a
         vector of each element, at least. Long arrays are in memory in any case.
         """
-        piece, (count, size) = row, VECTOR_REGISTERS
+        piece, (count, bytes_of_one) = row, VECTOR_REGISTERS
         room = count * 3 // 4  # the rest is for what is added up
         loops = statements([node for node in body if isinstance(node, Loop)])
-        held: dict[str, int] = {}
-        for array, elements in self.held(loops):
-            held[array] = max(held.get(array, 0), elements if elements <= room else 0)
-        sizes = {a: n or prod(self.form.arrays[a].shape) for a, n in held.items()}
-        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in held if sizes[a] <= room}
+        held: defaultdict[tuple[str, ast.stmt | None], dict[str, int]] = defaultdict(dict)
+        for array, access, around in self.accesses(loops):
+            loop, elements = self.met(access, around)
+            held[array, loop][ast.unparse(access)] = elements
+        sizes: dict[str, int] = {}
+        for (array, loop), met in held.items():
+            size = min(sum(met.values()), prod(self.form.arrays[array].shape))
+            sizes[array] = max(sizes.get(array, 0), size if loop and size <= room else 0)
+        sizes = {a: n or prod(self.form.arrays[a].shape) for a, n in sizes.items()}
+        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in sizes if sizes[a] <= room}
         needed = sum(sizes[a] * width for a, width in widths.items())
-        while piece * needed > room * size and piece * min(widths.values()) > size:
+        vector = max(1, bytes_of_one // min(widths.values(), default=bytes_of_one))
+        while piece * needed > room * bytes_of_one and piece > vector:
             piece //= 2
         return piece if row % piece == 0 else row
 
-    def held(
-        self, body: list[ast.stmt], loops: tuple[ast.For | ast.While, ...] = ()
-    ) -> Iterator[tuple[str, int]]:
-        """The local arrays that loops work on, and how many elements of each they hold at once."""
+    def accesses(
+        self, body: list[ast.stmt], around: tuple[ast.stmt, ...] = ()
+    ) -> Iterator[tuple[str, ast.Subscript, tuple[ast.stmt, ...]]]:
+        """Each element of a local array that statements name, and the loops around it."""
         for statement in body:
             match statement:
-                case ast.For() | ast.While():
-                    yield from self.held(statement.body, (*loops, statement))
-                case ast.If():
-                    yield from self.held([*statement.body, *statement.orelse], loops)
-                case _:
-                    for node in ast.walk(statement):
-                        array = self.form.arrays.get(base_name(node) or "")
-                        if isinstance(node, ast.Subscript) and array and array.space == "local":
-                            yield array.name, self.elements(node, prod(array.shape), loops)
+                case ast.For(iter=head, body=inside) | ast.While(test=head, body=inside):
+                    yield from self.accesses(inside, (*around, statement))
+                case ast.If(head, then, otherwise):
+                    yield from self.accesses([*then, *otherwise], around)
+                case head:
+                    pass
+            for node in ast.walk(head):
+                array = self.form.arrays.get(base_name(node) or "")
+                if isinstance(node, ast.Subscript) and array and array.space == "local":
+                    yield array.name, node, around
 
-    def elements(self, access: ast.Subscript, most: int, loops: Sequence[ast.stmt]) -> int:
-        """How many elements are met inside the innermost loop that meets the same ones each turn.
+    def met(self, access: ast.Subscript, around: Sequence[ast.stmt]) -> tuple[ast.stmt | None, int]:
+        """The innermost loop that meets the same elements in each turn, and how many it meets.
 
-        That is the one that adds up: its turn is in no index. 0 if there is none.
+        That is the one that adds up: its turn is in no index. None, where each is met once.
         """
         used = names_in(ahead.expanded(access.slice, self.regions.recomputed))
-        elements = 1
-        for loop in reversed(loops):
+        elements, most = 1, sys.maxsize
+        for loop in reversed(around):
             match loop:
                 case ast.For(ast.Name(turn), ast.Call(args=bounds)) if turn in used:
                     known = [n for bound in bounds if (n := self.known(bound)) is not None]
                     elements *= len(range(*known)) if len(known) == len(bounds) else most
+                    used.remove(turn)
+                case ast.For(body=body) | ast.While(body=body) if used & stores(body).keys():
+                    elements = most  # of an index that is made in there, who knows
                 case _:
-                    return min(elements, most)
-        return 0
+                    return loop, elements
+        return None, elements
 
     def turn(self) -> None:
         """A turn of a `while` at block level ends."""
@@ -614,7 +626,12 @@ class Body:
     def is_fixed(self, value: ast.expr) -> bool:
         """Whether an expression is the same for all threads of a row."""
         others = THREADS - {f"thread_{self.row_axis}"}
-        return names_in(value).isdisjoint(self.uniformity.varying - others)
+        return names_in(value).isdisjoint((self.uniformity.varying | self.made_by_lanes) - others)
+
+    @cached_property
+    def made_by_lanes(self) -> set[str]:
+        """The names that have a value only where the threads that make it have run."""
+        return {made for region in all_lanes(self.regions.nodes) for made in stores(region.body)}
 
     def ran(self, region: Lanes, header: int) -> None:
         """All threads have run a region, whose loop begins at a line of the text."""

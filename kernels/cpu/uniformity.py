@@ -364,7 +364,7 @@ class _Finder:
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
-        elements = {ast.dump(n): n for n in ast.walk(loop) if isinstance(n, ast.Subscript)}
+        elements = {ast.unparse(n): n for n in ast.walk(loop) if isinstance(n, ast.Subscript)}
         for node in elements.values():
             if base_name(node) not in self.known.local_arrays:
                 *outer, last = indices_of(node)

@@ -268,7 +268,7 @@ class JoinedHeads(Function):
     def forward(ctx: Context, attended: Array, weight: Array, bias: Array | None) -> Array:
         """Return Y (N, L, D_o) for O (N, H, L, M), W (D_o, H M) and b (D_o)."""
         joined = _side_by_side(attended)
-        # The joined heads are a copy, but kept: to make it again took one percent of a small step.
+        # If the joined heads are a copy, it is kept: making it again took 1 % of a small step.
         ctx.save(joined, weight, attended.shape[1])
         return _join(joined, weight, bias)
 

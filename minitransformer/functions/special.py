@@ -40,9 +40,10 @@ def erf(x: Array) -> Array:
     """
     if array_module(x) is not np:
         special: Any = importlib.import_module("cupyx.scipy.special")
-        return special.erf(x)
-    erf = _erf64 if x.dtype == np.float64 else _erf32
-    return erf(x).astype(x.dtype, copy=False)
+        found = special.erf(x)
+    else:
+        found = (_erf64 if x.dtype.itemsize == 8 else _erf32)(x)
+    return found.astype(x.dtype, copy=False)
 
 
 @numba.vectorize(["float32(float32)"], cache=True)

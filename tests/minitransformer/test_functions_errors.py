@@ -219,9 +219,9 @@ def test_a_matrix_product_over_a_batch_equals_one_for_each() -> None:
     np.testing.assert_allclose((Tensor(x) @ Tensor(w)).numpy(), np.einsum("nli,io->nlo", x, w))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(4, 3), (7, 64), (600, 1)])
-def test_an_embedding_named_often_adds_up_its_gradients(shape: Any, dtype: type) -> None:
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+@pytest.mark.parametrize("shape", [(4, 3), (7, 64), (600, 1), (2000, 64)])
+def test_an_embedding_named_often_adds_up_its_gradients(shape: Any, dtype: str) -> None:
     random = np.random.default_rng(0)
     weight = Tensor(np.ones(shape, dtype), requires_grad=True)
     indices = random.integers(0, shape[0] - 1, 600)  # the last row is named by none

@@ -1,5 +1,7 @@
 """Loops: which of two is the inner one, and which way they go."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numba import float32, uint64
@@ -340,6 +342,77 @@ def test_a_tile_that_is_turned_while_it_is_filled_is_read_along_the_threads() ->
     filled = turned.cpu_source().partition("for r in range(8):")[2]
     # Both stores go to one element: as many go down a column as are read along a row.
     assert "for thread_x in range(min(BLOCK_X, x.shape[1] if r < x.shape[0] else 0)):" in filled
+
+
+@cuda.jit
+def asks_for_all(x, n, out):
+    t, row = cuda.threadIdx.x, cuda.threadIdx.y
+    for _ in range(n):
+        if row == 0:
+            limit = n * 2
+            if limit > 5:
+                out[row, t] = x[t]
+
+
+@cuda.jit
+def asks_each(x, n, out):
+    t, row = cuda.threadIdx.x, cuda.threadIdx.y
+    if row < out.shape[0] - 1:
+        limit = n * 2
+        if t < limit:
+            out[row, t] += x[t]
+
+
+@cuda.jit
+def chooses(x, n, out):
+    t, row = cuda.threadIdx.x, cuda.threadIdx.y
+    if row == 0:
+        limit = n * 2
+        out[row, t] = x[t] if t < limit else 0
+
+
+@pytest.mark.parametrize(("kernel", "count"), [(asks_for_all, 64), (asks_each, 6), (chooses, 6)])
+def test_a_condition_is_asked_after_what_it_asks_about(kernel: Any, count: int) -> None:
+    x, out = np.arange(64, dtype=np.float32), np.zeros((2, 64), np.float32)
+    with checked(False):
+        kernel[1, (64, 2)](x, 3, out)
+    np.testing.assert_array_equal(out, [np.where(np.arange(64) < count, x, 0), np.zeros(64)])
+
+
+@cuda.jit
+def sums_by_hand(x, out):
+    t = cuda.threadIdx.x
+    four, named = cuda.local.array(4, float32), cuda.local.array((2, 4), float32)
+    for i in range(4):
+        four[i] = 0
+        named[0, i] = 0
+        named[1, i] = 0
+    for e in range(x.shape[0]):
+        four[0] += x[e, t]
+        four[1] += 2 * x[e, t]
+        four[2] += 3 * x[e, t]
+        four[3] += 4 * x[e, t]
+    cuda.syncthreads()
+    for e in range(x.shape[0]):
+        for i in range(8):
+            half, s = i // 4, i % 4
+            named[half, s] += i * x[e, t]
+    for i in range(8):
+        out[i, t] = named[i // 4, i % 4] + four[i % 4]
+
+
+def test_sums_that_are_named_one_by_one_need_registers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in emit, lowering:
+        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+    x, out = np.ones((5, 128), np.float32), np.zeros((8, 128), np.float32)
+    with checked(False):
+        sums_by_hand[1, 128](x, out)
+    numbers = np.arange(8)
+    np.testing.assert_array_equal(out, np.tile(5 * (numbers + numbers % 4 + 1), (128, 1)).T)
+    text = sums_by_hand.cpu_source()
+    # The twelve sums of eight threads are twelve vectors, of which there are sixteen.
+    assert "for piece in range(0, BLOCK_X, 8):" in text
+    assert "for piece_ in range(0, BLOCK_X, 8):" in text
 
 
 @cuda.jit
