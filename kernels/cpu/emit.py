@@ -226,21 +226,29 @@ class Body:
         piece, (count, bytes_of_one) = row, VECTOR_REGISTERS
         room = count * 3 // 4  # the rest is for what is added up
         loops = statements([node for node in body if isinstance(node, Loop)])
-        held: defaultdict[tuple[str, ast.stmt | None], dict[str, int]] = defaultdict(dict)
-        for array, access, around in self.accesses(loops):
-            loop, elements = self.met(access, around)
-            held[array, loop][ast.unparse(access)] = elements
-        sizes: dict[str, int] = {}
-        for (array, loop), met in held.items():
-            size = min(sum(met.values()), prod(self.form.arrays[array].shape))
-            sizes[array] = max(sizes.get(array, 0), size if loop and size <= room else 0)
-        sizes = {a: n or prod(self.form.arrays[a].shape) for a, n in sizes.items()}
-        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in sizes if sizes[a] <= room}
-        needed = sum(sizes[a] * width for a, width in widths.items())
+        held = self.held(loops, room)
+        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in held}
+        needed = sum(held[a] * width for a, width in widths.items())
         vector = max(1, bytes_of_one // min(widths.values(), default=bytes_of_one))
         while piece * needed > room * bytes_of_one and piece > vector:
             piece //= 2
         return piece if row % piece == 0 else row
+
+    def held(self, loops: list[ast.stmt], room: int) -> dict[str, int]:
+        """How many elements of each local array loops hold, where there is room for so many.
+
+        Those that a loop adds up; where none does, the whole array.
+        """
+        added: defaultdict[tuple[str, ast.stmt | None], dict[str, int]] = defaultdict(dict)
+        for array, access, around in self.accesses(loops):
+            loop, elements = self.met(access, around)
+            added[array, loop][ast.unparse(access)] = elements
+        most: dict[str, int] = {}
+        for (array, loop), elements_of in added.items():
+            count = min(sum(elements_of.values()), prod(self.form.arrays[array].shape))
+            most[array] = max(most.get(array, 0), count if loop and count <= room else 0)
+        found = {a: count or prod(self.form.arrays[a].shape) for a, count in most.items()}
+        return {array: count for array, count in found.items() if count <= room}
 
     def accesses(
         self, body: list[ast.stmt], around: tuple[ast.stmt, ...] = ()
@@ -624,7 +632,7 @@ class Body:
         return True
 
     def is_fixed(self, value: ast.expr) -> bool:
-        """Whether an expression is the same for all threads of a row."""
+        """Whether an expression is known before a row runs, and the same for all its threads."""
         others = THREADS - {f"thread_{self.row_axis}"}
         return names_in(value).isdisjoint((self.uniformity.varying | self.made_by_lanes) - others)
 
