@@ -10,10 +10,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import cuda
+from numba.cuda.simulator import kernel as simulator_of_kernels
 
 from . import adversaries, classics, corpus, right
 from .launches import Case
@@ -46,8 +49,21 @@ def run(folder: Path, *names: str) -> Any:
     return np.load(file)
 
 
+@contextmanager
+def swapped(function: Any, simulator: Any) -> Iterator[None]:
+    """Put the simulator behind the name `cuda`, as Numba's `swapped_cuda_module`, and leave it.
+
+    Numba takes it back when a call ends, also from other threads that are in the same device
+    function, which now and then find no `gridDim`. numba-cuda counts them.
+    """
+    known, kind = function.__globals__, type(simulator)
+    known |= {name: simulator for name, v in known.items() if v is cuda or isinstance(v, kind)}
+    yield
+
+
 def main(file: str, *names: str) -> None:
     """Save the arguments of each case as `name/position`."""
+    simulator_of_kernels.swapped_cuda_module = swapped
     results: dict[str, Any] = {}
     for name, case in (found for given in names for found in cases(given)):
         arguments = case.arguments()
