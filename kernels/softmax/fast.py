@@ -28,8 +28,10 @@ What they add to `plain`; results/ladder says what it brings:
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
                                 after the other: there, all parts are one, tiles have no pitch, as
-                                many sums are made at once as the vectors' registers hold, and
-                                narrow heads are filled up to a vector, wide ones to whole turns
+                                many sums are made at once as the vectors' registers hold (a turn),
+                                narrow heads are filled up to a vector, wide ones to whole turns,
+                                and steps are as long as shared memory has room for, the last one
+                                only as long as there are rows
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
@@ -52,7 +54,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import int32, int64
 
-from ..arrays import Array, array_module, ceil_div, round_up
+from ..arrays import SHARED_BYTES, Array, array_module, ceil_div, round_up
 from ..cpu.compiler import VECTOR_REGISTERS
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
@@ -67,6 +69,7 @@ TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and u
 SUMS = VECTOR_REGISTERS[1] * min(VECTOR_REGISTERS[0] * 3 // 4, 16)
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 FAR = 2**60  # beyond every position
+PLACE = 24  # bytes in which a list tells of a row where it is and who sees it
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
 
 
@@ -128,32 +131,49 @@ class Shape(NamedTuple):
             return tuple(next(w for w in widths if n % w == 0) for n in (others, *columns))
         return min(WIDTH, others), *(max(WIDTH, min(n, TILE // 2) // TURNS) for n in columns)
 
-    def for_lanes(self, length: int, real: Any) -> Shape:
-        """The same tiles, all parts in one row of threads; half the rows, where they are enough.
+    def for_lanes(self, length: int, real: Any, kept: Callable[[Shape], tuple[int, int]]) -> Shape:
+        """All parts in one row of threads; half the rows, where they are enough.
 
-        A sequence that takes several steps takes them in an even number of whole turns.
+        A sequence that takes several steps takes them of as many whole turns as shared memory has
+        room for, up to TILE rows. `kept` tells how many numbers a shape keeps there of each row
+        that it owns, and of each that it walks past.
         """
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
         shape = self._replace(rows=rows, parts=1, on_lanes=True)
-        turns = 2 * shape.width(real)
-        whole = shape.step // turns * turns
+        turn = shape.width(real)
+        own, past = kept(shape._replace(step=turn))
+        room = (SHARED_BYTES * 8 // real.bitwidth - rows * own) // past
+        whole = min(room, TILE) // turn * turn
         return shape._replace(step=whole) if whole and length > shape.step else shape
 
 
-def forward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
+def forward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool) -> Shape:
     """How a block of the forward kernel works, for so many queries and rounded dims."""
     size = real.bitwidth // 8
     rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
     step = min(rows // 2, 8192 // (rows * size))
-    return _for(length, Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step))
+    shape = _for(length, Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step))
+
+    def kept(shape: Shape) -> tuple[int, int]:
+        columns = shape.filled(real, value_dim)
+        return max(head_dim, columns) + 1, head_dim + columns + shape.rows + PLACE // size
+
+    return shape.for_lanes(length, real, kept) if on_lanes else shape
 
 
-def backward_shape(length: int, head_dim: int, value_dim: int, real: Any) -> Shape:
+def backward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool) -> Shape:
     """How a block of the two gradient kernels works, for so many rows to own."""
     size = real.bitwidth // 8
     rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
     step = min(rows, 4096 // (rows * size))
-    return _for(length, Shape(rows, min(8, step, head_dim // WIDTH, value_dim // WIDTH), step))
+    parts = min(8, step, head_dim // WIDTH, value_dim // WIDTH)
+    shape = _for(length, Shape(rows, parts, step))
+
+    def kept(shape: Shape) -> tuple[int, int]:
+        columns = shape.filled(real, head_dim) + shape.filled(real, value_dim)
+        return 2 * head_dim + value_dim, columns + 2 * shape.rows
+
+    return shape.for_lanes(length, real, kept) if on_lanes else shape
 
 
 def _for(length: int, shape: Shape) -> Shape:
@@ -235,12 +255,17 @@ def _forward_kernel(
         odd, careful = real(0), int32(1)  # NaN, once this thread has met what is not finite
 
         for start in range(0, end, step):
-            if listed and y == 0 and x < step:
-                u = start + x
-                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
+            here = step  # rows to take in; on lanes only as many turns as are left
+            if on_lanes:
+                here = min(step, (end - start + at_once - 1) // at_once * at_once)
             if listed:
+                for r in range(y * rows + x, here, parts * rows):
+                    u = start + r
+                    place[r], since[r], until[r] = key_at(
+                        u, end, low, high, before, causal, pattern
+                    )
                 cuda.syncthreads()
-            for r in range(y, step, parts):
+            for r in range(y, here, parts):
                 j = place[r] if listed else start + r
                 for e in range(x, head_dim, rows):
                     k[r, e] = real(0)
@@ -258,7 +283,7 @@ def _forward_kernel(
                 cuda.syncthreads()
 
             own_highest, left = h_i, int32(min(max(seen - start, 0), step))
-            for t in range(0, own_keys, at_once):
+            for t in range(0, here // parts, at_once):
                 r = y * own_keys + t
                 for c in range(at_once):
                     sums[c] = real(0)
@@ -285,7 +310,7 @@ def _forward_kernel(
             shrink = math.exp(h_i - new_highest)  # (3)
             h_i = new_highest
             d_i *= shrink
-            for t in range(own_keys):
+            for t in range(here // parts):
                 r = y * own_keys + t
                 p = math.exp(s[r, x] - h_i)
                 d_i += p  # (4)
@@ -302,11 +327,11 @@ def _forward_kernel(
                 for c in range(width):
                     sums[c] = shrink * n_own[t + c]
                 if not careful:
-                    for r in range(step):
+                    for r in range(here):
                         for c in range(width):
                             sums[c] += s[r, x] * v[r, m + c]  # (4)
                 else:
-                    for r in range(step):
+                    for r in range(here):
                         for c in range(width):
                             more = sums[c] + s[r, x] * v[r, m + c]  # (4)
                             sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
@@ -341,7 +366,7 @@ def _query_gradient_kernel(
     walk: Walk | None,
 ) -> Kernel:  # fmt: skip
     rows, parts, step, _ = shape
-    columns, pitch = shape.filled(real, head_dim), shape.pitch
+    columns, pitch, on_lanes = shape.filled(real, head_dim), shape.pitch, shape.on_lanes
     own_keys, own_columns = step // parts, columns // parts
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
@@ -411,12 +436,17 @@ def _query_gradient_kernel(
             delta_i += g[m, x] * output[n, h, near, m]  # (8)
 
         for start in range(0, end, step):
-            if listed and y == 0 and x < step:
-                u = start + x
-                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
+            here = step  # rows to take in; on lanes only as many turns as are left
+            if on_lanes:
+                here = min(step, (end - start + at_once - 1) // at_once * at_once)
             if listed:
+                for r in range(y * rows + x, here, parts * rows):
+                    u = start + r
+                    place[r], since[r], until[r] = key_at(
+                        u, end, low, high, before, causal, pattern
+                    )
                 cuda.syncthreads()
-            for r in range(y, step, parts):
+            for r in range(y, here, parts):
                 j = place[r] if listed else start + r
                 for e in range(x, head_dim, rows):
                     k[r, e] = real(0)
@@ -429,7 +459,7 @@ def _query_gradient_kernel(
             cuda.syncthreads()
 
             left = int32(min(max(seen - start, 0), step))
-            for t in range(0, own_keys, at_once):
+            for t in range(0, here // parts, at_once):
                 r = y * own_keys + t
                 for c in range(at_once):
                     sums[c] = real(0)
@@ -471,7 +501,7 @@ def _query_gradient_kernel(
                 e = y * own_columns + t
                 for c in range(width):
                     sums[c] = dq_own[t + c]
-                for r in range(step):
+                for r in range(here):
                     for c in range(width):
                         more = sums[c] + ds[r, x] * k[r, e + c]  # (9)
                         sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
@@ -593,13 +623,16 @@ def _key_gradient_kernel(
                 dv_own[t] = real(0)
 
             for start in range(begin, end, step):
-                if listed and y == 0 and x < step:
-                    place[x], since[x], until[x] = query_at(
-                        start + x, end, low, high, before, last_query, offset, causal, pattern
-                    )
+                here = step  # rows to take in; on lanes only as many turns as are left
+                if on_lanes:
+                    here = min(step, (end - start + at_once - 1) // at_once * at_once)
                 if listed:
+                    for r in range(y * rows + x, here, parts * rows):
+                        place[r], since[r], until[r] = query_at(
+                            start + r, end, low, high, before, last_query, offset, causal, pattern
+                        )
                     cuda.syncthreads()
-                for r in range(y, step, parts):
+                for r in range(y, here, parts):
                     i = place[r] if listed else start + r
                     for e in range(x, head_dim, rows):
                         q[r, e] = real(0)
@@ -619,7 +652,7 @@ def _key_gradient_kernel(
                     cuda.syncthreads()
 
                 hidden = int32(min(max(seen_from - start, 0), step))
-                for t in range(0, own_queries, at_once):
+                for t in range(0, here // parts, at_once):
                     r = y * own_queries + t
                     for c in range(at_once):
                         sums[c] = real(0)
@@ -660,11 +693,11 @@ def _key_gradient_kernel(
                     for c in range(width_v):
                         sums[c] = dv_own[t + c]
                     if not careful:
-                        for r in range(step):
+                        for r in range(here):
                             for c in range(width_v):
                                 sums[c] += p[r, x] * g[r, m + c]  # (6)
                     else:
-                        for r in range(step):
+                        for r in range(here):
                             for c in range(width_v):
                                 more = sums[c] + p[r, x] * g[r, m + c]  # (6)
                                 sums[c] = cuda.selp(p[r, x] != real(0), more, sums[c])
@@ -675,18 +708,18 @@ def _key_gradient_kernel(
                     for c in range(width_k):
                         sums[c] = dk_own[t + c]
                     if not careful:
-                        for r in range(step):
+                        for r in range(here):
                             for c in range(width_k):
                                 sums[c] += ds[r, x] * q[r, e + c]  # (9)
                     else:
-                        for r in range(step):
+                        for r in range(here):
                             for c in range(width_k):
                                 more = sums[c] + ds[r, x] * q[r, e + c]  # (9)
                                 sums[c] = cuda.selp(ds[r, x] != real(0), more, sums[c])
                     for c in range(width_k):
                         dk_own[t + c] = sums[c]
                 if alone:
-                    for t in range(0, own_queries, at_once):
+                    for t in range(0, here // parts, at_once):
                         r = y * own_queries + t
                         for e in range(x, head_dim, rows):
                             for c in range(at_once):
@@ -780,9 +813,7 @@ def _made(
     head_dim, value_dim = round_up(E), round_up(M, "value dim")
     if on_lanes:  # a row of lanes that is half empty is kept in memory, not in registers
         head_dim, value_dim = max(head_dim, SHORT), max(value_dim, SHORT)
-    shape = shape_of(length, head_dim, value_dim, real)
-    if on_lanes:
-        shape = shape.for_lanes(length, real)
+    shape = shape_of(length, head_dim, value_dim, real, on_lanes)
     return make(shape, head_dim, value_dim, real, *constants), shape
 
 

@@ -41,11 +41,12 @@ def test_philox_gives_the_published_answers(line: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("length", [16, 32, 64, 300])
 def test_blocks_for_lanes_have_room(length: int) -> None:
     """Filled up or not, in the shared memory of any GPU, which a launch on a CPU asks for, too."""
-    plainly = False, False, None
+    plainly, listed = (False, False, None), (False, False, Pattern(window=3).walk)
     for real, dim in itertools.product((numba.float32, numba.float64), HEAD_DIMS):
         for make, shape_of, constants in (
-            (fast._forward_kernel, fast.forward_shape, plainly),
-            (fast._query_gradient_kernel, fast.backward_shape, plainly),
+            (fast._forward_kernel, fast.forward_shape, listed),
+            (fast._query_gradient_kernel, fast.backward_shape, listed),
+            (fast._key_gradient_kernel, fast.backward_shape, (*listed, False)),
             (fast._key_gradient_kernel, fast.backward_shape, (*plainly, True)),
         ):
             kernel, _ = fast._made(make, shape_of, length, dim, dim, True, real, *constants)
