@@ -373,7 +373,11 @@ class Body:
         return ast.Call(parse(dtype_text(kind)), [value], [])
 
     def loop(self, region: Lanes, body: list[ast.stmt], last: str) -> None:
-        """The loop over the threads; or two, of those that pass a guard and of the others."""
+        """The loop over the threads; or two, of those that pass a guard and of the others.
+
+        A short row has one of both, of constant length: for all threads of a row that pass, or as
+        the text is.
+        """
         depth, first = self.text.depth, self.span[0]
         body, mask, few = self.guarded(body, region.mask)
         for condition in few.conditions:
@@ -382,12 +386,18 @@ class Body:
         if few.ends:
             last = f"min({', '.join([last, *map(self.source, few.ends)])})"
         guard = None if mask or few.step > 1 else self.guard(body)
-        if guard:
+        if not guard:
+            self.turns(region, body, mask, first, last, few.step)
+        elif self.is_short:
+            test, end = guard
+            with self.text.block(f"if {last} <= ({end}):"):
+                self.turns(region, decided(body, test, "always"), None, first, last)
+            with self.text.block("else:"):
+                self.turns(region, body, None, first, last)
+        else:
             test, end = guard
             self.turns(region, decided(body, test, "always"), None, first, f"min({last}, {end})")
             self.turns(region, decided(body, test, "never"), None, f"max({first}, {end})", last)
-        else:
-            self.turns(region, body, mask, first, last, few.step)
         self.text.depth = depth
 
     def turns(
@@ -419,7 +429,8 @@ class Body:
         left = body, mask, ALL
         tests: list[ast.expr] = [name(mask)] if mask else []
         while True:
-            if tests and (few := self.few(ast.BoolOp(ast.And(), [*tests]))):
+            few = self.few(ast.BoolOp(ast.And(), [*tests])) if tests else None
+            if few and not (self.is_short and (few.ends or few.steps)):
                 left = body, None, few
             *definitions, last = body
             if not isinstance(last, ast.If) or last.orelse or not self.only_define(definitions):
@@ -521,6 +532,11 @@ class Body:
         names = [target.id for s in made if isinstance(target := s.targets[0], ast.Name)]
         return len(names) == len(statements) and self.regions.slots.isdisjoint(names)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether loops over a row of threads are best of constant length."""
+        return self.row_length < LONG_ROW
+
     def few(self, test: ast.expr) -> Few | None:
         """The condition of a region as the ends and steps of its loop, if it can be told by them.
 
@@ -528,8 +544,6 @@ class Body:
         (`i < n`, where i grows with the thread), steps what the first lane of each warp does
         (`threadIdx.x % 32 == 0`): the loop then has no mask.
         """
-        if self.row_length < LONG_ROW:
-            return None
         found = Few([], [], [])
         for part in self.conjuncts(test):
             if isinstance(part, ast.Constant) or not (is_cheap(part) and self.is_integral(part)):

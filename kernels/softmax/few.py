@@ -32,10 +32,9 @@ AT_ONCE = 4  # keys whose values a thread takes in at once, each in a sum of its
 
 @cache
 def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased: bool) -> Kernel:
-    rows_across = value_dim // LANES  # rows of threads that together own a value's columns
-    groups = ROWS // rows_across  # each takes its part of the keys
+    across = value_dim // LANES  # columns of a value that a thread owns
     pitch = SPAN + 1  # neighbours in a column lie in different banks
-    n_products, n_sums = queries * OWN, queries * AT_ONCE
+    n_products, n_sums = queries * OWN, queries * across
 
     @cuda.jit
     def attend_span(  # type: ignore[no-untyped-def]
@@ -47,6 +46,7 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
         part = cuda.shared.array((LANES, pitch), real)  # of a score: what each thread adds to it
         s = cuda.shared.array((queries, SPAN), real)  # scores, then their exponentials
         share = cuda.shared.array(LANES, real)  # of a part of the keys in maximum, then sum
+        top = cuda.shared.array(LANES, real)  # the maximum, to each x
         products = cuda.local.array(n_products, real)
         n_own = cuda.local.array(n_sums, real)
 
@@ -91,52 +91,54 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
             cuda.syncthreads()
 
         for i in range(queries):
-            h_i = real(-1e30)
+            h_i, d_i = real(-1e30), real(0)
             if y == 0:
                 for row in range(ROWS):
                     h_i = max(h_i, s[i, row * LANES + x])
                 share[x] = h_i
             cuda.syncthreads()
-            for lane in range(LANES):
-                h_i = max(h_i, share[lane])
-            s[i, r_own] = math.exp(s[i, r_own] - h_i)
+            if y == 0:
+                for lane in range(LANES):
+                    h_i = max(h_i, share[lane])
+                top[x] = h_i
             cuda.syncthreads()
-            d_i = real(0)
+            s[i, r_own] = math.exp(s[i, r_own] - top[x])
+            cuda.syncthreads()
             if y == 0:
                 for row in range(ROWS):
                     d_i += s[i, row * LANES + x]  # (4)
                 share[x] = d_i
             cuda.syncthreads()
-            if r_own == 0 and i < length:
+            if y == 0:
                 d_i = real(0)
                 for lane in range(LANES):
                     d_i += share[lane]
-                highest[n, h, span, i], total[n, h, span, i] = h_i, d_i
+                if x == 0 and i < length:
+                    highest[n, h, span, i], total[n, h, span, i] = h_i, d_i
             cuda.syncthreads()
 
-        m, group = y % rows_across * LANES + x, y // rows_across
         for t in range(n_sums):
             n_own[t] = real(0)
-        for r_first in range(0, min(end, SPAN // groups), AT_ONCE):
-            for t in range(AT_ONCE):
-                r = group * (SPAN // groups) + r_first + t
+        for t in range(OWN if end > 0 else 0):
+            r = y * OWN + t
+            for c in range(across):
+                m = c * LANES + x
                 v = real(0)
                 if m < M:
                     v = value[n, h, first + min(r, end - 1), m]
                 for i in range(queries):
-                    u, p = i * AT_ONCE + t, s[i, r]
+                    u, p = i * across + c, s[i, r]
                     n_own[u] = cuda.selp(p != real(0), n_own[u] + p * v, n_own[u])  # (4)
         for i in range(queries):
-            n_i = real(0)
-            for t in range(AT_ONCE):
-                n_i += n_own[i * AT_ONCE + t]
-            part[x, y] = n_i
+            for c in range(across):
+                part[y, c * LANES + x] = n_own[i * across + c]
             cuda.syncthreads()
-            if y < rows_across and m < M and i < length:
-                n_i = real(0)
-                for other in range(groups):
-                    n_i += part[x, y + other * rows_across]
-                mixed[n, h, span, i, m] = n_i
+            for c in range(y, across, ROWS):
+                m, n_i = c * LANES + x, real(0)
+                for row in range(ROWS):
+                    n_i += part[row, m]
+                if m < M and i < length:
+                    mixed[n, h, span, i, m] = n_i
             cuda.syncthreads()
 
     return attend_span

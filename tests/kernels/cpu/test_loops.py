@@ -290,7 +290,6 @@ def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
     x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((5, 128))
     with checked(False):
         on_no_side[1, 128](x, n, np.array([70]), out)
-        squares[16, 8](x, n, np.zeros(128))
     sums = np.array([x[: e % 5].sum() for e in range(128)])
     wanted = (
         np.where(i < 70, x, 0), np.where(i < 25.5, x, 0), 0 * x, np.where(i < n, i, 0),
@@ -298,7 +297,17 @@ def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
     )  # fmt: skip
     np.testing.assert_array_equal(out, wanted)
     assert "always" not in on_no_side.cpu_source()
-    assert "always" not in squares.cpu_source()  # rows of 8 are short
+
+
+def test_short_rows_have_a_loop_for_all_threads_and_one_for_some() -> None:
+    """Of constant length both: one of seven blocks of 8 threads has some that pass, nine none."""
+    x, out = np.linspace(0, 1, 128), np.full(128, np.nan)
+    with checked(False):
+        squares[16, 8](x, 51, out)
+    whole, some = squares.cpu_source().partition("else:")[::2]
+    assert "if BLOCK_X <= (n - block_x * BLOCK_X):" in whole and "always(i < n)" in whole
+    assert "range(BLOCK_X)" in some and "always" not in some
+    np.testing.assert_array_equal(out, np.where(np.arange(128) < 51, x * x, 0))
 
 
 @cuda.jit
