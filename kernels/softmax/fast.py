@@ -131,23 +131,27 @@ class Shape(NamedTuple):
             return tuple(next(w for w in widths if n % w == 0) for n in (others, *columns))
         return min(WIDTH, others), *(max(WIDTH, min(n, TILE // 2) // TURNS) for n in columns)
 
-    def for_lanes(self, length: int, real: Any, kept: Callable[[Shape], tuple[int, int]]) -> Shape:
+    def for_lanes(
+        self, length: int, real: Any, listed: bool, kept: Callable[[Shape], tuple[int, int]]
+    ) -> Shape:
         """All parts in one row of threads; half the rows, where they are enough.
 
         A sequence that takes several steps takes them of as many whole turns as shared memory has
-        room for, up to TILE rows. `kept` tells how many numbers a shape keeps there of each row
-        that it owns, and of each that it walks past.
+        room for, up to TILE rows, or to a thread for each, where they are listed. `kept` tells how
+        many numbers a shape keeps there of each row that it owns, and of each that it walks past.
         """
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
         shape = self._replace(rows=rows, parts=1, on_lanes=True)
         turn = shape.width(real)
         own, past = kept(shape._replace(step=turn))
         room = (SHARED_BYTES * 8 // real.bitwidth - rows * own) // past
-        whole = min(room, TILE) // turn * turn
+        whole = min(room, rows if listed else TILE) // turn * turn
         return shape._replace(step=whole) if whole and length > shape.step else shape
 
 
-def forward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool) -> Shape:
+def forward_shape(
+    length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool, listed: bool
+) -> Shape:
     """How a block of the forward kernel works, for so many queries and rounded dims."""
     size = real.bitwidth // 8
     rows = min(TILE, 16384 // (max(head_dim, value_dim) * size))
@@ -158,10 +162,12 @@ def forward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lane
         columns = shape.filled(real, value_dim)
         return max(head_dim, columns) + 1, head_dim + columns + shape.rows + PLACE // size
 
-    return shape.for_lanes(length, real, kept) if on_lanes else shape
+    return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 
 
-def backward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool) -> Shape:
+def backward_shape(
+    length: int, head_dim: int, value_dim: int, real: Any, on_lanes: bool, listed: bool
+) -> Shape:
     """How a block of the two gradient kernels works, for so many rows to own."""
     size = real.bitwidth // 8
     rows = min(TILE // 2, 8192 // (max(head_dim, value_dim) * size))
@@ -173,7 +179,7 @@ def backward_shape(length: int, head_dim: int, value_dim: int, real: Any, on_lan
         columns = shape.filled(real, head_dim) + shape.filled(real, value_dim)
         return 2 * head_dim + value_dim, columns + 2 * shape.rows
 
-    return shape.for_lanes(length, real, kept) if on_lanes else shape
+    return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 
 
 def _for(length: int, shape: Shape) -> Shape:
@@ -258,12 +264,10 @@ def _forward_kernel(
             here = step  # rows to take in; on lanes only as many turns as are left
             if on_lanes:
                 here = min(step, (end - start + at_once - 1) // at_once * at_once)
+            if listed and y == 0 and x < step:
+                u = start + x
+                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
             if listed:
-                for r in range(y * rows + x, here, parts * rows):
-                    u = start + r
-                    place[r], since[r], until[r] = key_at(
-                        u, end, low, high, before, causal, pattern
-                    )
                 cuda.syncthreads()
             for r in range(y, here, parts):
                 j = place[r] if listed else start + r
@@ -439,12 +443,10 @@ def _query_gradient_kernel(
             here = step  # rows to take in; on lanes only as many turns as are left
             if on_lanes:
                 here = min(step, (end - start + at_once - 1) // at_once * at_once)
+            if listed and y == 0 and x < step:
+                u = start + x
+                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
             if listed:
-                for r in range(y * rows + x, here, parts * rows):
-                    u = start + r
-                    place[r], since[r], until[r] = key_at(
-                        u, end, low, high, before, causal, pattern
-                    )
                 cuda.syncthreads()
             for r in range(y, here, parts):
                 j = place[r] if listed else start + r
@@ -626,11 +628,11 @@ def _key_gradient_kernel(
                 here = step  # rows to take in; on lanes only as many turns as are left
                 if on_lanes:
                     here = min(step, (end - start + at_once - 1) // at_once * at_once)
+                if listed and y == 0 and x < step:
+                    place[x], since[x], until[x] = query_at(
+                        start + x, end, low, high, before, last_query, offset, causal, pattern
+                    )
                 if listed:
-                    for r in range(y * rows + x, here, parts * rows):
-                        place[r], since[r], until[r] = query_at(
-                            start + r, end, low, high, before, last_query, offset, causal, pattern
-                        )
                     cuda.syncthreads()
                 for r in range(y, here, parts):
                     i = place[r] if listed else start + r
@@ -807,14 +809,14 @@ def _wanted(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any,
 @lru_cache(maxsize=1024)
 def _made(
     make: Callable[..., Kernel], shape_of: Callable[..., Shape], length: int, E: int, M: int,
-    on_lanes: bool, real: Any, *constants: Any,
+    on_lanes: bool, real: Any, biased: bool, dropping: bool, walk: Walk | None, *alone: bool,
 ) -> tuple[Kernel, Shape]:  # fmt: skip
     """The kernel for so many rows, and how its blocks work."""
     head_dim, value_dim = round_up(E), round_up(M, "value dim")
     if on_lanes:  # a row of lanes that is half empty is kept in memory, not in registers
         head_dim, value_dim = max(head_dim, SHORT), max(value_dim, SHORT)
-    shape = shape_of(length, head_dim, value_dim, real, on_lanes)
-    return make(shape, head_dim, value_dim, real, *constants), shape
+    shape = shape_of(length, head_dim, value_dim, real, on_lanes, walk is not None)
+    return make(shape, head_dim, value_dim, real, biased, dropping, walk, *alone), shape
 
 
 def _blocks(inputs: tuple[Array, ...], rows: int, shape: Shape) -> tuple[int, int, int]:

@@ -6,10 +6,11 @@ a GPU's other multiprocessors have nothing to do. Here a block has SPAN keys and
     attend_span    (1), and n, d and h of (4) for the keys of its span alone
     merge_spans    (3)-(5): spans are put together as tiles are
 
-Keys and values are read as they lie in memory, each once. For a score, LANES threads side by side
-read a key's columns; their sums are added up in shared memory, where thread after thread then has a
-score. For n, threads side by side own columns of the values. A score's sum has another
-order than in `fast`, and h other bits: these kernels are for what is never differentiated.
+Keys and values are read as they lie in memory, each once, by LANES threads side by side: a row of
+threads has OWN keys. What its threads have of a score is added up in shared memory, where thread
+after thread then has a score; what the rows have of n likewise. Maximum and sum of the weights are
+told by one row of threads. A score's sum has another order than in `fast`, and h other bits: these
+kernels are for what is never differentiated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ SPAN = 256  # keys of a block, and its threads
 LANES = 16  # threadIdx.x: threads that share a key
 ROWS = SPAN // LANES  # threadIdx.y
 OWN = SPAN // ROWS  # keys of a row of threads
-AT_ONCE = 4  # keys whose values a thread takes in at once, each in a sum of its own
 
 
 @cache
@@ -43,7 +43,7 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
     ):  # fmt: skip
         """Writes n, h and d of (4) for each span: (N, H, spans, Lq, M), and (N, H, spans, Lq)."""
         q = cuda.shared.array((queries, head_dim), real)
-        part = cuda.shared.array((LANES, pitch), real)  # of a score: what each thread adds to it
+        part = cuda.shared.array((LANES, pitch), real)  # what threads have of a score, rows of n
         s = cuda.shared.array((queries, SPAN), real)  # scores, then their exponentials
         share = cuda.shared.array(LANES, real)  # of a part of the keys in maximum, then sum
         top = cuda.shared.array(LANES, real)  # the maximum, to each x
