@@ -119,12 +119,12 @@ def _attend_span(queries: int, head_dim: int, value_dim: int, real: Any, biased:
 
         for t in range(n_sums):
             n_own[t] = real(0)
-        for t in range(OWN if end > 0 else 0):
+        for t in range(OWN):
             r = y * OWN + t
             for c in range(across):
                 m = c * LANES + x
                 v = real(0)
-                if m < M:
+                if m < M and end > 0:
                     v = value[n, h, first + min(r, end - 1), m]
                 for i in range(queries):
                     u, p = i * across + c, s[i, r]
