@@ -449,8 +449,9 @@ print("a block:", forward.threads[:2], "threads;", sizes)
 #    [banks](glossary.md#bank) of the shared memory. All of them want the *same* number of a key,
 #    and one read serves the whole warp.
 #
-# Whom it sees (lengths, causality, heads) you will find in the whole text; it is quoted here by its
-# equations only.
+# A tile is read in `here` rows: `step` of them on a GPU; on a CPU the last tile only has as many as are
+# left. Whom a query sees (lengths, causality, heads) you will find in the whole text; it is quoted
+# here by its equations only.
 #
 # **Backward** there are two kernels, and it is worth asking why. $dq_i$ is a sum over keys: a block
 # that owns queries walks the keys, as before. $dk_j$ and $dv_j$ are sums over queries. The owner of
