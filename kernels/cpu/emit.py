@@ -441,6 +441,8 @@ class Body:
     def guard(self, body: list[ast.stmt]) -> tuple[str, str] | None:
         """The condition of `x[i] if i < n else 0`, if the first threads pass it; and how many do.
 
+        None for a short row of which never all do.
+
         Under a mask some processors load slowly from far memory. What holds a loop is long enough
         to be written once.
         """
@@ -450,6 +452,8 @@ class Body:
             choice = getattr(statement, "value", statement)
             if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, ast.walk(choice))):
                 match self.few(choice.test):
+                    case Few(_, [end], []) if self.is_short and self.most(end) < self.row_length:
+                        return None
                     case Few([], [end], []):
                         return ast.unparse(choice.test), self.source(end)
                     case Few(conditions, [end], []):
@@ -589,10 +593,17 @@ class Body:
             return None
         terms = [term for side in self.uniformity.parts(number) or () for term in side]
         rest = [term for term in terms if not self.runs_along(term)]
-        if len(rest) != len(terms) - 1:
+        if len(rest) != len(terms) - 1 or any(map(self.has_no_sign, rest)):
             return None
         end = ast.BinOp(end, ast.Sub(), sum_of(rest)) if rest else end
         return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
+
+    def has_no_sign(self, term: ast.expr) -> bool:
+        """Whether what a term is taken from may become huge, where it should be below zero."""
+        kinds, values = self.form.kinds, self.form.source.values
+        of_names = [kinds.get(each) or values.get(each) for each in names_in(term)]
+        types_of = [str(getattr(kind, "dtype", kind)) for kind in of_names]
+        return not is_shape(term) and any(kind.startswith("uint") for kind in types_of)
 
     def step_of(self, test: ast.expr) -> int | None:
         """How many threads of a row lie from one that passes a comparison to the next."""

@@ -136,9 +136,9 @@ class Shape(NamedTuple):
     ) -> Shape:
         """All parts in one row of threads; half the rows, where they are enough.
 
-        A sequence that takes several steps takes them of as many whole turns as shared memory has
-        room for, up to TILE rows, or to a thread for each, where they are listed. `kept` tells how
-        many numbers a shape keeps there of each row that it owns, and of each that it walks past.
+        Where there are more rows to own than a step has, steps are of as many whole turns as shared
+        memory has room for, up to TILE rows, or to a thread for each, where they are listed. `kept`
+        tells how many numbers a shape keeps there of each row that it owns, and walks past.
         """
         rows = self.rows // 2 if SHORT < 2 * length <= self.rows else self.rows
         shape = self._replace(rows=rows, parts=1, on_lanes=True)
@@ -159,8 +159,8 @@ def forward_shape(
     shape = _for(length, Shape(rows, min(256 // rows, 8, step, value_dim // WIDTH), step))
 
     def kept(shape: Shape) -> tuple[int, int]:
-        columns = shape.filled(real, value_dim)
-        return max(head_dim, columns) + 1, head_dim + columns + shape.rows + PLACE // size
+        columns, places = shape.filled(real, value_dim), PLACE // size if listed else 0
+        return max(head_dim, columns) + 1, head_dim + columns + shape.rows + places
 
     return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 
@@ -177,7 +177,10 @@ def backward_shape(
 
     def kept(shape: Shape) -> tuple[int, int]:
         columns = shape.filled(real, head_dim) + shape.filled(real, value_dim)
-        return 2 * head_dim + value_dim, columns + 2 * shape.rows
+        return (
+            2 * head_dim + value_dim,
+            columns + 2 * shape.rows,
+        )  # finite keys leave lists their room
 
     return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 

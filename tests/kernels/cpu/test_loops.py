@@ -299,6 +299,26 @@ def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
     assert "always" not in on_no_side.cpu_source()
 
 
+@cuda.jit
+def far_of(x, numbers, out):
+    t, r, n = cuda.threadIdx.x, numbers[0], numbers[1]
+    out[0, t] = x[t + r] if t + r < n else -1
+    cuda.syncthreads()
+    if t + r < n:
+        out[1, t] = x[t]
+
+
+@pytest.mark.parametrize("threads", [8, 64])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.uint32, np.uint64])
+def test_a_guard_is_asked_as_it_stands_where_numbers_have_no_sign(threads: int, dtype: Any) -> None:
+    """`n - r` tells how many threads pass `t + r < n`; of unsigned 5 and 10 it is 2^64 - 5."""
+    x, out = np.arange(80.0), np.zeros((2, threads))
+    for looks in (False, True):
+        with checked(looks):
+            far_of[1, threads](x, np.array([10, 5], dtype), out)
+        np.testing.assert_array_equal(out, [[-1] * threads, [0] * threads])
+
+
 def test_short_rows_have_a_loop_for_all_threads_and_one_for_some() -> None:
     """Of constant length both: one of seven blocks of 8 threads has some that pass, nine none."""
     x, out = np.linspace(0, 1, 128), np.full(128, np.nan)
