@@ -177,10 +177,7 @@ def backward_shape(
 
     def kept(shape: Shape) -> tuple[int, int]:
         columns = shape.filled(real, head_dim) + shape.filled(real, value_dim)
-        return (
-            2 * head_dim + value_dim,
-            columns + 2 * shape.rows,
-        )  # finite keys leave lists their room
+        return 2 * head_dim + value_dim, columns + 2 * shape.rows  # lists have finite_k's room
 
     return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 

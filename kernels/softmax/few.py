@@ -26,7 +26,7 @@ from .plain import column, kind
 QUERIES = 3  # at most: so many of head dim 256 in float64 find room in shared memory
 SPAN = 256  # keys of a block, and its threads
 LANES = 16  # threadIdx.x: threads that share a key
-ROWS = SPAN // LANES  # threadIdx.y; as many
+ROWS = SPAN // LANES  # threadIdx.y: as many as LANES
 OWN = SPAN // ROWS  # keys of a row of threads
 
 

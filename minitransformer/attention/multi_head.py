@@ -315,12 +315,9 @@ def _project(
         by_token = found.reshape(*x.shape[:2], found.shape[1])
         each = _columns(by_token, list(map(len, weights[part])))
         for own, bias in zip(each, biases[part], strict=True):
-            without = _split(own, num_heads)
-            heads.append(xp.empty(without.shape, without.dtype))
-            if bias is None:
-                heads[-1][...] = without
-            else:
-                xp.add(without, _split(bias[None, None], num_heads), out=heads[-1])
+            if bias is not None:
+                own += bias
+            heads.append(xp.ascontiguousarray(_split(own, num_heads)))
     return heads, stacked
 
 

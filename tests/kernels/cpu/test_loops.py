@@ -320,7 +320,7 @@ def test_a_guard_is_asked_as_it_stands_where_numbers_have_no_sign(threads: int, 
 
 
 def test_short_rows_have_a_loop_for_all_threads_and_one_for_some() -> None:
-    """Of constant length both: one of seven blocks of 8 threads has some that pass, nine none."""
+    """Of constant length both: of 16 blocks of 8 threads all pass in six, some in one."""
     x, out = np.linspace(0, 1, 128), np.full(128, np.nan)
     with checked(False):
         squares[16, 8](x, 51, out)
