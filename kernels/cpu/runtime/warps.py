@@ -97,10 +97,11 @@ def _take(sent, here, thread, there, inside):
 
     Both values are loaded before one is chosen, without a branch, of which LLVM would make a choice
     between two places: what neighbours load then lies in a row. `sent` and `here` have a warp to
-    spare on either side.
+    spare on either side. Where all warps are whole, which is known when this is compiled, a lane
+    that is in the warp is in the block.
     """
     other, own = sent[np.uintp(there)], sent[np.uintp(thread)]
-    given = inside & (there < sent.size)
+    given = inside & ((sent.size % WARP == 0) | (there < sent.size))
     if here is not None:
         given &= here[np.uintp(there)]
     return selp(given, other, own)
