@@ -64,7 +64,7 @@ def _number(value: Any, other: Any) -> Any:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
-    return to(value, dtype=dtype) if isinstance(value, Tensor) else value.astype(dtype)
+    return to(value, dtype=dtype) if isinstance(value, Tensor) else as_array(value, dtype=dtype)
 
 
 def _check_broadcast(name: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
@@ -317,14 +317,13 @@ def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:
         ``(..., L, M)``, without the dimension of a vector.
 
     Raises:
+        TypeError: A factor is not numeric.
         ValueError: The shapes do not fit.
 
     >>> (Tensor([[1.0, 2.0]]) @ Tensor([3.0, 4.0])).tolist()
     [11.0]
     """
-    for factor in (x, y):
-        if not hasattr(factor, "ndim"):
-            raise TypeError(f"matmul: expected tensors or arrays, got {type(factor).__name__}")
+    x, y = (factor if isinstance(factor, Tensor) else as_array(factor) for factor in (x, y))
     if x.ndim == 0 or y.ndim == 0:
         raise ValueError(f"matmul: expected matrices or vectors, got {x.shape} and {y.shape}")
     if x.ndim == 1:

@@ -21,6 +21,8 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: zeros(2, 3) @ zeros(2, 3), ValueError, r"matmul: .* of x, 3, must be y's last .*, 2"),
     (lambda: zeros(2, 2, 3) @ zeros(3, 3, 4), ValueError, r"matmul: shapes \(2,\) and \(3,\)"),
     (lambda: zeros() @ zeros(2), ValueError, r"matmul: expected matrices or vectors, got \(\)"),
+    (lambda: zeros(2, 2) @ np.array([[1, "a"]], object), TypeError, "expected numbers"),
+    (lambda: zeros(2) + np.array([1j, 2]), TypeError, "expected numbers, got dtype complex128"),
     (lambda: F.linear(zeros(2, 3), zeros(4, 5)), ValueError, r"linear: expected x .* got \(2, 3\)"),
     (lambda: F.linear(zeros(2, 3), zeros(4, 3), zeros(3)), ValueError,
      r"linear: expected bias of shape \(4,\), got \(3,\)"),
