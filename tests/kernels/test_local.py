@@ -112,3 +112,23 @@ test_what_makes_no_pattern_is_refused = refusals(
     ({"stride": 0}, "local: stride must be at least 1, got 0"),
     of=lambda **change: local.forward(*inputs()[:3], **{"window": 3, **change}),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("poisoned", [0, 3], ids=["query", "cotangent"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_query_that_is_not_finite_reaches_only_the_keys_that_it_sees(
+    poison: float, poisoned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On lanes, which take a sum to be over finite numbers until they have met others."""
+    monkeypatch.setattr(softmax.fast, "ENOUGH_HEADS", 0)
+    arrays, there = inputs(), TILE + 1
+    arrays[poisoned][:, :, there] = poison
+    with np.errstate(all="ignore"):
+        found = passes(local, arrays, window=2, num_global=2)
+    own = np.zeros(LENGTH, bool)
+    own[there] = True
+    sees = own.copy()
+    sees[[0, 1, *range(there - 2, there + 3)]] = True
+    for name, touched in {"query": own, "key": sees, "value": sees}.items():
+        assert np.isfinite(found[name][:, :, ~touched]).all(), name
+        assert not np.isfinite(found[name][:, :, there]).all(), name
