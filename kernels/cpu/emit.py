@@ -339,31 +339,52 @@ class Body:
         """`tile[i] = 0; if test: tile[i] = x[j]` as `tile[i] = x[j] if test else 0`.
 
         A store under a mask takes some processors twenty times as long as one of a whole vector.
+        What stands between may be the same of another tile.
         """
         new: list[ast.stmt] = []
         for statement in body:
-            match new[-1] if new else None, statement:
-                case (
-                    ast.Assign([ast.Subscript() as to], otherwise),
-                    ast.If(test, [ast.Assign([ast.Subscript() as same], value)], []),
-                ) if self.is_store_again(to, same, test, value):
-                    value, otherwise = self.as_stored(to, value), self.as_stored(to, otherwise)
-                    choice = ast.copy_location(ast.IfExp(test, value, otherwise), value)
-                    new[-1] = ast.copy_location(ast.Assign([to], choice), statement)
-                case _:
-                    new.append(statement)
+            match statement:
+                case ast.If(test, [ast.Assign([ast.Subscript() as to], value)], []):
+                    first = self.stored_before(new, to, test, value)
+                    if first is not None:
+                        new.remove(first)
+                        pair = self.as_stored(to, value), self.as_stored(to, first.value)
+                        choice = ast.copy_location(ast.IfExp(test, *pair), value)
+                        statement = ast.copy_location(ast.Assign([to], choice), statement)
+            new.append(statement)
         return new
 
-    def is_store_again(self, to: ast.Subscript, same: ast.Subscript, *others: ast.expr) -> bool:
-        """Whether two elements of an array of the kernel are one, which the others do not read."""
+    def stored_before(
+        self, body: list[ast.stmt], to: ast.Subscript, *others: ast.expr
+    ) -> ast.Assign | None:
+        """The last store to the same element of an array of the kernel, if it may as well be later.
+
+        Nothing reads the array until then, and nothing changes what the store is made of.
+        """
         array = base_name(to) or ""
-        loads = [base_name(node) for other in others for node in ast.walk(other) if is_load(node)]
-        known = self.form.arrays.keys() | set(self.form.parameters)
-        return (
-            ast.dump(to) == ast.dump(same) and array in self.form.arrays
-            and isinstance(self.form.kinds[array].dtype, types.Number | types.Boolean)
-            and array not in loads and known.issuperset(loads)
-        )  # fmt: skip
+        if array not in self.form.arrays:
+            return None
+        passed: list[ast.stmt] = []
+        for statement in reversed(body):
+            match statement:
+                case ast.Assign([ast.Subscript() as same], value) if ast.dump(to) == ast.dump(same):
+                    changed = stores(passed).keys() & (names_in(to) | names_in(value))
+                    read = passed and any(is_load(n) for x in (to, value) for n in ast.walk(x))
+                    alone = self.leaves_alone(array, value, *others)
+                    return statement if alone and not (changed or read) else None
+            if not self.leaves_alone(array, statement):
+                return None
+            passed.append(statement)
+        return None
+
+    def leaves_alone(self, array: str, *nodes: ast.AST) -> bool:
+        """Whether these surely leave alone an array of the kernel, which holds numbers."""
+        arrays, kinds, plain = self.form.arrays, self.form.kinds, (types.Number, types.Boolean)
+        one = {n for n in arrays if n == array or arrays[n].is_dynamic & arrays[array].is_dynamic}
+        named = set[str]().union(*map(names_in, nodes))
+        views = named - arrays.keys() - set(self.form.parameters)
+        numbers = all(isinstance(kinds.get(each, types.int64), plain) for each in views)
+        return isinstance(kinds[array].dtype, plain) and numbers and named.isdisjoint(one)
 
     def as_stored(self, to: ast.Subscript, value: ast.expr) -> ast.expr:
         """What a store makes of a value, if another beside it could make it a float before."""

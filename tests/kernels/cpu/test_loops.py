@@ -514,3 +514,63 @@ def test_stores_become_one_where_the_second_follows_and_lose_no_bit_of_a_number(
     assert "if always(t < n) else numba.uint64(1)" in stores_twice.cpu_source()
     assert not out[0].any()
     assert out[1, ::-1].tolist() == [*keys[:40].tolist(), *[1] * 24]
+
+
+@cuda.jit
+def fills_two_tiles(x, n, out):
+    """Both are cleared before either is filled; a third is looked at in between."""
+    t = cuda.threadIdx.x
+    one = cuda.shared.array(64, float32)
+    other = cuda.shared.array(64, float32)
+    third = cuda.shared.array(64, float32)
+    one[t] = float32(1)
+    other[t] = float32(2)
+    if t < n:
+        one[t] = x[0, t]
+    if t > n:
+        other[t] = x[1, t]
+    third[t] = float32(t)
+    out[0, t] = one[t] + other[t] + third[t]
+    if t < n:
+        third[t] = x[1, t]
+    out[1, t] = third[t]
+
+
+@cuda.jit
+def fills_what_moves(x, n, out):
+    """What is stored first, or where, is another by the time of the second store."""
+    t = cuda.threadIdx.x
+    value = float32(t)
+    one = cuda.shared.array(64, float32)
+    other = cuda.shared.array(64, float32)
+    one[t] = value
+    value += float32(1)
+    if t < n:
+        one[t] = x[0, t]
+    other[t] = out[1, t]
+    out[1, t] = value
+    if t < n:
+        other[t] = x[1, t]
+    out[0, t] = one[t] + other[t]
+    same = cuda.shared.array(0, float32)
+    again = cuda.shared.array(0, float32)
+    same[t] = float32(6)
+    again[t] = float32(7)
+    if t < n:
+        same[t] = float32(8)
+    out[2, t] = same[t]
+
+
+def test_two_tiles_are_filled_by_a_store_each_where_nothing_is_lost_by_it() -> None:
+    x, out, n, t = np.random.default_rng(0).random((2, 64), np.float32), [], 40, np.arange(64)
+    for kernel in fills_two_tiles, fills_what_moves:
+        out.append(np.full((3, 64), 5, np.float32))
+        with checked(False):
+            kernel[1, 64, 0, 256](x, n, out[-1])
+    filled = np.where(t < n, x[0], 1) + np.where(t > n, x[1], 2)
+    assert np.array_equal(out[0][:2], [filled + t.astype(np.float32), np.where(t < n, x[1], t)])
+    assert np.array_equal(out[1][:2], [np.where(t < n, x[0] + x[1], t + 5), t + 1])
+    assert np.array_equal(out[1][2], np.where(t < n, 8, 7))
+    loops = 2  # of the threads before n, and of the others
+    assert fills_two_tiles.cpu_source().count(" else float32(") == 2 * loops
+    assert " else " not in fills_what_moves.cpu_source()
