@@ -99,9 +99,9 @@ reveal("idle threads", blocks * THREADS - 50)
 # ### Exercise 1 (1 point, 5 min): a thread owns a number
 #
 # Scaling by $1/\sqrt E$ was the first step of attention. Write it as a
-# kernel: `out[i] = factor * x[i]`, by thread i. It is launched with enough
-# blocks of 32 threads for all numbers, and often with a few threads more
-# than that.
+# kernel: `out[i] = factor * x[i]`, by thread i. It is launched with blocks
+# of 32 threads, as many as it takes for all numbers: the last often has
+# threads without a number.
 #
 # <details><summary>Hint 1 of 3</summary>
 # The thread's own number comes from (1), as in `who_am_i`.

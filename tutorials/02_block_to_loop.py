@@ -234,7 +234,9 @@ show(quote_loop(bend))
 
 # %% [markdown]
 # `half` and `first` stand outside all loops over the threads, `own` and
-# `left` are kept in slots, and `t` is made again in each region.
+# `left` are kept in slots, and `t` is made again in each region. (`stack`
+# makes an array on the stack, `BLOCK_X` is the number of threads; section 3
+# tells what `u(...)` and `# lanes` are for.)
 #
 # ## 3. What the engine makes of yours
 #

@@ -87,8 +87,7 @@ print(f"for queries of {quantity(tokens, 'B')}; for each head")
 # %% [markdown]
 # **Predict.** As three operations (scores; weights; mixing), the matrices go to memory and come
 # back. [Fused](glossary.md#fused) into one, only $q$, $k$, $v$ and $o$ do. How many times the bytes
-# do the three operations take at smaller sizes, $L = 128$ and $E = M = 16$? (A fast run takes half
-# of both.)
+# do the three operations take at smaller sizes, $L = 128$ and $E = M = 16$?
 
 # %%
 L, E = (64, 8) if FAST else (128, 16)

@@ -295,13 +295,13 @@ wins = [L for L in lengths if lost < L]
 reveal("linear attention is faster from L =", min(wins, default="nowhere"))
 show(
     figures.lengths(lengths, times), "lengths",
-    alt="Time against length on logarithmic axes: softmax is twice as steep",
+    alt="Time against length on logarithmic axes: softmax is the steeper one",
 )  # fmt: skip
 
 # %% [markdown]
 # On such axes $L^p$ is a straight line of slope $p$. Short texts pay for the
-# [launch](glossary.md#launch) as well, so your slopes come near 2 and 1 only at the long end. (Did
-# it win earlier than $L = E$? Softmax pays an exponential for each pair, too.)
+# [launch](glossary.md#launch) as well, so your slopes are less than 2 and 1, and nearer to them the
+# longer the text. (Did it win earlier than $L = E$? Softmax pays an exponential for each pair, too.)
 #
 # ## Backward, index by index
 #

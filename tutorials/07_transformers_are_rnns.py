@@ -397,7 +397,7 @@ check("fading-backward", fading_backward)
 # $$S_i[:, m] = S_{i-1}[:, m] + k_i\, v_{im} \qquad n_{im} = S_i[:, m] \cdot q_i$$
 #
 # So a thread [owns](glossary.md#owner) a column, and walks the tokens. The course calls this the
-# *state* pattern: later lessons come back to it.
+# *state* pattern: the next lesson comes back to it.
 
 # %% [markdown] exercise="fading-kernel"
 # ### Exercise: your own recurrence (3 points, 15 min)
@@ -515,8 +515,8 @@ show(
 # ## What does it remember?
 #
 # Now train it. A sequence names 32 of 64 keys and gives each a value, one of 16; then it asks for
-# every key. One head answers, trained for a second or two. (`recall` in the package shows how.)
-# Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys get, on
+# every key. One head answers, trained for a second or two. (`minitransformer/course/recall.py` is
+# how.) Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys get, on
 # average, half of the weight at most. **Predict** the share of pairs that is recalled.
 
 # %%
@@ -543,7 +543,7 @@ reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 # More than the bound on weights? A value that is right needs more weight than any *other value*,
 # not half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
 #
-# That is the scoreboard of this course: each lesson from here on adds a row, or makes one cheaper.
+# That is the scoreboard of this course: the next lesson makes a row cheaper.
 #
 # ## What it cannot do
 #

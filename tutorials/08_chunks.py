@@ -21,7 +21,9 @@
 # Between the two lies a whole family, with one knob. Turned to one end it is lesson 7, to the other
 # lesson 6. Somewhere in between is what runs.
 #
-# *Sources.* Hua et al. 2022; Sun et al. 2023; Yang et al. 2024.
+# *Sources.* Hua et al. 2022, *Transformer Quality in Linear Time*; Sun et al. 2023, *Retentive
+# Network*; Yang et al. 2024, *Gated Linear Attention Transformers with Hardware-Efficient
+# Training*.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -487,4 +489,5 @@ table(
 #
 # Chunks recall what linear attention recalls: the floor of lesson 6 stands. Every trick so far was
 # about *order*: who is multiplied with whom first. None touched $\varphi$, and $\mathrm{elu} + 1$
-# was a choice. **Next question: can features imitate softmax?**
+# was a choice. Can features imitate softmax? No lesson answers that yet: `kernels/features` derives
+# some that do, and `results/recall` says what they remember.

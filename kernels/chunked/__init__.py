@@ -19,8 +19,9 @@ as matrices Q, K (C x E) and V (C x M), and tril for "0 where j > i",
     S' = S + K^T V                           Z' = Z + K^T 1                                    (5)
     o_i = n_i / guard(d_i)                                                                     (6)
 
-(Hua et al. 2022; Sun et al. 2023; Yang et al. 2024). C = 1 is the recurrence, C >= L the masked
-quadratic form of `linear`. All chunk sizes give the same result; they differ in cost:
+(Hua et al. 2022; Sun et al. 2023; Yang et al. 2024, "Gated linear attention transformers"). C = 1
+is the recurrence, C >= L the masked quadratic form of `linear`. All chunk sizes give the same
+result; they differ in cost:
 
                                recurrence      chunks              quadratic form
     steps, one by one          L               L / C               1

@@ -5,7 +5,7 @@ beta_t |k_t|^2 is above 2, residuals grow from token to token. So a row x become
 
     y_e = phi(x_e)              f_e = y_e / s                                              (1)
     s   = sum_e y_e             "sum"       (Schlag et al. 2021, section 4.2)
-          sqrt(sum_e y_e^2)     "l2"        (Yang et al. 2024)
+          sqrt(sum_e y_e^2)     "l2"        (Yang et al. 2024, as in `delta`)
           1                     "none"                                                     (2)
 
 with phi of `feature_maps`. A row with s = 0 becomes zeros: it reads and writes nothing. "sum" is

@@ -237,7 +237,8 @@ def _index(found: list[Lesson], others: list[str], modules: list[str]) -> str:
         "Attention from a formula to a kernel that trains models: each lesson derives, predicts, "
         "measures, and lets you write. You need Python, NumPy and a year of calculus; no GPU.",
         table(found, ".ipynb"),
-        '```sh\npip install "minitransformer[course]"\nminitransformer course start\n```',
+        "In a clone of the repository",
+        '```sh\npip install -e ".[course]"\nminitransformer course start\n```',
         "puts the notebooks into a folder of yours and opens them; "
         "`minitransformer course progress` says which exercises pass.",
         tree("Lessons", pages), tree("Look up", texts),
