@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from math import lcm, prod
+from math import gcd, lcm, prod
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ from .regions import (
 )
 from .source import dtype_text
 from .text import Text, begun, function_name, signature
-from .trees import Names, call, name, names_in, negated, parse, stores, walk
+from .trees import Names, call, name, named, names_in, negated, parse, stores, walk
 from .uniformity import (
     THREADS,
     Uniformity,
@@ -56,6 +56,7 @@ from .uniformity import (
 )
 
 LONG_ROW = VECTOR_REGISTERS[1]  # threads: a shorter row is best as a loop of constant length
+ABREAST = 8  # rows of threads at most, that take the turns of a loop together
 FAR_APART = 16  # threads: nearer ones run together, as lanes under a mask
 
 
@@ -96,6 +97,7 @@ class Body:
         axes = [*self.outer_axes, self.row_axis]
         self.lane = ", ".join(f"thread_{axis}" for axis in axes)
         self.lane_shape = ", ".join(f"BLOCK_{axis.upper()}" for axis in axes)
+        self.abreast: str | None = None  # the loop over rows that take each turn together
         self.span = "0", f"BLOCK_{self.row_axis.upper()}"  # of a row: those that run together
         self.loops: list[ast.For] = []
         self.names = Names(regions.names)
@@ -184,16 +186,97 @@ class Body:
                 case Strip(body):
                     self.strip()
                     depth = self.text.depth
-                    for axis in self.outer_axes:
-                        self.text.line(f"for thread_{axis} in range(BLOCK_{axis.upper()}):")
+                    for header in self.rows_of(body):
+                        self.text.line(header)
                         self.text.depth += 1
-                    self.stretches(body)
-                    self.text.depth = depth
+                    self.whole_or_not(body)
+                    self.text.depth, self.abreast = depth, None
+                case Lanes() if self.abreast:
+                    with self.text.block(self.abreast):
+                        self.lanes(node)
                 case Lanes():
                     self.lanes(node)
 
     def strip(self) -> None:
         """All rows of threads run a stretch, one after the other."""
+
+    def rows_of(self, body: list[Node]) -> Iterator[str]:
+        """The loops over the rows of threads that run a strip, outermost first.
+
+        The innermost goes by as many rows as are abreast in each turn of the strip's loop.
+        """
+        *axes, axis = self.outer_axes or [""]
+        yield from (f"for thread_{axis} in range(BLOCK_{axis.upper()}):" for axis in axes)
+        rows = self.rows_abreast(body)
+        if rows > 1:
+            first = self.names.fresh("row")
+            yield f"for {first} in range(0, BLOCK_{axis.upper()}, {rows}):"
+            self.abreast = f"for thread_{axis} in range({first}, {first} + {rows}):"
+        elif axis:
+            yield f"for thread_{axis} in range(BLOCK_{axis.upper()}):"
+
+    def rows_abreast(self, body: list[Node]) -> int:
+        """How many rows of threads take each turn of a loop that adds up, one after the other.
+
+        A sum waits for itself from turn to turn, and not for those of other rows; and what is
+        loaded for one row may serve all: `total += a[y, k] * b[k, x]` has one b for them. As many
+        as have their sums in registers.
+        """
+        match body:
+            case [Loop(ast.For(), inside) as loop] if self.outer_axes and self.adds_up(loop):
+                sums = stores(statements(inside)).keys() & self.regions.slots
+            case _:
+                return 1
+        count, bytes_of_one = VECTOR_REGISTERS
+        widths = (as_dtype(self.types[slot]).itemsize for slot in sums)
+        vectors = sum(-(-self.row_length * width // bytes_of_one) for width in widths)
+        rows = 1
+        while 2 * rows <= ABREAST and 2 * rows * vectors <= count * 3 // 4:
+            rows *= 2
+        return gcd(rows, self.form.block[AXES.index(self.outer_axes[-1])])
+
+    def adds_up(self, loop: Loop) -> bool:
+        """Whether all threads only do arithmetic in a loop, for slots that each row has for itself.
+
+        What more there is LLVM might leave as a loop over the rows, with the sums in memory.
+        """
+        body, slots = statements(loop.body), self.regions.slots
+        used = named(body).keys()
+        local = {array.name for array in self.form.arrays.values() if array.space == "local"}
+        own = slots - self.regions.row_slots - self.regions.shown
+        return (
+            all(isinstance(node, Lanes) for node in loop.body)
+            and all(is_arithmetic(statement) for statement in body)
+            and bool(stores(body).keys() & slots) and used & slots <= own and not used & local
+            and self.running(loop) == self.row_length
+        )  # fmt: skip
+
+    def whole_or_not(self, body: list[Node]) -> None:
+        """A strip for a row of threads: under its mask, and before, if it is short, without.
+
+        The latter is for rows of which all threads pass the guard, as most do.
+        """
+        mask, test = self.guard_of_all(body)
+        if test:
+            with self.text.block(f"if {test}:"):
+                self.stretches(without(body, mask))
+            with self.text.block("else:"):
+                self.stretches(body)
+        else:
+            self.stretches(body)
+
+    def guard_of_all(self, body: list[Node]) -> tuple[str | None, str]:
+        """The mask of all that a short row does, if it tells which, and when all pass."""
+        masks = {x.mask for x in all_lanes(body) if self.without_dead_definitions(x.body)}
+        mask = masks.pop() if len(masks) == 1 else None
+        few = self.few(name(mask)) if mask and self.is_short and not self.abreast else None
+        if not few or few.steps or any(self.most(end) < self.row_length for end in few.ends):
+            return None, ""
+        asked = set[str]().union(*map(names_in, [*few.conditions, *few.ends]))
+        if asked & stores(statements(body)).keys():
+            return None, ""
+        ends = (f"{self.span[1]} <= {self.source(end)}" for end in few.ends)
+        return mask, " and ".join([*map(self.source, few.conditions), *ends])
 
     def stretches(self, body: list[Node]) -> None:
         """A strip, cut where another number of threads goes on; what none runs stays along."""
@@ -743,6 +826,30 @@ class Body:
         """An expression as it is written down."""
         new = self.rewriter.visit(copy.deepcopy(node))
         return ast.unparse(ast.fix_missing_locations(new))
+
+
+def without(nodes: list[Node], mask: str | None) -> list[Node]:
+    """A tree of regions, of which those under a mask are for all threads."""
+    new: list[Node] = []
+    for node in nodes:
+        match node:
+            case Lanes(body, own) if own == mask:
+                new.append(Lanes(body))
+            case Loop(header, body):
+                new.append(Loop(header, without(body, mask)))
+            case Branch(test, body, orelse):
+                new.append(Branch(test, without(body, mask), without(orelse, mask)))
+            case _:
+                new.append(node)
+    return new
+
+
+def is_arithmetic(statement: ast.stmt) -> bool:
+    """Whether a statement gives a variable a value that calls and chooses nothing."""
+    match statement:
+        case ast.Assign([ast.Name()]) | ast.AugAssign(ast.Name()):
+            return not any(isinstance(n, ast.Call | ast.IfExp) for n in ast.walk(statement))
+    return False
 
 
 def is_load(node: ast.AST) -> bool:

@@ -215,6 +215,14 @@ class Watched(emit.Body):
     def guard(self, body: list[ast.stmt]) -> None:
         """Each access stands in the text once."""
 
+    def guard_of_all(self, body: list[Node]) -> tuple[None, str]:
+        """Each access stands in the text once."""
+        return None, ""
+
+    def rows_abreast(self, body: list[Node]) -> int:
+        """A row is watched to its end."""
+        return 1
+
     def row(self, spot: Spot) -> str:
         """The call that stands for the index of a row, of which nothing is read yet."""
         return spot.index

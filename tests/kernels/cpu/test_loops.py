@@ -574,3 +574,61 @@ def test_two_tiles_are_filled_by_a_store_each_where_nothing_is_lost_by_it() -> N
     loops = 2  # of the threads before n, and of the others
     assert fills_two_tiles.cpu_source().count(" else float32(") == 2 * loops
     assert " else " not in fills_what_moves.cpu_source()
+
+
+@cuda.jit
+def shares_tiles(a, b, out):
+    """out (d, n, m) = d a (n, k) b (k, m), whole tiles of 16; a third of the block to a depth."""
+    x, y, z = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
+    column, row = cuda.blockIdx.x * 16 + x, cuda.blockIdx.y * 8 + y
+    a_tile, b_tile = cuda.shared.array((8, 16), float32), cuda.shared.array((16, 16), float32)
+    total, last = float32(0), float32(0)
+    for start in range(0, a.shape[1], 16):
+        if z == 0:
+            a_tile[y, x] = a[row, start + x]
+            b_tile[y, x] = b[start + y, column]
+            b_tile[y + 8, x] = b[start + y + 8, column]
+        cuda.syncthreads()
+        for k in range(16):
+            last = a_tile[y, k] * b_tile[k, x]
+            total += (z + 1) * last
+        cuda.syncthreads()
+    out[z, row, column] = total + 0 * last
+
+
+@cuda.jit
+def sums_of_products(a, b, out):
+    """out (n, m) = a (n, k) b (k, m), in blocks that may be larger."""
+    column, row = cuda.grid(2)
+    if row < out.shape[0] and column < out.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, column]
+        out[row, column] = total
+
+
+def test_rows_of_threads_take_each_turn_of_a_sum_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve of 16 registers are for sums, and a row of these takes four: two rows do."""
+    for module in emit, lowering:
+        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+    a, b = np.random.default_rng(0).integers(0, 9, (2, 48, 48)).astype(np.float32)
+    out = np.zeros((3, 48, 48), np.float32)
+    with checked(False):
+        shares_tiles[(3, 6), (16, 8, 3)](a, b, out)
+    np.testing.assert_array_equal(out, [depth * a @ b for depth in (1, 2, 3)])
+    text = shares_tiles.cpu_source()
+    assert "for row_ in range(0, BLOCK_Y, 2):" in text
+    assert "for thread_y in range(row_, row_ + 2):" in text
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (20, 17), (1, 16), (0, 3)])
+def test_a_short_row_has_a_text_without_its_guard_for_when_all_threads_pass(shape: Any) -> None:
+    a, b = np.random.default_rng(0).integers(0, 9, (2, *shape)).astype(np.float32)
+    out = np.full((shape[0] + 1, shape[0]), -1, np.float32)
+    with checked(False):
+        sums_of_products[(3, 3), (16, 16)](a, b.T, out[:-1])
+    np.testing.assert_array_equal(out, [*(a @ b.T), np.full(shape[0], -1)])
+    text = sums_of_products.cpu_source()
+    whole, *_ = text.partition("else:")
+    assert "<= out.shape[1] - block_x * BLOCK_X:" in whole
+    assert "if active" not in whole and text.count("for k in") == 2
