@@ -12,7 +12,8 @@ import copy
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import cached_property
 from math import gcd, lcm, prod
 from operator import itemgetter
@@ -46,7 +47,6 @@ from .text import Text, begun, function_name, signature
 from .trees import Names, call, name, named, names_in, negated, parse, stores, walk
 from .uniformity import (
     THREADS,
-    Uniformity,
     base_name,
     exposed,
     is_shape,
@@ -66,11 +66,13 @@ def lane_axes(block: Shape3) -> str:
 
 
 class Few(NamedTuple):
-    """A condition that the first threads of a row pass, or one of so many: no others."""
+    """A condition that neighbours in a row pass, or the first and one of so many: no others."""
 
     conditions: list[ast.expr]  # that all of the row must pass besides
-    ends: list[ast.expr]  # no thread from the smallest on passes
+    starts: list[ast.expr]  # no thread before the largest passes
+    ends: list[ast.expr]  # nor from the smallest on
     steps: list[int]  # each divides the places of the threads that pass
+    parts: list[ast.expr]  # all of it
 
     @property
     def step(self) -> int:
@@ -78,7 +80,7 @@ class Few(NamedTuple):
         return lcm(*self.steps)
 
 
-ALL = Few([], [], [])  # no condition
+ALL = Few([], [], [], [], [])  # no condition
 
 
 class Body:
@@ -102,7 +104,8 @@ class Body:
         self.loops: list[ast.For] = []
         self.names = Names(regions.names)
         self.slot_names = {slot: self.names.fresh(f"{slot}_of") for slot in sorted(regions.slots)}
-        self.rewriter = Rewriter(self.uniformity, self.lane, self.slot_names)
+        self.asked: frozenset[str] = frozenset()  # indices that a condition says not to be negative
+        self.rewriter = Rewriter(self)
 
     def module(self, runtime: str, fastmath: bool) -> str:
         """Write the module to compile."""
@@ -256,27 +259,33 @@ class Body:
 
         The latter is for rows of which all threads pass the guard, as most do.
         """
-        mask, test = self.guard_of_all(body)
-        if test:
-            with self.text.block(f"if {test}:"):
+        mask, few = self.guard_of_all(body)
+        if mask:
+            test = self.all_pass(few, *self.span)
+            with self.text.block(f"if {test}:"), self.where(few.parts, statements(body)):
                 self.stretches(without(body, mask))
             with self.text.block("else:"):
                 self.stretches(body)
         else:
             self.stretches(body)
 
-    def guard_of_all(self, body: list[Node]) -> tuple[str | None, str]:
-        """The mask of all that a short row does, if it tells which, and when all pass."""
+    def guard_of_all(self, body: list[Node]) -> tuple[str | None, Few]:
+        """The mask of all that a short row does, if it tells which threads pass, and what it is."""
         masks = {x.mask for x in all_lanes(body) if self.without_dead_definitions(x.body)}
         mask = masks.pop() if len(masks) == 1 else None
         few = self.few(name(mask)) if mask and self.is_short and not self.abreast else None
         if not few or few.steps or any(self.most(end) < self.row_length for end in few.ends):
-            return None, ""
-        asked = set[str]().union(*map(names_in, [*few.conditions, *few.ends]))
-        if asked & stores(statements(body)).keys():
-            return None, ""
-        ends = (f"{self.span[1]} <= {self.source(end)}" for end in few.ends)
-        return mask, " and ".join([*map(self.source, few.conditions), *ends])
+            return None, ALL
+        asked = set[str]().union(*map(names_in, [*few.conditions, *few.starts, *few.ends]))
+        return (None, ALL) if asked & stores(statements(body)).keys() else (mask, few)
+
+    def all_pass(self, few: Few, first: str, last: str) -> str:
+        """Whether all threads of a part of a row pass a condition."""
+        return " and ".join((
+            *map(self.source, few.conditions),
+            *(f"{self.source(start)} <= {first}" for start in few.starts),
+            *(f"{last} <= {self.source(end)}" for end in few.ends),
+        ))  # fmt: skip
 
     def stretches(self, body: list[Node]) -> None:
         """A strip, cut where another number of threads goes on; what none runs stays along."""
@@ -480,29 +489,71 @@ class Body:
         """The loop over the threads; or two, of those that pass a guard and of the others.
 
         A short row has one of both, of constant length: for all threads of a row that pass, or as
-        the text is.
+        the text is. So has a longer one, if not the first threads pass, but some in between.
         """
         depth, first = self.text.depth, self.span[0]
         body, mask, few = self.guarded(body, region.mask)
         for condition in few.conditions:
             self.text.line(f"if {self.source(condition)}:")
             self.text.depth += 1
+        if few.starts:
+            first = f"max({', '.join([first, *map(self.source, few.starts)])})"
         if few.ends:
             last = f"min({', '.join([last, *map(self.source, few.ends)])})"
         guard = None if mask or few.step > 1 else self.guard(body)
-        if not guard:
-            self.turns(region, body, mask, first, last, few.step)
-        elif self.is_short:
-            test, end = guard
-            with self.text.block(f"if {last} <= ({end}):"):
-                self.turns(region, decided(body, test, "always"), None, first, last)
+        with self.where(few.parts, body):
+            if guard:
+                self.both(region, body, first, last, *guard)
+            else:
+                self.turns(region, body, mask, first, last, few.step)
+        self.text.depth = depth
+
+    def both(
+        self, region: Lanes, body: list[ast.stmt], first: str, last: str, test: str, few: Few
+    ) -> None:
+        """Two loops: of threads that pass a guard, and of others."""
+        always, never = decided(body, test, "always"), decided(body, test, "never")
+        if self.is_short or few.starts:
+            with self.text.block(f"if {self.all_pass(few, first, last)}:"):
+                self.turns(region, always, None, first, last)
             with self.text.block("else:"):
                 self.turns(region, body, None, first, last)
         else:
-            test, end = guard
-            self.turns(region, decided(body, test, "always"), None, first, f"min({last}, {end})")
-            self.turns(region, decided(body, test, "never"), None, f"max({first}, {end})", last)
-        self.text.depth = depth
+            (end,) = map(self.source, few.ends)
+            if few.conditions:
+                end += f" if {' and '.join(map(self.source, few.conditions))} else 0"
+            self.turns(region, always, None, first, f"min({last}, {end})")
+            self.turns(region, never, None, f"max({first}, {end})", last)
+
+    @contextmanager
+    def where(self, tests: list[ast.expr], body: Iterable[ast.AST]) -> Iterator[None]:
+        """Conditions hold in what is written, whose statements are the body."""
+        before, changed = self.asked, stores(body).keys()
+        parts = [part for test in tests for part in self.conjuncts(test)]
+        numbers = filter(None, map(self.not_negative, parts))
+        self.asked |= {ast.unparse(n) for n in numbers if not names_in(n) & changed}
+        yield
+        self.asked = before
+
+    def not_negative(self, test: ast.expr) -> ast.expr | None:
+        """The number of which a comparison says that it is not negative."""
+        match test:
+            case ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Lt() | ast.LtE()], [right])):
+                more, less = left, right
+            case ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Gt() | ast.GtE()], [right])):
+                more, less = right, left
+            case ast.Compare(left, [ast.Gt() | ast.GtE()], [right]):
+                more, less = left, right
+            case ast.Compare(left, [ast.Lt() | ast.LtE()], [right]):
+                more, less = right, left
+            case _:
+                return None
+        return more if self.uniformity.is_nonnegative(less) else None
+
+    def cannot_wrap(self, index: ast.expr) -> bool:
+        """Whether an index is surely not negative."""
+        whole = ahead.expanded(index, self.regions.recomputed)
+        return self.uniformity.is_nonnegative(index) or ast.unparse(whole) in self.asked
 
     def turns(
         self, region: Lanes, body: list[ast.stmt], mask: str | None, first: str, last: str,
@@ -519,8 +570,9 @@ class Body:
         loaded = (exposed(body, defined) | (written - defined)) & self.regions.slots
         for slot in sorted(loaded):
             self.text.line(f"{slot} = {self.of(slot)}")
-        for statement in body:
-            self.text.statements(self.rewrite(statement))
+        with self.where([name(mask)] if mask else [], body):
+            for statement in body:
+                self.text.statements(self.rewrite(statement))
         for slot in sorted(written & self.regions.slots):
             self.text.line(f"{self.of(slot)} = {slot}")
         self.text.depth = depth
@@ -534,7 +586,7 @@ class Body:
         tests: list[ast.expr] = [name(mask)] if mask else []
         while True:
             few = self.few(ast.BoolOp(ast.And(), [*tests])) if tests else None
-            if few and not (self.is_short and (few.ends or few.steps)):
+            if few and not (self.is_short and (few.starts or few.ends or few.steps)):
                 left = body, None, few
             *definitions, last = body
             if not isinstance(last, ast.If) or last.orelse or not self.only_define(definitions):
@@ -542,8 +594,8 @@ class Body:
             tests.append(last.test)
             body = [*definitions, *last.body]
 
-    def guard(self, body: list[ast.stmt]) -> tuple[str, str] | None:
-        """The condition of `x[i] if i < n else 0`, if the first threads pass it; and how many do.
+    def guard(self, body: list[ast.stmt]) -> tuple[str, Few] | None:
+        """The condition of `x[i] if i < n else 0`, if neighbouring threads pass it; and which do.
 
         None for a short row of which never all do.
 
@@ -555,14 +607,12 @@ class Body:
         for statement in body:
             choice = getattr(statement, "value", statement)
             if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, ast.walk(choice))):
-                match self.few(choice.test):
-                    case Few(_, [end], []) if self.is_short and self.most(end) < self.row_length:
-                        return None
-                    case Few([], [end], []):
-                        return ast.unparse(choice.test), self.source(end)
-                    case Few(conditions, [end], []):
-                        holds = self.source(ast.BoolOp(ast.And(), conditions))
-                        return ast.unparse(choice.test), f"{self.source(end)} if {holds} else 0"
+                few = self.few(choice.test)
+                if not few or few.steps or len(few.starts) > 1 or len(few.ends) > 1:
+                    continue
+                never = any(self.most(end) < self.row_length for end in few.ends)
+                if few.starts or few.ends:
+                    return None if never and self.is_short else (ast.unparse(choice.test), few)
         return None
 
     def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
@@ -649,11 +699,11 @@ class Body:
         """The condition of a region as the ends and steps of its loop, if it can be told by them.
 
         What all threads of a row decide alike is asked before the loop. Ends tell textbook guards
-        (`i < n`, where i grows with the thread), steps what the first lane of each warp does
-        (`threadIdx.x % 32 == 0`): the loop then has no mask.
+        (`i < n`, where i grows with the thread), starts those of what has a rim (`i > 0`), steps
+        what the first lane of each warp does (`threadIdx.x % 32 == 0`): the loop has no mask.
         """
-        found = Few([], [], [])
-        for part in self.conjuncts(test):
+        found = Few([], [], [], [], self.conjuncts(test))
+        for part in found.parts:
             if isinstance(part, ast.Constant) or not (is_cheap(part) and self.is_integral(part)):
                 return None
             if self.is_fixed(part):
@@ -663,9 +713,11 @@ class Body:
                 found.steps.append(step)
             elif end := self.end_of(part):
                 found.ends.append(end)
+            elif start := self.end_of(opposite(part)):
+                found.starts.append(start)  # those before fail
             else:
                 return None
-        return found if any(found) else None
+        return found if found.parts and not (found.starts and found.steps) else None
 
     def conjuncts(self, test: ast.expr) -> list[ast.expr]:
         """What has to be true for a condition to be true, in terms of what never changes."""
@@ -674,6 +726,12 @@ class Body:
                 return [part for value in values for part in self.conjuncts(value)]
             case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=values)):
                 return [part for value in values for part in self.conjuncts(negated(value))]
+            case ast.Compare(left, ops, [*rights]) if len(ops) > 1:
+                pairs = zip([left, *rights], ops, rights, strict=False)
+                each = [ast.Compare(a, [op], [b]) for a, op, b in pairs]
+                return self.conjuncts(ast.BoolOp(ast.And(), [*each]))
+            case ast.Call(ast.Name("always"), [holds]):
+                return self.conjuncts(holds)
             case ast.Name(id=known) if known in self.regions.conditions:
                 return self.conjuncts(self.regions.conditions[known])
         return [ahead.expanded(test, self.regions.recomputed)]
@@ -683,10 +741,10 @@ class Body:
         match test:
             case ast.Compare(first, [ast.Eq()], [ast.Constant(value=0)]):
                 return self.first_of(first)
-            case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.GtE()], [right])):
-                number, end, more = left, right, 0
-            case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [ast.Gt()], [right])):
-                number, end, more = left, right, 1
+            case ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Gt() | ast.GtE() as op], [right])):
+                number, end, more = left, right, int(isinstance(op, ast.Gt))
+            case ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Lt() | ast.LtE() as op], [right])):
+                number, end, more = right, left, int(isinstance(op, ast.Lt))
             case ast.Compare(left, [ast.Lt() | ast.LtE() as op], [right]):
                 number, end, more = left, right, int(isinstance(op, ast.LtE))
             case ast.Compare(left, [ast.Gt() | ast.GtE() as op], [right]):
@@ -695,11 +753,11 @@ class Body:
                 return None
         if not (self.runs_along(number) and self.is_fixed(end)):
             return None
-        terms = [term for side in self.uniformity.parts(number) or () for term in side]
-        rest = [term for term in terms if not self.runs_along(term)]
-        if len(rest) != len(terms) - 1 or any(map(self.has_no_sign, rest)):
+        more_than, less_than = self.beside_thread(number)
+        if any(map(self.has_no_sign, [*more_than, *less_than])):
             return None
-        end = ast.BinOp(end, ast.Sub(), sum_of(rest)) if rest else end
+        end = ast.BinOp(end, ast.Sub(), sum_of(more_than)) if more_than else end
+        end = ast.BinOp(end, ast.Add(), sum_of(less_than)) if less_than else end
         return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
 
     def has_no_sign(self, term: ast.expr) -> bool:
@@ -746,6 +804,15 @@ class Body:
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
                 return self.runs_along(left) and self.is_fixed(right)
         return False
+
+    def beside_thread(self, index: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:
+        """What an index that runs along is more than the thread, and what less."""
+        match ahead.expanded(index, self.regions.recomputed):
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+                along, rest = (left, right) if self.runs_along(left) else (right, left)
+                more, less = self.beside_thread(along)
+                return ([*more, rest], less) if isinstance(op, ast.Add) else (more, [*less, rest])
+        return [], []
 
     def is_integral(self, value: ast.expr) -> bool:
         """Whether an expression is made of whole numbers alone."""
@@ -844,6 +911,14 @@ def without(nodes: list[Node], mask: str | None) -> list[Node]:
     return new
 
 
+def opposite(test: ast.expr) -> ast.expr:
+    """What is true where a condition is not."""
+    match test:
+        case ast.UnaryOp(ast.Not(), operand):
+            return operand
+    return negated(test)
+
+
 def is_arithmetic(statement: ast.stmt) -> bool:
     """Whether a statement gives a variable a value that calls and chooses nothing."""
     match statement:
@@ -877,15 +952,30 @@ class Rewriter(ast.NodeTransformer):
     whole slots to those who look at other threads.
     """
 
-    def __init__(self, uniformity: Uniformity, lane: str, slots: Mapping[str, str]) -> None:
-        self.form = uniformity.form
-        self.uniformity = uniformity
-        self.lane = list(map(name, lane.split(", ")))
-        self.slots = slots
+    def __init__(self, body: Body) -> None:
+        self.body, self.form = body, body.form
+        self.lane = list(map(name, body.lane.split(", ")))
 
     def visit_Whole(self, node: Whole) -> ast.AST:
         """The slot of what all threads keep."""
-        return name(self.slots[node.id])
+        return name(self.body.slot_names[node.id])
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        """What is asked is known where it holds."""
+        then = ast.Module(node.body, [])
+        with self.body.where([node.test], node.body):
+            self.generic_visit(then)
+        node.body = []
+        self.generic_visit(node)
+        node.body = then.body
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        """The same of a choice."""
+        with self.body.where([node.test], [node.body]):
+            node.body = self.visit(node.body)
+        node.test, node.orelse = self.visit(node.test), self.visit(node.orelse)
+        return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """An element that is read."""
@@ -904,6 +994,6 @@ class Rewriter(ast.NodeTransformer):
         plain = isinstance(index, ast.Constant) or (
             isinstance(index, ast.Name) and index.id in THREADS
         )
-        if plain or not self.uniformity.is_nonnegative(index):
+        if plain or not self.body.cannot_wrap(index):
             return index
         return call("u", index)

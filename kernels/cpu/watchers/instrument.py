@@ -157,7 +157,7 @@ class Watched(emit.Body):
         self.places: list[Place] = []
         self.region: Lanes | None = None
         self.unwatched = self.rewriter
-        self.rewriter = Watcher(self, self.lane, self.slot_names)
+        self.rewriter = Watcher(self)
 
     def place(self, spot: Spot, kind: str) -> str:
         """Number an access to an array; return its number as text."""
@@ -215,9 +215,9 @@ class Watched(emit.Body):
     def guard(self, body: list[ast.stmt]) -> None:
         """Each access stands in the text once."""
 
-    def guard_of_all(self, body: list[Node]) -> tuple[None, str]:
+    def guard_of_all(self, body: list[Node]) -> tuple[None, emit.Few]:
         """Each access stands in the text once."""
-        return None, ""
+        return None, emit.ALL
 
     def rows_abreast(self, body: list[Node]) -> int:
         """A row is watched to its end."""
@@ -262,9 +262,10 @@ class Watched(emit.Body):
 class Watcher(emit.Rewriter):
     """Turns accesses into calls."""
 
-    def __init__(self, body: Any, *others: Any) -> None:
-        super().__init__(body.uniformity, *others)
-        self.body = body
+    body: Any
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(body)
         self.arrays: Arrays = body.arrays
         self.own: list[ast.expr] = []  # reads of what the statement writes to
 

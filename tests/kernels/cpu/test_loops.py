@@ -325,7 +325,7 @@ def test_short_rows_have_a_loop_for_all_threads_and_one_for_some() -> None:
     with checked(False):
         squares[16, 8](x, 51, out)
     whole, some = squares.cpu_source().partition("else:")[::2]
-    assert "if BLOCK_X <= (n - block_x * BLOCK_X):" in whole and "always(i < n)" in whole
+    assert "if BLOCK_X <= n - block_x * BLOCK_X:" in whole and "always(i < n)" in whole
     assert "range(BLOCK_X)" in some and "always" not in some
     np.testing.assert_array_equal(out, np.where(np.arange(128) < 51, x * x, 0))
 
