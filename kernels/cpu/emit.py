@@ -531,7 +531,8 @@ class Body:
         before, changed = self.asked, stores(body).keys()
         parts = [part for test in tests for part in self.conjuncts(test)]
         numbers = filter(None, map(self.not_negative, parts))
-        self.asked |= {ast.unparse(n) for n in numbers if not names_in(n) & changed}
+        steady = (n for n in numbers if is_cheap(n) and not names_in(n) & changed)
+        self.asked |= set(map(ast.unparse, steady))
         yield
         self.asked = before
 

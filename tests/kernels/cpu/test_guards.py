@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float32
+from numba import float32, int64
 
 from minitransformer_kernels import checked
 from minitransformer_kernels.cuda import cuda
@@ -104,12 +104,17 @@ def may_wrap(x, back, out):
         out[4, t] = float32(0)
     else:
         out[4, t] = x[elsewhere]
+    places = cuda.shared.array(64, int64)
+    places[cuda.threadIdx.x] = t
+    if places[cuda.threadIdx.x] >= 0:
+        places[cuda.threadIdx.x] = t - back
+        out[5, t] = x[places[cuda.threadIdx.x]]
 
 
 @pytest.mark.parametrize("threads", [24, 64])
 def test_an_index_that_may_be_negative_counts_from_the_end(threads: int) -> None:
     x, t, back = np.arange(1, 65, dtype=np.float32), np.arange(threads), 7
-    out = np.zeros((5, threads), np.float32)
+    out = np.zeros((6, threads), np.float32)
     with checked(False):
         may_wrap[1, threads](x, back, out)
     place = t - back
@@ -119,5 +124,6 @@ def test_an_index_that_may_be_negative_counts_from_the_end(threads: int) -> None
         np.where((place > 4) | (t < 40), x[place], 0),
         x[place],
         np.where(place >= 0, 0, x[place]),
+        x[place],
     ]
     np.testing.assert_array_equal(out, expected)
