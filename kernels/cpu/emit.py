@@ -281,11 +281,9 @@ class Body:
 
     def all_pass(self, few: Few, first: str, last: str) -> str:
         """Whether all threads of a part of a row pass a condition."""
-        return " and ".join((
-            *map(self.source, few.conditions),
-            *(f"{self.source(start)} <= {first}" for start in few.starts),
-            *(f"{last} <= {self.source(end)}" for end in few.ends),
-        ))  # fmt: skip
+        starts = (ast.Compare(start, [ast.LtE()], [parse(first)]) for start in few.starts)
+        ends = (ast.Compare(parse(last), [ast.LtE()], [end]) for end in few.ends)
+        return self.source(ast.BoolOp(ast.And(), [*few.conditions, *starts, *ends]))
 
     def stretches(self, body: list[Node]) -> None:
         """A strip, cut where another number of threads goes on; what none runs stays along."""
@@ -460,10 +458,12 @@ class Body:
         for statement in reversed(body):
             match statement:
                 case ast.Assign([ast.Subscript() as same], value) if ast.dump(to) == ast.dump(same):
-                    changed = stores(passed).keys() & (names_in(to) | names_in(value))
-                    read = passed and any(is_load(n) for x in (to, value) for n in ast.walk(x))
-                    alone = self.leaves_alone(array, value, *others)
-                    return statement if alone and not (changed or read) else None
+                    made_of = names_in(to) | names_in(value)
+                    changed = stores(passed).keys() & made_of
+                    read = passed and (made_of - {array}) & self.form.ndims.keys()
+                    written = written_in(ast.walk(statement), self.form.source) - {array}
+                    alone = self.leaves_alone(array, *indices_of(to), value, *others)
+                    return statement if alone and not (changed or read or written) else None
             if not self.leaves_alone(array, statement):
                 return None
             passed.append(statement)
@@ -519,9 +519,10 @@ class Body:
             with self.text.block("else:"):
                 self.turns(region, body, None, first, last)
         else:
-            (end,) = map(self.source, few.ends)
+            (ends,) = few.ends
             if few.conditions:
-                end += f" if {' and '.join(map(self.source, few.conditions))} else 0"
+                ends = ast.IfExp(ast.BoolOp(ast.And(), few.conditions), ends, ast.Constant(0))
+            end = self.source(ends)
             self.turns(region, always, None, first, f"min({last}, {end})")
             self.turns(region, never, None, f"max({first}, {end})", last)
 
@@ -755,7 +756,8 @@ class Body:
         if not (self.runs_along(number) and self.is_fixed(end)):
             return None
         more_than, less_than = self.beside_thread(number)
-        if any(map(self.has_no_sign, [*more_than, *less_than])):
+        made = [] if isinstance(end, ast.Name) else [end]
+        if any(map(self.has_no_sign, [*made, *more_than, *less_than])):
             return None
         end = ast.BinOp(end, ast.Sub(), sum_of(more_than)) if more_than else end
         end = ast.BinOp(end, ast.Add(), sum_of(less_than)) if less_than else end

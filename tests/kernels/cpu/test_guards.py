@@ -127,3 +127,88 @@ def test_an_index_that_may_be_negative_counts_from_the_end(threads: int) -> None
         x[place],
     ]
     np.testing.assert_array_equal(out, expected)
+
+
+@cuda.jit
+def asks_much(x, numbers, out):
+    """Conditions that the row decides alike hold an `or` or a choice; so do limits."""
+    t = cuda.threadIdx.x
+    a, b, c, n, m = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    out[0, t] = x[t] if (a > 0 or b > 0) and t < n else float32(0)
+    cuda.syncthreads()
+    out[1, t] = x[t] if (a > 0 or b > 0) and c > 0 and t < n else float32(0)
+    cuda.syncthreads()
+    out[2, t] = x[t] if t < (n if b > 0 else m) else float32(0)
+    cuda.syncthreads()
+    out[3, t] = x[t] if t >= (n if b > 0 else m) else float32(0)
+    cuda.syncthreads()
+    out[4, t] = x[t] if (n > 3 if b > 0 else m > 3) and t < n else float32(0)
+    cuda.syncthreads()
+    if (a > 0 or b > 0) and t < n:
+        for k in range(3):
+            out[5, t] += k * x[t]
+
+
+@pytest.mark.parametrize("threads", [16, 64])
+def test_conditions_and_limits_are_asked_as_a_whole(threads: int) -> None:
+    x, t = np.arange(1, 65, dtype=np.float32)[:threads], np.arange(threads)
+    for a, b, c, n, m in (1, 0, 1, 8, 4), (0, 0, 1, 8, 4), (1, 0, 0, 20, 2), (0, 1, 1, 5, 40):
+        out = np.zeros((6, threads), np.float32)
+        with checked(False):
+            asks_much[1, threads](x, np.array([a, b, c, n, m]), out)
+        some, limit = a > 0 or b > 0, n if b > 0 else m
+        passes = [
+            some & (t < n),
+            bool(some and c > 0) & (t < n),
+            t < limit,
+            t >= limit,
+            bool(limit > 3) & (t < n),
+        ]
+        np.testing.assert_array_equal(out[:5], np.where(passes, x, 0))
+        np.testing.assert_array_equal(out[5], np.where(passes[0], 3 * x, 0))
+
+
+@cuda.jit
+def differs(x, a, b, out):
+    t = cuda.threadIdx.x
+    out[0, t] = x[t] if t > a - b else float32(0)
+    cuda.syncthreads()
+    out[1, t] = x[t] if t - 1 > a - b else float32(0)
+    cuda.syncthreads()
+    out[2, t] = x[t] if t <= a - b else float32(0)
+    cuda.syncthreads()
+    out[3, t] = x[t] if t + 1 < a - b else float32(0)
+
+
+@pytest.mark.parametrize("threads", [16, 40])
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_a_difference_without_a_sign_is_huge(dtype: Any, threads: int) -> None:
+    x, out = np.arange(1, threads + 1, dtype=np.float32), np.zeros((4, threads), np.float32)
+    with checked(False):
+        differs[1, threads](x, dtype(3), dtype(7), out)
+    np.testing.assert_array_equal(out, [0 * x, 0 * x, x, x])
+
+
+@cuda.jit
+def counts_first(x, n, counts, out):
+    """What is stored first has an effect, or its place another meaning."""
+    t = cuda.threadIdx.x
+    tile = cuda.shared.array(64, int64)
+    own = cuda.local.array(4, int64)
+    for i in range(4):
+        own[i] = 0
+    tile[t] = cuda.atomic.add(counts, t, 1)
+    if t < n:
+        tile[t] = 5
+    own[own[0]] = 1
+    if x[t] > n:
+        own[own[0]] = 2
+    out[t] = tile[t] + 10 * own[0] + 100 * own[1]
+
+
+def test_a_store_with_an_effect_is_made() -> None:
+    x, n, counts, out = np.arange(33), 20, np.zeros(33, np.int64), np.zeros(33, np.int64)
+    with checked(False):
+        counts_first[1, 33](x, n, counts, out)
+    assert counts.tolist() == [1] * 33
+    np.testing.assert_array_equal(out, np.where(x < n, 5, 0) + 10 + np.where(x > n, 200, 0))
