@@ -715,8 +715,8 @@ class Body:
                 found.steps.append(step)
             elif end := self.end_of(part):
                 found.ends.append(end)
-            elif start := self.end_of(opposite(part)):
-                found.starts.append(start)  # those before fail
+            elif start := self.start_of(part):
+                found.starts.append(start)
             else:
                 return None
         return found if found.parts and not (found.starts and found.steps) else None
@@ -762,6 +762,21 @@ class Body:
         end = ast.BinOp(end, ast.Sub(), sum_of(more_than)) if more_than else end
         end = ast.BinOp(end, ast.Add(), sum_of(less_than)) if less_than else end
         return ast.BinOp(end, ast.Add(), ast.Constant(more)) if more else end
+
+    def start_of(self, test: ast.expr) -> ast.expr | None:
+        """How many threads of a row fail a comparison, if they are the first ones.
+
+        Not of `i > n` for any n, as the largest has no n + 1.
+        """
+        match test:
+            case (
+                ast.Compare(_, [ast.Gt()], [end])
+                | ast.Compare(end, [ast.Lt()], [_])
+                | ast.UnaryOp(ast.Not(), ast.Compare(_, [ast.LtE()], [end]))
+                | ast.UnaryOp(ast.Not(), ast.Compare(end, [ast.GtE()], [_]))
+            ) if self.known(end) is None:
+                return None
+        return self.end_of(opposite(test))
 
     def has_no_sign(self, term: ast.expr) -> bool:
         """Whether what a term is taken from may become huge, where it should be below zero."""

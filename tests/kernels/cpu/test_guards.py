@@ -76,7 +76,8 @@ def between(x, low, high, out):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.uint32, np.uint64])
 def test_some_in_between_pass(threads: int, dtype: Any) -> None:
     x, t = np.arange(1, 97, dtype=np.float32), np.arange(threads)
-    for low, high in (3, 17), (0, 96), (20, 10), (90, 95), (2, 3):
+    largest = min(np.iinfo(dtype).max, np.iinfo(np.int64).max)
+    for low, high in (3, 17), (0, 96), (20, 10), (90, 95), (2, 3), (largest, 40):
         out = np.zeros((8, threads), np.float32)
         with checked(False):
             between[1, threads](x, dtype(low), dtype(high), out)
