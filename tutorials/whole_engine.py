@@ -2,8 +2,8 @@
 
     python whole_engine.py softmax     (or linear)
 
-Beside Python's own, nothing is imported but NumPy, Numba's float32 and the door to CUDA: `from
-numba import cuda` would do, given a GPU and arrays that live on it. What grows beyond a page is in the packages beside it.
+It imports NumPy, Numba's float32 and the door to CUDA: `from numba import cuda` would do, given a
+GPU and arrays that live on it. What grows beyond a page is in the packages beside it.
 
 The task: eight random symbols, a separator, and the same eight again. From the separator on the
 model says the next symbol, and all that it can do is look back. One layer of attention suffices.
