@@ -11,6 +11,7 @@ et al. 2015), on Python source. Its steps, one module each:
     regions       cut where threads wait, and at loops that all share; find what lives across
     ahead         ask for memory before it is needed
     emit          write it down as Python, each region a loop over the threads
+    tuned         the same, written for speed
     compiler      compile that with Numba, the loops over the threads marked as parallel
     rehearsal     on another core, compile what is launched next
     runtime.pool  share the blocks out among CPU threads

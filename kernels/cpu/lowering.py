@@ -15,7 +15,7 @@ from typing import Any
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
-from . import cache, emit, rehearsal, typing_errors
+from . import cache, emit, rehearsal, tuned, typing_errors
 from .canonical import Canonical, Shape3, canonical
 from .compiler import VECTOR_REGISTERS
 from .errors import KernelError
@@ -41,7 +41,7 @@ class Mode:
     each_alone: bool = False  # is each statement marked, and each region run on its own?
 
 
-PLAIN = Mode("plain", RUNTIME, emit.Body)
+PLAIN = Mode("plain", RUNTIME, tuned.Tuned)
 CHECKED = Mode("checked", f"{__package__}.watchers.shadow", instrument.Checked, instrumented=True)
 DIAGNOSED = Mode(
     "diagnosed", f"{__package__}.watchers.shadow", instrument.Diagnosed, instrumented=True

@@ -133,6 +133,20 @@ class Regions:
         """The kernel."""
         return self.uniformity.form
 
+    def without_dead_definitions(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements of a region without definitions that only other regions use."""
+        kept: list[ast.stmt] = []
+        used: set[str] = set()
+        for statement in reversed(body):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)]) if (
+                    target in self.recomputed and target not in used
+                ):
+                    continue
+            used |= reads(statement)
+            kept.insert(0, statement)
+        return kept
+
 
 def cut(uniformity: Uniformity, *, each_alone: bool = False) -> Regions:
     """Cut a kernel into regions; `each_alone` lets all threads finish one before the next."""

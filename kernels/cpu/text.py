@@ -25,12 +25,13 @@ class Text:
         self.lines += [INDENT * self.depth + part if part else "" for part in text.split("\n")]
 
     @contextmanager
-    def block(self, header: str) -> Iterator[None]:
-        """A compound statement."""
-        self.line(header)
-        self.depth += 1
+    def block(self, *headers: str) -> Iterator[None]:
+        """A compound statement, or several, each the body of the one before."""
+        for header in headers:
+            self.line(header)
+            self.depth += 1
         yield
-        self.depth -= 1
+        self.depth -= len(headers)
 
     def statements(self, body: Iterable[ast.stmt]) -> None:
         """Append statements."""

@@ -18,12 +18,13 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
-from .. import emit
 from ..canonical import Array, Canonical, is_atomic
 from ..compiler import LANES
+from ..emit import Body
 from ..errors import KernelError
 from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Barrier, Branch, Lanes, Loop, Node, Regions, Strip, all_lanes, all_scalars
+from ..rewriter import Rewriter
 from ..source import place as place_in_file
 from ..trees import assign, call, located, name, parse, walk
 from ..uniformity import exposed, is_shape
@@ -148,7 +149,7 @@ class Intervals:
 # The text -----------------------------------------------------------------------------------------
 
 
-class Watched(emit.Body):
+class Watched(Body):
     """Writes code whose accesses are calls: what `read`, `put` and `atomic` of its kinds say."""
 
     def __init__(self, *given: Any) -> None:
@@ -197,33 +198,7 @@ class Watched(emit.Body):
         self.ask(mask)
         self.recompute(exposed(body, set()), made - views)
 
-    def read_ahead(self, body: list[ast.stmt]) -> None:
-        """Watched code does not ask for memory ahead."""
-
-    def for_few(self, body: list[ast.stmt], mask: str | None) -> tuple[list[ast.stmt], str]:
-        """All that a thread does is watched, needed or not."""
-        return [], "0"
-
-    def piece(self, body: list[Node], row: int) -> int:
-        """What is watched is in memory."""
-        return row
-
-    def stored_once(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Each store is watched."""
-        return body
-
-    def guard(self, body: list[ast.stmt]) -> None:
-        """Each access stands in the text once."""
-
-    def guard_of_all(self, body: list[Node]) -> tuple[None, emit.Few]:
-        """Each access stands in the text once."""
-        return None, emit.ALL
-
-    def rows_abreast(self, body: list[Node]) -> int:
-        """A row is watched to its end."""
-        return 1
-
-    def row(self, spot: Spot) -> str:
+    def part(self, spot: Spot) -> str:
         """The call that stands for the index of a row, of which nothing is read yet."""
         return spot.index
 
@@ -259,13 +234,14 @@ class Watched(emit.Body):
         self.text.statements([*made, *views])
 
 
-class Watcher(emit.Rewriter):
+class Watcher(Rewriter):
     """Turns accesses into calls."""
 
     body: Any
 
     def __init__(self, body: Any) -> None:
-        super().__init__(body)
+        super().__init__(body.row, body.slot_names)
+        self.body = body
         self.arrays: Arrays = body.arrays
         self.own: list[ast.expr] = []  # reads of what the statement writes to
 
@@ -283,7 +259,7 @@ class Watcher(emit.Rewriter):
             return self.slice(node)
         kind = self.arrays.kind(node.value)
         row = self.spot(node, Element(node.value, kind, self.arrays.indices(node)))
-        return _at(row, self.body.row(row), node)
+        return _at(row, self.body.part(row), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """A field that is read."""
@@ -630,7 +606,7 @@ class Checked(Watched):
 
     # Accesses
 
-    def row(self, spot: Spot) -> str:
+    def part(self, spot: Spot) -> str:
         """Check the index of a row, of which nothing is read yet."""
         return self.within("within", "part", spot)
 
@@ -708,7 +684,7 @@ class Checked(Watched):
 
     def is_apart(self, spot: Spot) -> bool:
         """Whether the threads of a row surely access different elements."""
-        return any(self.runs_along(index) for index in spot.element.indices)
+        return any(self.row.runs_along(index) for index in spot.element.indices)
 
 
 def _shadow_of(view: ast.expr, what: str) -> ast.expr:
@@ -777,9 +753,10 @@ class Traced(Watched):
                 f"run__bases[{number}] = run__trace.address_of({array.name}, ({origin},))"
             )
 
-    def strip(self) -> None:
+    def strip(self, body: list[Node]) -> None:
         """A step begins."""
         self.text.line("run__step += 1")
+        super().strip(body)
 
     def ran(self, region: Lanes, header: int) -> None:
         """Take the note from a loop whose turns depend on each other."""

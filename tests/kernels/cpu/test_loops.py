@@ -7,7 +7,7 @@ import pytest
 from numba import float32, uint64
 
 from minitransformer_kernels import checked
-from minitransformer_kernels.cpu import emit, lowering
+from minitransformer_kernels.cpu import lowering, registers
 from minitransformer_kernels.cuda import cuda
 
 
@@ -431,7 +431,7 @@ def sums_by_hand(x, out):
 
 
 def test_sums_that_are_named_one_by_one_need_registers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in emit, lowering:
+    for module in lowering, registers:
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     x, out = np.ones((5, 128), np.float32), np.zeros((8, 128), np.float32)
     with checked(False):
@@ -470,7 +470,7 @@ def products_by_fours(x, y, out):
 def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in emit, lowering:  # 16 registers of 8 numbers, of which 12 are for sums
+    for module in lowering, registers:  # 16 registers of 8 numbers, of which 12 are for sums
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     random = np.random.default_rng(0)
     x, y = random.integers(-9, 9, (5, 16)).astype(np.float32), random.integers(-9, 9, (5, 64))
@@ -609,7 +609,7 @@ def sums_of_products(a, b, out):
 
 def test_rows_of_threads_take_each_turn_of_a_sum_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve of 16 registers are for sums, and a row of these takes four: two rows do."""
-    for module in emit, lowering:
+    for module in lowering, registers:
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     a, b = np.random.default_rng(0).integers(0, 9, (2, 48, 48)).astype(np.float32)
     out = np.zeros((3, 48, 48), np.float32)
