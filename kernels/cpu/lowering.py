@@ -24,7 +24,7 @@ from .source import Source
 from .text import function_name
 from .typed import RUNTIME, typed
 from .uniformity import uniformity
-from .watchers import instrument
+from .watchers import checked_text, traced_text
 
 HERE = Path(__file__).parent
 MAX_FRAME = 4 * 2**20
@@ -42,12 +42,10 @@ class Mode:
 
 
 PLAIN = Mode("plain", RUNTIME, tuned.Tuned)
-CHECKED = Mode("checked", f"{__package__}.watchers.shadow", instrument.Checked, instrumented=True)
-DIAGNOSED = Mode(
-    "diagnosed", f"{__package__}.watchers.shadow", instrument.Diagnosed, instrumented=True
-)
-TRACED = Mode("traced", f"{__package__}.watchers.notes", instrument.Traced, instrumented=True,
-              each_alone=True)  # fmt: skip
+SHADOW, NOTES = f"{__package__}.watchers.shadow", f"{__package__}.watchers.notes"
+CHECKED = Mode("checked", SHADOW, checked_text.Checked, instrumented=True)
+DIAGNOSED = Mode("diagnosed", SHADOW, checked_text.Diagnosed, instrumented=True)
+TRACED = Mode("traced", NOTES, traced_text.Traced, instrumented=True, each_alone=True)
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ class Variant:
 
         Returns:
             Numba's function `(first_block, last_block, grid_x, grid_y, grid_z, *arguments)`, its
-            text, and the places of the arguments with shadow memory: see `instrument.Checked`. The
-            text is not made again when the cache has it.
+            text, and the places of the arguments with shadow memory: see `watchers.checked_text`.
+            The text is not made again when the cache has it.
         """
         path = self.path
         kept = cache.read(path)
@@ -105,7 +103,7 @@ class Variant:
         )
         form = typed(form, self.arguments)
         if self.mode.each_alone:
-            form = instrument.marked(form)
+            form = traced_text.marked(form)
         known = uniformity(form, self.aliased, exact=self.mode.each_alone)
         regions = cut(known, each_alone=self.mode.each_alone)
         return self.mode.body(regions, _slot_types(regions))

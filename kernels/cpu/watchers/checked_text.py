@@ -1,0 +1,265 @@
+"""The text of the checked mode: each access asks `shadow` whether it is a mistake."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numba.core import types
+
+from ..canonical import Array
+from ..compiler import LANES
+from ..regions import Barrier, Lanes, Node
+from ..source import place as place_in_file
+from ..trees import assign, name, parse
+from .instrument import Spot, Watched
+from .intervals import Intervals
+from .shadow import CLOCK, shadow_type
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a GPU may compute otherwise than a CPU."""
+
+    filename: str
+    line: int
+    text: str
+    what: str  # "nan", or the type that a number becomes
+
+
+class Checked(Watched):
+    """Writes code that asks whether there are mistakes: see `shadow`."""
+
+    fault = "({},), numba.int32"
+    readers = "reads"  # what is known of the readers of an element: see `shadow.LEAVES`
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.intervals = Intervals(self.regions, self.arrays)
+        self.shadowed = [p for p in self.form.parameters if self.is_shadowed(p)]
+        shadows = [f"{p}__{what}" for p in self.shadowed for what in ("writes", "reads")]
+        self.parameters = ("run__found", *shadows)
+        self.in_order = False  # does the region being written depend on the order of its threads?
+        self.differences: list[Difference] = []
+
+    def module(self, runtime: str, fastmath: bool) -> str:
+        """Write the module; it also says which arguments have shadow memory.
+
+        These are their places, and whether what is known of readers has an element's size.
+        """
+        super().module(runtime, fastmath)
+        places = {name: place for place, name in enumerate(self.form.parameters)}
+        shadowed = {places[name]: self.intervals.keeps_readers(name) for name in self.shadowed}
+        self.text.line(f"\n\nSHADOWED = {shadowed}")
+        return str(self.text)
+
+    @classmethod
+    def extra_types(
+        cls, kinds: tuple[types.Type, ...], shadowed: Mapping[int, bool]
+    ) -> tuple[types.Type, ...]:
+        """The types of what a mistake is told in, and of shadow memory."""
+        leaves = "writes", cls.readers
+        shadows = [shadow_type(kinds[place], leaf) for place in shadowed for leaf in leaves]
+        return (types.Array(types.int64, 1, "C"), *shadows)
+
+    def is_shadowed(self, name: str) -> bool:
+        """Whether an argument has shadow memory."""
+        return name in self.form.ndims and self.arrays.is_written(ast.Name(name))
+
+    def declare(self, array: Array) -> None:
+        """An array, and what goes with it."""
+        super().declare(array)
+        sizes = ", ".join(map(str, array.shape))
+        if array.is_dynamic:
+            if not any("dynamic_bytes__writes" in line for line in self.text.lines):
+                bytes_ = str(self.form.shared_bytes)
+                self.shadow("dynamic_bytes", "writes", bytes_, "writes")
+                self.shadow("dynamic_bytes", "reads", bytes_, self.readers)
+            for what in ("writes", "reads"):
+                shadow = f"dynamic_bytes__{what}[::{array.name}.itemsize]"
+                self.text.line(f"{array.name}__{what} = {shadow}")
+        elif array.space == "local":
+            self.shadow(array.name, "writes", f"{sizes}, {self.lane_shape}", "own")
+        else:
+            ones = ", ".join("1" for _ in array.shape)
+            keeps = self.intervals.keeps_readers(array.name)
+            self.shadow(array.name, "writes", sizes, "writes")
+            self.shadow(array.name, "reads", sizes if keeps else ones, self.readers)
+
+    def shadow(self, name: str, what: str, sizes: str, leaf: str) -> None:
+        """Shadow memory on the stack, cleared."""
+        self.text.line(f"{name}__{what} = run__checks.shadow({name}, ({sizes},), {leaf!r})")
+
+    def write(self) -> None:
+        """Write the function's body."""
+        self.text.line(f"run__clock = stack(({CLOCK},), numba.int64)")
+        self.text.line(f"run__fault = stack({self.fault.format(self.threads)})")
+        self.text.line("run__fault[:] = 0")
+        self.text.line(f"run__differs = stack(({self.threads},), numba.int32)")
+        self.text.line("run__differs[:] = 0")
+        super().write()
+
+    def numbered(self, node: ast.AST, what: str) -> str:
+        """Number a place where a GPU may compute otherwise; what a call says of it."""
+        filename, line = place_in_file(node)
+        self.differences.append(Difference(filename, line, ast.unparse(node), what))
+        return f"run__differs, {len(self.differences)}, {self.thread()}"
+
+    def start(self) -> None:
+        """A block begins: set its clock."""
+        self.text.line("run__checks.block_starts(run__clock, block)")
+
+    def ran(self, region: Lanes, header: int) -> None:
+        """Take the note from a loop whose turns depend on each other."""
+        if self.in_order:
+            self.text.lines[header] = self.text.lines[header].replace(f"  {LANES}", "")
+        self.in_order = False
+
+    def nodes(self, nodes: list[Node]) -> None:
+        """Write a tree down; at its end, ask what was noted."""
+        super().nodes(nodes)
+        if nodes is self.regions.nodes:
+            if self.differences:
+                self.text.line("run__checks.tell(run__differs, run__found)")
+            self.stop()
+
+    def turn(self) -> None:
+        """End a loop that a mistake keeps going."""
+        self.stop()
+
+    def own_loop(self, loop: ast.For | ast.While) -> Any:
+        """A loop that each thread runs for itself, while all is well."""
+        super().own_loop(loop)
+        if isinstance(loop, ast.While):  # a mistake may keep it going
+            fine = parse(f"run__checks.is_fine(run__fault, {self.thread()})")
+            loop.test = ast.BoolOp(ast.And(), [fine, loop.test])
+        return loop
+
+    def stop(self) -> None:
+        """End the block if a thread has noted something."""
+        with self.text.block("if run__checks.faulty(run__fault, run__found, block):"):
+            self.text.line("return -1")
+
+    def barrier(self, node: Barrier) -> None:
+        """Move the clock on for all threads."""
+        super().barrier(node)
+        self.stop()
+        self.text.line("run__checks.all_met(run__clock)")
+
+    def meeting(self, mask: str | None) -> None:
+        """Move the clock on for the warps that meet."""
+        here = f", {self.slot_names[mask]}" if mask else ""
+        self.text.line(f"run__checks.some_met(run__clock, {self.threads}{here})")
+
+    # Accesses
+
+    def part(self, spot: Spot) -> str:
+        """Check the index of a row, of which nothing is read yet."""
+        return self.within("within", "part", spot)
+
+    def along(self, spot: Spot, axis: int) -> str:
+        """Check one index among slices."""
+        return self.within("along", "part", spot, str(axis))
+
+    def within(self, function: str, kind: str, spot: Spot, *given: str) -> str:
+        """A call that looks at no shadow."""
+        rest = ", ".join(["run__fault", self.place(spot, kind), self.thread(), *given, spot.index])
+        return f"run__checks.{function}({ast.unparse(spot.view)}, {rest})"
+
+    def read(self, spot: Spot, own: bool) -> str:
+        """The call that stands for the index of an element that is read.
+
+        An `own` read is that of an element that the same statement writes to.
+        """
+        space = self.arrays.space(spot.view)
+        if not self.arrays.is_written(spot.view) or (own and space == "global"):
+            return self.within("within", "read", spot)
+        if space == "local":
+            return self.call("read_own", spot, "read", "writes", spot.index)
+        quiet = not self.intervals.meets_readers(spot.view) or (
+            self.region is not None and not self.intervals.is_written(self.region, spot.view)
+        )
+        if space == "shared" and (quiet or own):
+            return self.call("read_alone", spot, "read", "writes", spot.index)
+        return self.among_others("read", spot, "read", spot.index)
+
+    def put(self, spot: Spot, value: str) -> list[ast.stmt]:
+        """The statement that stands for an assignment to an element."""
+        if self.arrays.space(spot.view) == "local":
+            call = self.call("write_own", spot, "write", "writes", spot.index, value)
+        else:
+            call = self.among_others("write", spot, "write", spot.index, value)
+        return ast.parse(call).body
+
+    def atomic(self, spot: Spot) -> str:
+        """The call that stands for the index of an element that an atomic works on."""
+        return self.among_others("change", spot, "atomic", spot.index)
+
+    def extreme(self, node: ast.Call, text: ast.Call) -> ast.expr:
+        """The `max` or `min` of two numbers, which may be NaN."""
+        assert isinstance(node.func, ast.Name)
+        function = {"max": "largest", "min": "smallest"}[node.func.id]
+        number = self.numbered(text, "nan")
+        given = ", ".join(ast.unparse(ast.fix_missing_locations(a)) for a in node.args)
+        return parse(f"run__checks.{function}({given}, {number})")
+
+    def converted(self, node: ast.expr, kind: types.Integer, text: ast.AST) -> ast.expr:
+        """A number that may not fit the type of whole numbers that it becomes."""
+        number, given = self.numbered(text, str(kind)), ast.unparse(ast.fix_missing_locations(node))
+        low, high = float(kind.minval), float(kind.maxval + 1)
+        return parse(f"run__checks.fits({given}, {low}, {high}, {number})")
+
+    def among_others(self, function: str, spot: Spot, kind: str, *given: str) -> str:
+        """A call that needs to know who writes, and who reads if anybody does meanwhile."""
+        self.in_order |= not self.is_apart(spot)
+        is_global = str(self.arrays.space(spot.view) == "global")
+        if self.intervals.meets_readers(spot.view):
+            return self.call(function, spot, kind, "writes reads", is_global, *given)
+        return self.call(f"{function}_alone", spot, kind, "writes", is_global, *given)
+
+    def call(self, function: str, spot: Spot, kind: str, shadows: str, *given: str) -> str:
+        """A call of `shadow`."""
+        memory = [spot.view, *(_shadow_of(spot.view, what) for what in shadows.split())]
+        known = ["run__clock", "run__fault", self.place(spot, kind), self.thread()]
+        return f"run__checks.{function}({', '.join([*map(ast.unparse, memory), *known, *given])})"
+
+    def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
+        """The shadow of a view is the same view of the shadow."""
+        if not self.arrays.is_written(ast.Name(name)):
+            return []
+        return [assign(f"{name}__{what}", _shadow_of(value, what)) for what in ("writes", "reads")]
+
+    def is_apart(self, spot: Spot) -> bool:
+        """Whether the threads of a row surely access different elements."""
+        return any(self.row.runs_along(index) for index in spot.element.indices)
+
+
+def _shadow_of(view: ast.expr, what: str) -> ast.expr:
+    """The same view of the shadow of an array."""
+    match view:
+        case ast.Name(id=array):
+            return name(f"{array}__{what}")
+        case ast.Subscript(value=array, slice=index):
+            return ast.Subscript(_shadow_of(array, what), index, ast.Load())
+        case ast.Attribute(value=array, attr=attribute):
+            return ast.Attribute(_shadow_of(array, what), attribute, ast.Load())
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ast.IfExp(test, _shadow_of(body, what), _shadow_of(orelse, what))
+        case ast.Tuple(elts=views):
+            return ast.Tuple([_shadow_of(each, what) for each in views], ast.Load())
+        case ast.Call(func=ast.Name() as function, args=[record, *others]):
+            return ast.Call(function, [_shadow_of(record, what), *others], [])
+        case ast.Call(func=ast.Attribute(value=array, attr="view")):
+            return _shadow_of(array, what)
+        case ast.Call(func=ast.Attribute() as method, args=others):
+            return ast.Call(_shadow_of(method, what), others, [])
+    return view
+
+
+class Diagnosed(Checked):
+    """Writes code that tells what the first mistake is."""
+
+    fault = "(3, {}), numba.int64"
+    readers = "readers"
