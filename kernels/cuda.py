@@ -18,9 +18,9 @@ import numpy as np
 
 from . import host
 from .cpu import CpuKernel, KernelError
-from .cpu.canonical import Shape3
 from .cpu.errors import to_the_point
 from .cpu.first_launches import Launches
+from .cpu.form import Shape3
 from .cpu.launch import COMMON, PACKED, unpacked
 from .cpu.source import remembered
 from .gpu import compilers, limits

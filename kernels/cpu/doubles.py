@@ -15,8 +15,9 @@ import numpy as np
 from numba.core import ir, types
 
 from . import typed, typing_errors
-from .canonical import Shape3, canonical
+from .canonical import canonical
 from .compiler import inferred
+from .form import Shape3
 from .launch import CpuKernel
 from .source import place
 

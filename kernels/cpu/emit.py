@@ -15,8 +15,8 @@ from math import prod
 
 from numba.core import types
 
-from .canonical import WARP, Array, is_barrier
 from .compiler import LANES
+from .form import WARP, Array, is_barrier
 from .regions import Barrier, Branch, Lanes, Loop, Meeting, Node, Regions, Scalar, Strip, needs
 from .rewriter import Rewriter
 from .rows import Row

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from . import last_words
-from .canonical import Shape3
 from .errors import DataRace, line_of
+from .form import Shape3
 from .launch import CpuKernel, kind_of
 from .lowering import CHECKED
 from .watchers import checked_mode

@@ -28,9 +28,10 @@ from numba.np.numpy_support import as_dtype
 from . import hints, typing_errors
 from .assembly import assembly
 from .cache import turn
-from .canonical import Canonical, Shape3, canonical, is_barrier
+from .canonical import canonical
 from .compiler import in_haste, with_room
 from .errors import DivergentBarrier, KernelError
+from .form import Canonical, Shape3, is_barrier
 from .lowering import PLAIN, Mode, Variant
 from .regions import Regions
 from .runtime import pool

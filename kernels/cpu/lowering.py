@@ -16,9 +16,10 @@ from numba.core import types
 from numba.np.numpy_support import as_dtype
 
 from . import cache, emit, rehearsal, tuned, typing_errors
-from .canonical import Canonical, Shape3, canonical
+from .canonical import canonical
 from .compiler import VECTOR_REGISTERS
 from .errors import KernelError
+from .form import Canonical, Shape3
 from .regions import Regions, cut
 from .source import Source
 from .text import function_name

@@ -10,7 +10,7 @@ import ast
 
 from numba.core import types
 
-from .canonical import Canonical
+from .form import Canonical
 from .paths import indices_of
 from .source import dtype_text
 from .trees import names_in, parse, stores

@@ -32,7 +32,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .canonical import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
+from .form import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
 from .trees import Names, assign, call, name, named, negated, parse, stores
 from .trees import target as stored
 from .uniformity import (

@@ -13,8 +13,8 @@ from numba.core import types
 from numba.np.numpy_support import as_dtype
 
 from . import ahead
-from .canonical import Canonical
 from .compiler import VECTOR_REGISTERS
+from .form import Canonical
 from .regions import Lanes, Loop, Node, statements
 from .rows import Row
 from .trees import named, names_in, stores

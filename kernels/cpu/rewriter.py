@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from . import ahead
-from .canonical import Whole
+from .form import Whole
 from .paths import indices_of
 from .regions import is_cheap
 from .rows import Row, less_and_more

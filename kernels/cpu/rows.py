@@ -18,8 +18,8 @@ import numpy as np
 from numba.core import types
 
 from . import ahead
-from .canonical import AXES, Canonical
 from .compiler import VECTOR_REGISTERS
+from .form import AXES, Canonical
 from .regions import Node, Regions, all_lanes, is_cheap, needs
 from .trees import name, names_in, negated, stores
 from .uniformity import THREADS, Uniformity, is_shape, reads, sum_of

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from .canonical import AXES, Canonical
+from .form import AXES, Canonical
 from .source import Source, citation
 
 INDENT = "    "

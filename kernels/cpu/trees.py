@@ -61,6 +61,11 @@ def call(function: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(name(function), list(arguments), [])
 
 
+def tuple_of(items: Iterable[ast.expr]) -> ast.Tuple:
+    """A tuple being read."""
+    return ast.Tuple(list(items), ast.Load())
+
+
 def negated(test: ast.expr) -> ast.UnaryOp:
     """The opposite of a condition."""
     return ast.UnaryOp(ast.Not(), test)
@@ -93,3 +98,20 @@ class Substitute(ast.NodeTransformer):
         if isinstance(new, ast.Name):
             new.ctx = node.ctx
         return ast.copy_location(new, node)
+
+
+class Transformer(ast.NodeTransformer):
+    """New nodes stand where the old ones stood; a statement may become several."""
+
+    def statements(self, statement: ast.stmt) -> list[ast.stmt]:
+        """What stands for a statement."""
+        new = self.visit(statement)
+        return new if isinstance(new, list) else [new] if isinstance(new, ast.stmt) else []
+
+    def visit(self, node: ast.AST) -> Any:
+        """What stands for a node, where that stood."""
+        new = super().visit(node)
+        for item in new if isinstance(new, list) else [new]:
+            if item is not node and isinstance(item, ast.AST) and hasattr(node, "lineno"):
+                located(item, node)
+        return new

@@ -17,7 +17,7 @@ import numba
 from numba.core import types
 
 from . import compiler, text, typing_errors
-from .canonical import AXES, Canonical, Whole, is_meeting
+from .form import AXES, Canonical, Whole, is_meeting
 from .paths import joined
 from .source import Source
 from .trees import name

@@ -21,8 +21,8 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
 from . import hints
-from .canonical import Canonical
 from .errors import UnsupportedKernel, line_of
+from .form import Canonical
 from .paths import indices_of
 from .source import Source, place
 from .trees import walk

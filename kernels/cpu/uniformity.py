@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .canonical import Canonical, Whole, is_atomic, is_meeting, is_vote
+from .form import Canonical, Whole, is_atomic, is_meeting, is_vote
 from .paths import indices_of, owners
 from .source import Source
 from .trees import named, names_in, stores, walk

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..arrays import SHARED_BYTES
 from ..cpu import KernelError
-from ..cpu.canonical import Shape3
+from ..cpu.form import Shape3
 from . import assembler, compilers
 from .gpus import most_registers
 

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from ..arrays import SHARED_BYTES
-from ..cpu.canonical import Shape3
 from ..cpu.errors import KernelError
+from ..cpu.form import Shape3
 from . import codegen
 from .gpus import ARCHITECTURES, PARTS, REGISTERS, THREAD_REGISTERS, find, most_registers
 

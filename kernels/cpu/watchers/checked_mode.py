@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..canonical import Shape3
 from ..errors import DataRace, KernelError, Mistake, OutOfBounds, UninitializedRead
+from ..form import Shape3
 from ..launch import CpuKernel, place_of
 from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
 from ..runtime import pool

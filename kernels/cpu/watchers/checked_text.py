@@ -9,8 +9,8 @@ from typing import Any
 
 from numba.core import types
 
-from ..canonical import Array
 from ..compiler import LANES
+from ..form import Array
 from ..regions import Barrier, Lanes, Node
 from ..source import place as place_in_file
 from ..trees import assign, name, parse

@@ -25,7 +25,7 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype, from_dtype
 
-from ..canonical import Canonical, is_atomic
+from ..form import Canonical, is_atomic
 from ..paths import indices_of, is_part, owners
 from ..trees import call, walk
 from ..uniformity import Uniformity, is_shape

@@ -17,9 +17,9 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
-from ..canonical import is_atomic
 from ..emit import Body
 from ..errors import KernelError
+from ..form import is_atomic
 from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Lanes
 from ..rewriter import Rewriter

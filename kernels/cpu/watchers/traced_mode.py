@@ -10,7 +10,7 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
-from ..canonical import Shape3
+from ..form import Shape3
 from ..launch import CpuKernel, unchanged
 from ..lowering import TRACED
 from ..source import lines_of, place

@@ -10,8 +10,8 @@ from typing import Any
 
 from numba.core import types
 
-from ..canonical import Array, Canonical
 from ..compiler import LANES
+from ..form import Array, Canonical
 from ..regions import Lanes, Node
 from ..trees import parse
 from .instrument import MARK, Spot, Watched
