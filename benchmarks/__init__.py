@@ -19,6 +19,7 @@
 | memory.py     | does the memory of causal linear attention grow linearly in length?       |
 | start.py      | how long does `minitransformer train copy` take to its first step?        |
 | lowering.py   | do textbook kernels keep up with loops that are written for a CPU?        |
+| tuning.py     | what does each thing that the compiler does for speed bring?              |
 | compiling.py  | how long does a kernel's first launch take?                               |
 | checked.py    | what does the checked mode cost?                                          |
 | simulator.py  | what would the same kernel cost under Numba's own simulator?              |

@@ -9,8 +9,8 @@ import sys
 
 BENCHMARKS = (
     "softmax", "linear", "positions", "graph", "scaling", "multi_head", "model", "memory", "start",
-    "lowering", "local", "delta", "compiling", "checked", "simulator", "numerics", "features",
-    "planner", "ladder",
+    "lowering", "tuning", "local", "delta", "compiling", "checked", "simulator", "numerics",
+    "features", "planner", "ladder",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)

@@ -7,6 +7,7 @@
 | reduce_once    | the same with one element a thread: a block has little to do               |
 | histogram      | atomics in shared memory, then global ones                                 |
 | blur           | a stencil of five points with its halo in shared memory                    |
+| smooth         | a stencil of nine points, each asked whether it is there                   |
 """
 
 from typing import Any
@@ -105,6 +106,20 @@ def blur(x, out):  # type: ignore[no-untyped-def]
         out[row + 1, column + 1] = total / float32(5)
 
 
+@cuda.jit(fastmath=True)
+def smooth(x, out):  # type: ignore[no-untyped-def]
+    """Make each point of out the sum of that point of x and its neighbours, as far as they are."""
+    column, row = cuda.grid(2)
+    if row < x.shape[0] and column < x.shape[1]:
+        total = float32(0)
+        for down in range(-1, 2):
+            for right in range(-1, 2):
+                i, j = row + down, column + right
+                if 0 <= i < x.shape[0] and 0 <= j < x.shape[1]:
+                    total += x[i, j]
+        out[row, column] = total
+
+
 def launches(size: int) -> dict[str, tuple[Launch, tuple[Any, ...]]]:
     """Return a launch of each kernel and its arguments, by the kernel's name.
 
@@ -122,4 +137,5 @@ def launches(size: int) -> dict[str, tuple[Launch, tuple[Any, ...]]]:
         "reduce_once": (reduce_once[row], (a.ravel(), np.zeros(1, np.float32))),
         "histogram": (histogram[BLOCKS, THREADS], (many, np.zeros(BINS, np.int32))),
         "blur": (blur[square], (a, np.zeros_like(a))),
+        "smooth": (smooth[square], (a, np.zeros_like(a))),
     }

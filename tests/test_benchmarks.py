@@ -3,11 +3,26 @@
 import json
 import subprocess
 import sys
+from functools import partial
+from unittest.mock import patch
 
+import numba
 import numpy as np
 import pytest
 
-from benchmarks import compiling, harness, ladder, lowering, report, scaling, textbook
+from benchmarks import (
+    compiling,
+    harness,
+    ladder,
+    lowering,
+    report,
+    scaling,
+    textbook,
+    tuning,
+)  # fmt: skip
+from minitransformer_kernels import checked
+from minitransformer_kernels.cpu.launch import CpuKernel
+from minitransformer_kernels.cpu.lowering import Variant
 from minitransformer_kernels.cuda import cuda
 
 
@@ -189,6 +204,33 @@ def test_textbook_kernels_do_what_they_say(size):
     around = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]
     wanted[1:-1, 1:-1] = (x[1:-1, 1:-1] + around) / 5
     np.testing.assert_allclose(blurred, wanted, rtol=1e-5, atol=1e-6)
+    x, smoothed = made["smooth"]
+    framed = np.pad(x, 1)
+    nine = (framed[i : i + size, j : j + size] for i in range(3) for j in range(3))
+    np.testing.assert_allclose(smoothed, sum(nine), rtol=1e-5, atol=1e-5)
+
+
+def test_each_part_of_what_is_done_for_speed_changes_a_text():
+    found = []
+
+    def noted(kernel, grid, block, arguments, shared=0):
+        kinds = (*map(numba.typeof, arguments), *map(numba.typeof, kernel.constants))
+        found.append(Variant(kernel.source, block, kinds, kernel.fastmath, shared_bytes=shared))
+
+    with patch.object(CpuKernel, "launch", noted), checked(False):
+        for run in tuning.cases().values():
+            run()
+    texts = [str(variant.written().text) for variant in found]
+    for part in tuning.PARTS:
+        with tuning.left_out(part):
+            assert any(str(v.written().text) != text for v, text in zip(found, texts, strict=True))
+
+
+def test_a_run_without_a_part_gives_the_same():
+    run = partial(tuning.filled, *textbook.launches(37)["smooth"])
+    whole, part = tuning.Written(run), tuning.Written(run, "a guard asked once")
+    np.testing.assert_allclose(part(), whole(), rtol=1e-5, atol=1e-5)
+    assert "else:" in whole.texts.pop() and "else:" not in part.texts.pop()
 
 
 def test_triple_loops_are_products():
