@@ -331,11 +331,6 @@ class Launch:
                 )
 
 
-def _namespace() -> Any:
-    """The compiler's `cuda`."""
-    return compilers.compiler().namespace()
-
-
 def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> types.FunctionType:
     """The same function, with a compiler's own objects behind the names bound to ours."""
 
@@ -421,7 +416,7 @@ class _Door:
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:
-        found = host.find(name, _namespace)
+        found = host.find(name)
         takes_functions = name.startswith("compile") or name in FUNCTIONS
         numbas = takes_functions and found is not host.OURS.get(name)
         return _of_our_functions(found) if numbas else found

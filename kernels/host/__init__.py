@@ -15,7 +15,6 @@ of this is used.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -72,7 +71,7 @@ def _opened(argument: Any) -> Any:
     numbas = arrays.is_cuda_ndarray(argument)  # its own, on a GPU
     if type(argument).__module__ == "cupy" or not (numbas or arrays.is_cuda_array(argument)):
         return argument
-    if numbas or has_gpu(_numba_cuda):
+    if numbas or has_gpu():
         return import_module("cupy").asarray(argument)
     return arrays.as_cuda_array(argument).memory  # another library's
 
@@ -81,19 +80,15 @@ def _numba_cuda() -> Any:
     return compilers.compiler().namespace()
 
 
-def find(name: str, numba_cuda: Callable[[], Any]) -> Any:
+def find(name: str) -> Any:
     """What stands under a name of `cuda` outside kernels.
-
-    Args:
-        name: the name.
-        numba_cuda: gives Numba's namespace.
 
     Raises:
         AttributeError: nothing does.
     """
-    if (name in OURS or name == "random") and not has_gpu(numba_cuda):
+    if (name in OURS or name == "random") and not has_gpu():
         return OURS[name] if name in OURS else import_module(f"{__name__}.random")
-    numbas = numba_cuda()
+    numbas = _numba_cuda()
     try:
         if name == "random":  # which Numba leaves to be imported
             return import_module(f"{numbas.__name__}.random")
@@ -113,14 +108,14 @@ def stay_on_cpu() -> None:
     _stays_on_cpu = True
 
 
-def has_gpu(numba_cuda: Callable[[], Any]) -> bool:
+def has_gpu() -> bool:
     """Whether there is a GPU to use."""
-    return not _stays_on_cpu and _found_gpu(numba_cuda)
+    return not _stays_on_cpu and _found_gpu()
 
 
 @cache
-def _found_gpu(numba_cuda: Callable[[], Any]) -> bool:
+def _found_gpu() -> bool:
     try:
-        return bool(numba_cuda().is_available())
+        return bool(_numba_cuda().is_available())
     except ImportError:  # an extra of which parts are missing
         return False

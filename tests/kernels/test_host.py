@@ -6,6 +6,7 @@ import math
 import operator
 import pickle
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -262,29 +263,32 @@ def test_numbas_own_arrays_are_cupys_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -
     assert host.opened((theirs, 2)) == (("view of", theirs), 2)
 
 
-def test_whether_there_is_a_gpu_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = SimpleNamespace(__cuda_array_interface__=on_device(4).__cuda_array_interface__)
-    asked = []
-    theirs = SimpleNamespace(is_available=lambda: asked.append(1))
-    monkeypatch.setattr(
-        host.compilers, "compiler", lambda: SimpleNamespace(namespace=lambda: theirs)
-    )
+@pytest.fixture
+def numbas(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """What is Numba's `cuda`, whose GPU nobody has asked for yet."""
+    theirs = SimpleNamespace()
+    compiler = SimpleNamespace(namespace=lambda: theirs)
+    monkeypatch.setattr(host.compilers, "compiler", lambda: compiler)
     monkeypatch.setattr(host, "_stays_on_cpu", False)
     host._found_gpu.cache_clear()
+    yield theirs
+    host._found_gpu.cache_clear()
+
+
+def test_whether_there_is_a_gpu_is_asked_once(numbas: SimpleNamespace) -> None:
+    asked = []
+    numbas.is_available = lambda: asked.append(1)
+    described = SimpleNamespace(__cuda_array_interface__=on_device(4).__cuda_array_interface__)
     for _ in range(3):
         host.opened((described, described))
-    host._found_gpu.cache_clear()
     assert asked == [1]
 
 
-def test_where_there_is_a_gpu_the_names_are_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = SimpleNamespace(to_device="Numba's", is_available=lambda: True)
-    host._found_gpu.cache_clear()
-    monkeypatch.setattr(host, "_stays_on_cpu", False)
-    assert host.find("to_device", lambda: theirs) == "Numba's"
-    monkeypatch.setattr(host, "_stays_on_cpu", True)
-    assert host.find("to_device", lambda: theirs) is host.OURS["to_device"]
-    host._found_gpu.cache_clear()
+def test_where_there_is_a_gpu_the_names_are_numbas(numbas: SimpleNamespace) -> None:
+    numbas.to_device, numbas.is_available = "Numba's", lambda: True
+    assert host.find("to_device") == "Numba's"
+    host.stay_on_cpu()
+    assert host.find("to_device") is host.OURS["to_device"]
 
 
 def test_array_interface() -> None:
@@ -601,6 +605,6 @@ def test_compiling_for_a_gpu_behind_a_cover_is_refused(monkeypatch: pytest.Monke
     def compile_ptx(function: Any) -> None:
         raise NotImplementedError("No definition for lowering Module")
 
-    monkeypatch.setattr(host, "find", lambda name, namespace: compile_ptx)
+    monkeypatch.setattr(host, "find", lambda name: compile_ptx)
     with pytest.raises(KernelError, match="of 'fills': where `numba"):
         cuda.compile_ptx(fills)
