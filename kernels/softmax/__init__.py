@@ -118,9 +118,8 @@ def forward(
     kernels = version_of(version, fast=fast, plain=plain, few=few)
     output, highest = outputs_of(query, value)
     inverse = array_module(query).empty_like(highest)
-    inputs = _inputs(query, key, value, relative_scores)
-    reach = _reach(relative_scores, pattern)
-    options = _options(query, key, visible, reach, scale, dropout, seed)
+    how = visible, relative_scores, pattern, scale, dropout, seed
+    inputs, options = _arguments(query, key, value, *how)
     if output.size:
         kernels.forward(inputs, options, pattern, (output, highest, inverse))
     return output, highest, inverse
@@ -164,9 +163,8 @@ def backward(
     Source: Dao et al. 2022, appendix B.
     """
     kernels = version_of(version, fast=fast, plain=plain)
-    inputs = _inputs(query, key, value, relative_scores)
-    reach = _reach(relative_scores, pattern)
-    options = _options(query, key, visible, reach, scale, dropout, seed)
+    how = visible, relative_scores, pattern, scale, dropout, seed
+    inputs, options = _arguments(query, key, value, *how)
     gradients = tuple(array_module(query).zeros(x.shape, query.dtype) for x in inputs)
     if all(x.size for x in gradients[:3]):
         saved = contiguous(grad_output, output, highest, inverse)
@@ -187,41 +185,30 @@ class Options(NamedTuple):
     survivor: Any
 
 
-def _options(
-    query: Array,
-    key: Array,
-    visible: Visible,
-    reach: int,
-    scale: float | None,
-    dropout: float,
-    seed: int,
-) -> Options:
-    """What all kernels take beside arrays; keys that are `reach` and more away are all alike."""
-    number = query.dtype.type
+def _arguments(
+    query: Array, key: Array, value: Array, visible: Visible, relative_scores: Array | None,
+    pattern: Pattern | None, scale: float | None, dropout: float, seed: int,
+) -> tuple[tuple[Array, ...], Options]:  # fmt: skip
+    """What every kernel takes; without relative scores, an array in their place that none reads."""
+    number, reach = query.dtype.type, _reach(relative_scores, pattern)
     scale = query.shape[3] ** -0.5 if scale is None else finite("softmax", "scale", scale)
-    return Options(
+    options = Options(
         *visible.lengths(query, key),
         visible.causal,
         visible.near(query, key, reach),
         number(scale),
         *dropout_arguments(dropout, seed, number),
     )
+    if relative_scores is None:
+        relative_scores = array_module(query).empty((0, 0, 0, 1), query.dtype)
+    return contiguous(query, key, value, relative_scores), options
 
 
 def _reach(relative_scores: Array | None, pattern: Pattern | None) -> int:
-    """From where on distances make no difference."""
+    """From where on distances make no difference: keys that far away are all alike."""
     k = 0 if relative_scores is None else relative_scores.shape[3] // 2
     if pattern is None:
         return k
     if not hasattr(pattern, "walk"):
         raise TypeError(f"softmax: pattern must be a Pattern, got {type(pattern).__name__}")
     return max(k, pattern.reach)
-
-
-def _inputs(
-    query: Array, key: Array, value: Array, relative_scores: Array | None
-) -> tuple[Array, ...]:
-    """What every kernel takes first; without relative scores, an array that none reads."""
-    if relative_scores is None:
-        relative_scores = array_module(query).empty((0, 0, 0, 1), query.dtype)
-    return contiguous(query, key, value, relative_scores)
