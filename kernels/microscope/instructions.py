@@ -241,22 +241,18 @@ def _title(found: Instructions) -> str:
 
 
 def _lines(found: Instructions) -> Iterator[str]:
-    rows, texts, file = [list(_HEAD)], ["source, and what it became"], found.lines[0].file
+    rows, file = [[*_HEAD, "source, and what it became"]], found.lines[0].file
     for line in found.lines:
         if line.file not in (file, ""):
-            rows.append([""] * len(_HEAD))
-            texts.append(f"in {os.path.relpath(line.file)}:")
+            rows.append([*[""] * len(_HEAD), f"in {os.path.relpath(line.file)}:"])
         file = line.file or file
-        rows.append([str(line.number or ""), *_cells(line.rows, found.issued)[:-1], ""])
-        texts.append(line.text)
+        *cells, _ = _cells(line.rows, found.issued)
+        rows.append([str(line.number or ""), *cells, "", line.text])
         indent = " " * (len(line.text) - len(line.text.lstrip()) + 4)
         for label, of_kind in line.kinds.items():
-            rows.append(["", *_cells(of_kind, found.issued)])
-            texts.append(f"{indent}{label}: {_operations(of_kind)}")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells, text in zip(rows, texts, strict=True):
-        shown = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        yield f"{shown}  {text}".rstrip()
+            text = f"{indent}{label}: {_operations(of_kind)}"
+            rows.append(["", *_cells(of_kind, found.issued), text])
+    yield from aligned(rows, ">" * len(_HEAD) + "<", "  ")
 
 
 def _cells(rows: Sequence[Row], issued: int) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 from .compiled import Compiled
 from .roofline import Roofline
-from .units import bytes_text, count_text, plural, rate_text, shape_text
+from .units import aligned, bytes_text, count_text, plural, rate_text, shape_text
 from .warps import Traffic
 
 if TYPE_CHECKING:
@@ -45,24 +45,20 @@ def _title(report: Report) -> str:
 
 
 def _lines(lines: Sequence[Line], filename: str) -> Iterator[str]:
-    rows = [_cells(line) for line in lines]
-    widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
-    yield _groups(widths)
-    yield _row(_HEAD, widths, "source")
-    for line, row in zip(lines, rows, strict=True):
+    rows = [(*_HEAD, "source"), *((*_cells(line), line.text) for line in lines)]
+    head, *shown = aligned(rows, ">" * len(_HEAD) + "<", "  ")
+    yield _groups(rows)
+    yield head
+    for line, text in zip(lines, shown, strict=True):
         if line.filename != filename:
             filename = line.filename
             yield f"in {os.path.relpath(filename)}:"
-        yield _row(row, widths, line.text)
+        yield text
 
 
-def _row(cells: Iterable[str], widths: Iterable[int], text: str) -> str:
-    shown = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return f"{shown}  {text}".rstrip()
-
-
-def _groups(widths: Sequence[int]) -> str:
+def _groups(rows: Sequence[Sequence[str]]) -> str:
     """Write "global" and "shared" over their three columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     first, *groups = (sum(widths[i : i + 3]) + 4 for i in (0, 3, 6))
     names = zip(("global", "shared"), groups, strict=True)
     return "  ".join([" " * first, *(f" {name} ".center(width, "-") for name, width in names)])
@@ -129,11 +125,8 @@ def _compiled(found: Compiled | str, float32: bool) -> list[str]:
         sizes = (bytes_text(size) for size in (needs.spills, needs.local, needs.shared))
         full = f"{fits.share:.0%}, {plural(fits.blocks, 'block')}, limited by {fits.limit}"
         rows.append([f"sm_{major}{minor}", str(needs.registers), *sizes, full])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return shown + (_float64(found.float64, "instruction") if float32 else [])
+    wide = _float64(found.float64, "instruction") if float32 else []
+    return [*aligned(rows, "<", "  "), *wide]
 
 
 def _float64(found: Counter[tuple[str, int]], what: str) -> list[str]:

@@ -71,12 +71,15 @@ def ratio_text(numbers: Sequence[float]) -> str:
     return f"{numbers[-1] / numbers[0]:.3g}" if numbers and numbers[0] else ""
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Write the lines of a table: names to the left, all else to the right of their columns."""
+def aligned(
+    rows: Sequence[Sequence[str]], sides: str = "<>", between: str = "   "
+) -> Iterator[str]:
+    """Write the lines of a table, each column to its side; the last side is that of all others."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "   ".join([first.ljust(widths[0]), *cells]).rstrip()
+    each = sides.ljust(len(widths), sides[-1])
+    for row in rows:
+        cells = [f"{x:{side}{width}}" for x, side, width in zip(row, each, widths, strict=True)]
+        yield between.join(cells).rstrip()
 
 
 def plural(count: int, noun: str) -> str:
