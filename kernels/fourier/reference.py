@@ -186,53 +186,37 @@ def fourier_linear_attention_backward(
     n, d = fourier_sums(
         query, key, v, fourier, visible, form, denominator, feature_map, initial_state
     )
-    how = _guard(denominator, guard), eps
-    dn, dd = quotient_backward(alive[..., None] * g, n, d, *how)
+    dn, dd = quotient_backward(alive[..., None] * g, n, d, _guard(denominator, guard), eps)
 
     q, k = phi(query, feature_map), phi(key, feature_map)
     of_query, of_key = fourier_sides(fourier, dtype)
     Q, K = fourier_features(q, *of_query, form), fourier_features(k, *of_key, form)  # (5), (7)
     zero, ends = fourier_zero_state(k, v, form, denominator), (initial_state, grad_state)
-    key_lengths = visible.key_lengths
     (S, Z), (G, h) = (zero if state is None else as_state(state, dtype) for state in ends)
-    if denominator != "plain":
-        dQ, dK, dv, (dS, dZ) = _sums_and_state_backward(
-            dn, dd, Q, K, v, seen, key_lengths, (S, Z), (G, h)
+
+    def back(
+        gn: Array, gd: Array, q: Array, k: Array, v: Array, start: State, end: State
+    ) -> tuple[Array, Array, Array, State]:
+        """The gradient of linear attention's sums and of its final state, for features q and k."""
+        dq, dk, dv, (dS, dZ) = linear_sums_backward(gn, gd, q, k, v, seen, start)
+        dk_of_state, dv_of_state, (G, h) = final_state_backward(
+            end, k, v, feature_map="identity", key_lengths=visible.key_lengths, dtype=dtype
         )
+        return dq, dk + dk_of_state, dv + dv_of_state, (dS + G, dZ + h)
+
+    if denominator != "plain":
+        dQ, dK, dv, (dS, dZ) = back(dn, dd, Q, K, v, (S, Z), (G, h))
         dq, dk = 0 * q, 0 * k
     else:  # the denominators are the numerators of plain attention to a value of 1
-        none, one = 0 * dd, np.ones_like(v[..., :1])
-        dQ, dK, dv, (dS, _) = _sums_and_state_backward(
-            dn, none, Q, K, v, seen, key_lengths, (S, 0 * S[..., 0]), (G, 0 * S[..., 0])
-        )
-        dq, dk, _, (dZ, _) = _sums_and_state_backward(
-            dd, none, q, k, one, seen, key_lengths, (Z[..., None], 0 * Z), (h[..., None], 0 * Z)
-        )
+        none, one, no_Z = 0 * dd, np.ones_like(v[..., :1]), 0 * S[..., 0]
+        dQ, dK, dv, (dS, _) = back(dn, none, Q, K, v, (S, no_Z), (G, no_Z))
+        dq, dk, _, (dZ, _) = back(dd, none, q, k, one, (Z[..., None], 0 * Z), (h[..., None], 0 * Z))
         dZ = dZ[..., 0]
     dq_rotated, dp, da, db, dc = fourier_features_backward(dQ, q, *of_query)
     dk_rotated, dr, da_of_keys, _, _ = fourier_features_backward(dK, k, *of_key)
     dq = phi_slope(query, feature_map) * (dq + dq_rotated)
     dk = phi_slope(key, feature_map) * (dk + dk_rotated)
     return (dq, dk, dv), Fourier(dp, dr, da + da_of_keys, db, dc), (dS, dZ)
-
-
-def _sums_and_state_backward(
-    dn: Array,
-    dd: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    seen: Array,
-    key_lengths: ArrayLike | None,
-    initial_state: State,
-    grad_state: State,
-) -> tuple[Array, Array, Array, State]:
-    """The gradient of linear attention's sums and of its final state, for features q and k."""
-    dq, dk, dv, (dS, dZ) = linear_sums_backward(dn, dd, q, k, v, seen, initial_state)
-    dk_of_state, dv_of_state, (G, h) = final_state_backward(
-        grad_state, k, v, feature_map="identity", key_lengths=key_lengths, dtype=k.dtype
-    )
-    return dq, dk + dk_of_state, dv + dv_of_state, (dS + G, dZ + h)
 
 
 def fourier_final_state(
