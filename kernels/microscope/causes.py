@@ -106,12 +106,8 @@ def _starts(worst: Requests) -> Integers:
 
 def _are_rows(worst: Requests, starts: Integers, width: int) -> bool:
     """Whether runs begin where the rows of a block do that is narrower than a warp."""
-    rows = np.unique(worst.lane // width)
-    return width < WARP and len(rows) == len(starts) and _is_alone(worst.lane[starts] // width)
-
-
-def _is_alone(rows: Integers) -> bool:
-    return len(np.unique(rows)) == len(rows)
+    rows, begun = (len(np.unique(lane // width)) for lane in (worst.lane, worst.lane[starts]))
+    return width < WARP and rows == begun == len(starts)
 
 
 def _step(worst: Requests) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, cast
 
@@ -193,8 +194,8 @@ def compare_ptx(found: Mapping[str, Instructions]) -> str:
     labels = sorted(set().union(*columns), key=lambda x: (-max(c[x] for c in columns), x))
     counts = {f"issued: {label}": [column[label] for column in columns] for label in labels}
     counts["issued"] = [one.issued for one in each]
-    for what in ("executions", "sectors", "wavefronts"):
-        counts[_TOTALS[what]] = [sum(one.by_kind(what).values()) for one in each]
+    for what, name in _TOTALS.items():
+        counts[name] = [sum(one.by_kind(what).values()) for one in each]
     rows = [["", *found, "last / first"]]
     for name, numbers in counts.items():
         if any(numbers):
@@ -203,10 +204,7 @@ def compare_ptx(found: Mapping[str, Instructions]) -> str:
 
 
 _TOTALS = {"executions": "by threads", "sectors": "sectors", "wavefronts": "wavefronts"}
-
-
-def _label(row: Row) -> str:
-    return row.label
+_label = attrgetter("label")
 
 
 def capability(text: str) -> tuple[int, int]:

@@ -35,7 +35,8 @@ class Panel:
         self.pitch = _pitch(made)
         element = self.made.address // self.site.itemsize
         self.row, self.column = np.divmod(element, self.pitch)
-        self.top, self.rows = _window(self.row, 8, self._last_row())
+        last_row = max(int(np.prod(self.site.shape)) // self.pitch, int(self.row.max()) + 1)
+        self.top, self.rows = _window(self.row, 8, last_row)
         self.left, self.columns = _window(self.column, 32, self.pitch)
 
     @property
@@ -71,9 +72,6 @@ class Panel:
             return f"the worst warp that comes here, cells coloured by their bank: {conflict}"
         moved = plural(cost.transactions, "sector")
         return f"the worst warp that comes here moves {moved}; {cost.fewest} would do"
-
-    def _last_row(self) -> int:
-        return max(int(np.prod(self.site.shape)) // self.pitch, int(self.row.max()) + 1)
 
     def _labels(self, axes: Any, x: float, y: float) -> None:
         ink = {"fontsize": 6, "color": FAINT, "va": "center"}

@@ -99,7 +99,8 @@ class Report:
                 flops = int(active) * statement.flops
                 counted = {"flops": flops, "active": int(active), "lanes": int(had)}
                 counts[statement.filename, statement.line].update(counted)
-        others = {key: _text(*key) for key in sorted({*sites, *counts} - {*own})}
+        elsewhere = sorted({*sites, *counts} - {*own})
+        others = {key: linecache.getline(*key).rstrip("\n") for key in elsewhere}
         return [
             Line(*key, text, tuple(sites[key]), *map(counts[key].__getitem__, _COUNTED))
             for key, text in {**own, **others}.items()
@@ -142,7 +143,3 @@ class Report:
 
 
 _COUNTED = "flops", "active", "lanes"
-
-
-def _text(filename: str, number: int) -> str:
-    return linecache.getline(filename, number).rstrip("\n")

@@ -252,11 +252,8 @@ class _Recorder:
         width = max(1, int(columns["size"] * max(columns["count"], 1)) // WORD)
         step = step._replace(words=tuple(words.tolist()), width=width)
         if columns["code"] in self.writes:
-            kind = (
-                self.program.lines[row]
-                .text.split()[self.program.lines[row].text.startswith("@")]
-                .rsplit(".", 1)[-1]
-            )
+            text = self.program.lines[row].text
+            kind = text.split()[text.startswith("@")].rpartition(".")[2]
             step = step._replace(stored=self._stored(words, width, kind))
         return step
 
