@@ -30,13 +30,9 @@ class DeviceArrayBase:
     """What all arrays have that kernels write to and the host copies from."""
 
     __cuda_memory__ = __cuda_ndarray__ = True
+    memory: np.ndarray  # the numbers themselves
     dtype: Any
     stream: Any = 0
-
-    @property
-    def memory(self) -> np.ndarray:
-        """The numbers themselves, in a NumPy array."""
-        raise NotImplementedError
 
     @property
     def argument(self) -> Any:
@@ -113,17 +109,16 @@ class DeviceNDArray(DeviceArrayBase):
     """An array in the device's memory. Indices and slices give views; it does no arithmetic."""
 
     def __init__(self, memory: np.ndarray, stream: Any = 0) -> None:
-        self._memory, self.stream = memory, stream
+        self.memory, self.stream = memory, stream
 
-    memory = property(lambda self: self._memory)
-    shape = property(lambda self: self._memory.shape)
-    strides = property(lambda self: self._memory.strides)
-    dtype = property(lambda self: self._memory.dtype)
-    ndim = property(lambda self: self._memory.ndim)
-    size = property(lambda self: self._memory.size)
-    nbytes = property(lambda self: self._memory.nbytes)
-    flags = property(lambda self: self._memory.flags)
-    gpu_data = device_pointer = property(lambda self: self._memory.ctypes.data)
+    shape = property(lambda self: self.memory.shape)
+    strides = property(lambda self: self.memory.strides)
+    dtype = property(lambda self: self.memory.dtype)
+    ndim = property(lambda self: self.memory.ndim)
+    size = property(lambda self: self.memory.size)
+    nbytes = property(lambda self: self.memory.nbytes)
+    flags = property(lambda self: self.memory.flags)
+    gpu_data = device_pointer = property(lambda self: self.memory.ctypes.data)
     T = property(lambda self: self.transpose())
 
     def __repr__(self) -> str:
@@ -267,13 +262,12 @@ class DeviceRecord(DeviceArrayBase):
     shape, strides, ndim, size = (), (), 0, 1
 
     def __init__(self, memory: np.ndarray, stream: Any = 0) -> None:
-        self._memory, self.stream = memory, stream
+        self.memory, self.stream = memory, stream  # an array without axes
 
-    memory = property(lambda self: self._memory)  # an array without axes
-    dtype = property(lambda self: self._memory.dtype)
+    dtype = property(lambda self: self.memory.dtype)
 
     @property
-    def argument(self) -> np.void:
+    def argument(self) -> Any:
         """The record, as a kernel takes it."""
         return self.memory[()]
 
@@ -298,10 +292,7 @@ class DeviceRecord(DeviceArrayBase):
 class MappedNDArray(DeviceArrayBase, np.ndarray):
     """A NumPy array that kernels and the host share: mapped into the device's memory."""
 
-    @property
-    def memory(self) -> np.ndarray:
-        """The numbers, as a plain NumPy array."""
-        return np.asarray(self)
+    memory = property(np.asarray)  # as a plain array
 
 
 class ManagedNDArray(MappedNDArray):
