@@ -150,6 +150,7 @@ class Context:
 
 DEVICE = Device()
 CONTEXT = Context(DEVICE)
+synchronize, defer_cleanup = CONTEXT.synchronize, CONTEXT.defer_cleanup
 
 
 class Devices:
@@ -237,20 +238,11 @@ def require_context(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def synchronize() -> None:
-    """Wait for all launches: they are done."""
-
-
 def close() -> None:
     """Give up all contexts; the next call makes a new one."""
 
 
 reset = close
-
-
-def defer_cleanup() -> Any:
-    """Keep memory that nobody needs any more until the end of the block."""
-    return CONTEXT.defer_cleanup()
 
 
 class Stream:
@@ -355,17 +347,12 @@ def event_elapsed_time(evtstart: Event, evtend: Event) -> float:
     """
     for name, moment in (("first", evtstart), ("second", evtend)):
         if moment.time is None or not moment.timing:
+            from numba.cuda.cudadrv.driver import CudaAPIError
+
             what = "was not recorded" if moment.timing else "was made with timing=False"
-            raise _api_error(400, f"CUDA_ERROR_INVALID_HANDLE: the {name} event {what}")
+            raise CudaAPIError(400, f"CUDA_ERROR_INVALID_HANDLE: the {name} event {what}")
     assert evtstart.time is not None and evtend.time is not None
     return (evtend.time - evtstart.time) * 1e3
-
-
-def _api_error(code: int, message: str) -> Exception:
-    from numba.cuda.cudadrv.driver import CudaAPIError
-
-    error: Exception = CudaAPIError(code, message)
-    return error
 
 
 @contextmanager
