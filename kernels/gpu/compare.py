@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,8 +52,8 @@ class Found:
     apart: list[float] = field(default_factory=list)
 
 
-def compared(example: str) -> dict[str, Found]:
-    """Run an example's launches by all of `WAYS`; return what was found, by the kernels' names."""
+def compared(examples: Iterable[str]) -> dict[str, Found]:
+    """Run examples' launches by all of `WAYS`; return what was found, by the kernels' names."""
     from .ptx import run
     from .ptx.driver import arrays
 
@@ -77,9 +77,10 @@ def compared(example: str) -> dict[str, Found]:
         pairs = (pair for other in others for pair in zip(first, other, strict=True))
         kernel.apart += [_apart(x, y) for x, y in pairs if x.tobytes() != y.tobytes()]
 
-    inputs = np.random.default_rng(0).normal(size=(3, *SHAPE)).astype(np.float32)
     with specialisations.as_on_a_gpu(), patch.object(Launch, "__call__", call):
-        EXAMPLES[example](*inputs)
+        for example in examples:
+            inputs = np.random.default_rng(0).normal(size=(3, *SHAPE)).astype(np.float32)
+            EXAMPLES[example](*inputs)
     return found
 
 
@@ -112,12 +113,7 @@ def table(found: Mapping[str, Found]) -> str:
 
 def main() -> None:
     """Write the table again."""
-    found: dict[str, Found] = {}
-    for example in tqdm(EXAMPLES, unit="example"):
-        for name, more in compared(example).items():
-            kernel = found.setdefault(name, Found())
-            kernel.executed = [*map(sum, zip(kernel.executed, more.executed, strict=True))]
-            kernel.apart += more.apart
+    found = compared(tqdm(EXAMPLES, unit="example"))
     PAGE.write_text(_TABLE.sub(lambda _: table(found), PAGE.read_text()))
     print(f"{PAGE} tells of {len(found)} kernels")
 

@@ -186,7 +186,7 @@ def test_each_compilers_code_is_kept_by_itself(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_both_compilers_kernels_compute_the_same(name: str) -> None:
     """The same bits, but where the successor has no fast functions (its README, report 6)."""
-    found = compare.compared(name)
+    found = compare.compared([name])
     assert found
     for kernel, each in found.items():
         assert all(each.executed)
