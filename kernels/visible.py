@@ -74,16 +74,6 @@ class Visible(NamedTuple):
             )
         return result
 
-    def changed(self, **changes: Any) -> Visible:
-        """The same with other fields, for arrays of the same sizes; whoever asks vouches for them.
-
-        So the delta rule's backward shifts packed sequences, which nobody else may.
-        """
-        result = self._replace(**changes)
-        if isinstance(self, Settled) and isinstance(result, Settled):
-            result.sizes = self.sizes
-        return result
-
     def near(self, query: Array, key: Array, reach: int = 0) -> int:
         """The query_offset, or one that is as good and not farther from the keys.
 

@@ -80,7 +80,7 @@ from ..arrays import (
     round_up,
     version_of,
 )
-from ..checks import host, one_of
+from ..checks import host, one_of, trusted
 from ..recurrent import LinearState, causal_spans
 from ..recurrent.fast import MAX_COLUMNS
 from ..visible import CAUSAL, Visible, blank
@@ -274,12 +274,14 @@ def _by_sums(
         **options,
     )  # (8), (9)  # fmt: skip
     du, dr, by_residuals = _residuals(key, c, beta, visible, None, version, way=-1)  # (10)
-    before = visible.changed(query_lengths=visible.key_lengths, query_offset=-1)
+    # The checks, which refuse packed sequences that are shifted, were made by `backward`.
+    before = visible._replace(query_lengths=visible.key_lengths, query_offset=-1)
     if initial_state is None:  # the first token, which sees none before it, reads zeros
         sequences = len(visible.spans(key, key)[1])
         nothing = DeltaState(_state_or_zeros(None, sequences, key, residual))
         options["initial_state"] = _without_normaliser(nothing)
-    of_query, of_key, *_ = algorithms.ALGORITHMS[options.pop("algorithm")].gradients(
+    gradients = trusted(algorithms.ALGORITHMS[options.pop("algorithm")].gradients)
+    of_query, of_key, *_ = gradients(
         dr, per_row(key, 0), None, key, key, u, before, of_value=False, **options
     )
     dk -= of_query  # (12)
