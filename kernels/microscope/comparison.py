@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .units import aligned, bytes_text, count_text, ratio_text, shape_text, time_text
@@ -10,7 +10,7 @@ from .units import aligned, bytes_text, count_text, ratio_text, shape_text, time
 if TYPE_CHECKING:
     from .report import Report
 
-Row = tuple[str, list[str], list[float]]  # what is compared, as text and as numbers
+Row = tuple[str, list[str], Sequence[float]]  # what is compared, as text and as numbers
 
 
 def compare(reports: Mapping[str, Report]) -> str:
@@ -38,25 +38,23 @@ def compare(reports: Mapping[str, Report]) -> str:
 def _rows(reports: list[Report]) -> Iterator[Row]:
     grids = [f"{shape_text(r.trace.grid)} of {shape_text(r.trace.block)}" for r in reports]
     yield "blocks of threads", grids, []
-    lanes = [_share(r) for r in reports]
-    yield "lanes active", [f"{share:.0%}" for share in lanes], lanes
-    yield _counts("flops", [r.roofline.flops for r in reports])
+    yield _row("lanes active", [_share(r) for r in reports], "{:.0%}".format)
+    yield _row("flops", [r.roofline.flops for r in reports])
     for space, unit in (("global", "sectors"), ("shared", "wavefronts")):
         found = [r.total(space) for r in reports]
         if any(each.requests for each in found):
-            yield _counts(f"{space}: requests", [each.requests for each in found])
-            yield _counts(f"{space}: {unit}", [each.transactions for each in found])
-            yield _counts(f"{space}: {unit} that would do", [each.fewest for each in found])
-    needed = [r.roofline.needed for r in reports]
-    yield "bytes, each element once", list(map(bytes_text, needed)), [*map(float, needed)]
+            yield _row(f"{space}: requests", [each.requests for each in found])
+            yield _row(f"{space}: {unit}", [each.transactions for each in found])
+            yield _row(f"{space}: {unit} that would do", [each.fewest for each in found])
+    yield _row("bytes, each element once", [r.roofline.needed for r in reports], bytes_text)
     for name, numbers in _compiled(reports):
-        yield name, list(map(str, numbers)), [*map(float, numbers)]
+        yield _row(name, numbers, str)
     times = [r.roofline.time for r in reports]
-    yield f"at least, on {reports[0].roofline.gpu.name}", list(map(time_text, times)), times
+    yield _row(f"at least, on {reports[0].roofline.gpu.name}", times, time_text)
 
 
-def _counts(name: str, numbers: list[int]) -> Row:
-    return name, list(map(count_text, numbers)), [*map(float, numbers)]
+def _row(name: str, numbers: Sequence[float], text: Callable[[float], str] = count_text) -> Row:
+    return name, list(map(text, numbers)), numbers
 
 
 def _share(report: Report) -> float:
