@@ -105,146 +105,6 @@ class Device:
         """Forget what the device has done: nothing."""
 
 
-class Context:
-    """What a program uses of a device: its memory and its streams."""
-
-    def __init__(self, device: Device) -> None:
-        self.device, self.id = device, device.id
-        self.deallocations: list[Any] = []  # memory goes back at once
-
-    def get_memory_info(self) -> MemoryInfo:
-        """How many bytes are free, and how many there are: the machine's own."""
-
-        def asked(name: str, unknown: int) -> int:
-            return os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else unknown
-
-        page = asked("SC_PAGE_SIZE", 1)
-        total = page * asked("SC_PHYS_PAGES", 2**34)
-        return MemoryInfo(min(total, page * asked("SC_AVPHYS_PAGES", 2**34)), total)
-
-    def synchronize(self) -> None:
-        """Wait for all launches: they are done."""
-
-    def push(self) -> None:
-        """Make it the current context, which it is."""
-
-    pop = reset = prepare_for_use = push
-
-    @contextmanager
-    def defer_cleanup(self) -> Iterator[None]:
-        """Keep memory that nobody needs any more until the end of the block."""
-        yield
-
-    def create_stream(self) -> Stream:
-        """A new stream."""
-        return Stream()
-
-    def create_event(self, timing: bool = True) -> Event:
-        """A new event."""
-        return Event(timing)
-
-    def get_default_stream(self) -> Stream:
-        """The stream of launches that name none."""
-        return default_stream()
-
-
-DEVICE = Device()
-CONTEXT = Context(DEVICE)
-synchronize, defer_cleanup = CONTEXT.synchronize, CONTEXT.defer_cleanup
-
-
-class Devices:
-    """`cuda.gpus`: all devices, in order. There is one."""
-
-    lst = (DEVICE,)
-    current = DEVICE
-
-    def __getitem__(self, number: Any) -> Any:
-        try:
-            return self.lst[number]
-        except IndexError:
-            raise IndexError(f"there is no device {number}: the CPU is the only one, 0") from None
-
-    def __iter__(self) -> Iterator[Device]:
-        return iter(self.lst)
-
-    def __len__(self) -> int:
-        return len(self.lst)
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.lst))
-
-
-gpus = Devices()
-
-
-def is_available() -> bool:
-    """Whether kernels run: they do, on the CPU."""
-    return True
-
-
-def is_supported_version() -> bool:
-    """Whether CUDA's runtime is one that is known to work: none is needed."""
-    return True
-
-
-def cuda_error() -> None:
-    """Return what went wrong when CUDA began: nothing."""
-
-
-def detect() -> bool:
-    """Print which devices there are; return whether there is one that works."""
-    print("Found 1 CUDA devices")
-    print(f"id 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
-    print(f"{'Compute Capability':>40}: {CAPABILITY[0]}.{CAPABILITY[1]}")
-    print(f"{'UUID':>40}: {DEVICE.uuid}")
-    print("Summary:\n\t1/1 devices are supported")
-    return True
-
-
-def list_devices() -> Devices:
-    """All devices."""
-    return gpus
-
-
-def select_device(device_id: int = 0) -> Device:
-    """Make a device the current one, and return it.
-
-    Raises:
-        IndexError: there is none of that number.
-    """
-    return gpus[device_id]
-
-
-def get_current_device() -> Device:
-    """The device that launches run on."""
-    return DEVICE
-
-
-def current_context(devnum: int | None = None) -> Context:
-    """The context of a device, by default of the current one.
-
-    Raises:
-        IndexError: there is no device of that number.
-    """
-    return gpus[devnum or 0].get_primary_context()
-
-
-get_context = current_context
-
-
-def require_context(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate what runs only where there is a context: there always is."""
-    return fn
-
-
-def close() -> None:
-    """Give up all contexts; the next call makes a new one."""
-
-
-reset = close
-
-
 class Stream:
     """A queue of work. Here each piece is done before the call that adds it returns."""
 
@@ -353,6 +213,137 @@ def event_elapsed_time(evtstart: Event, evtend: Event) -> float:
             raise CudaAPIError(400, f"CUDA_ERROR_INVALID_HANDLE: the {name} event {what}")
     assert evtstart.time is not None and evtend.time is not None
     return (evtend.time - evtstart.time) * 1e3
+
+
+class Context:
+    """What a program uses of a device: its memory and its streams."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.id = device, device.id
+        self.deallocations: list[Any] = []  # memory goes back at once
+
+    def get_memory_info(self) -> MemoryInfo:
+        """How many bytes are free, and how many there are: the machine's own."""
+
+        def asked(name: str, unknown: int) -> int:
+            return os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else unknown
+
+        page = asked("SC_PAGE_SIZE", 1)
+        total = page * asked("SC_PHYS_PAGES", 2**34)
+        return MemoryInfo(min(total, page * asked("SC_AVPHYS_PAGES", 2**34)), total)
+
+    def synchronize(self) -> None:
+        """Wait for all launches: they are done."""
+
+    def push(self) -> None:
+        """Make it the current context, which it is."""
+
+    pop = reset = prepare_for_use = push
+
+    @contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """Keep memory that nobody needs any more until the end of the block."""
+        yield
+
+    create_stream, create_event = staticmethod(stream), staticmethod(event)
+    get_default_stream = staticmethod(default_stream)
+
+
+DEVICE = Device()
+CONTEXT = Context(DEVICE)
+synchronize, defer_cleanup = CONTEXT.synchronize, CONTEXT.defer_cleanup
+
+
+class Devices:
+    """`cuda.gpus`: all devices, in order. There is one."""
+
+    lst = (DEVICE,)
+    current = DEVICE
+
+    def __getitem__(self, number: Any) -> Any:
+        try:
+            return self.lst[number]
+        except IndexError:
+            raise IndexError(f"there is no device {number}: the CPU is the only one, 0") from None
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self.lst)
+
+    def __len__(self) -> int:
+        return len(self.lst)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.lst))
+
+
+gpus = Devices()
+
+
+def is_available() -> bool:
+    """Whether kernels run: they do, on the CPU."""
+    return True
+
+
+def is_supported_version() -> bool:
+    """Whether CUDA's runtime is one that is known to work: none is needed."""
+    return True
+
+
+def cuda_error() -> None:
+    """Return what went wrong when CUDA began: nothing."""
+
+
+def detect() -> bool:
+    """Print which devices there are; return whether there is one that works."""
+    print("Found 1 CUDA devices")
+    print(f"id 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
+    print(f"{'Compute Capability':>40}: {CAPABILITY[0]}.{CAPABILITY[1]}")
+    print(f"{'UUID':>40}: {DEVICE.uuid}")
+    print("Summary:\n\t1/1 devices are supported")
+    return True
+
+
+def list_devices() -> Devices:
+    """All devices."""
+    return gpus
+
+
+def select_device(device_id: int = 0) -> Device:
+    """Make a device the current one, and return it.
+
+    Raises:
+        IndexError: there is none of that number.
+    """
+    return gpus[device_id]
+
+
+def get_current_device() -> Device:
+    """The device that launches run on."""
+    return DEVICE
+
+
+def current_context(devnum: int | None = None) -> Context:
+    """The context of a device, by default of the current one.
+
+    Raises:
+        IndexError: there is no device of that number.
+    """
+    return gpus[devnum or 0].get_primary_context()
+
+
+get_context = current_context
+
+
+def require_context(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate what runs only where there is a context: there always is."""
+    return fn
+
+
+def close() -> None:
+    """Give up all contexts; the next call makes a new one."""
+
+
+reset = close
 
 
 @contextmanager
