@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from . import chunked, linear, recurrent
 from .arrays import HEAD_DIMS, Array, array_module, ceil_div, chosen
-from .checks import host
+from .checks import QKV, host
 from .guards import divided, normaliser_gradients
 from .recurrent import STATE, LinearState
 from .visible import EVERYTHING, Visible
@@ -69,7 +69,7 @@ ALGORITHMS = {
 }
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
+@host(**QKV, initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -124,8 +124,7 @@ def forward(
 
 
 @host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M",
-    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq",
+    **QKV, grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq",
     initial_state=STATE, grad_state=STATE,
 )  # fmt: skip
 def backward(
@@ -165,10 +164,7 @@ def backward(
     )
 
 
-@host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
-    initial_state=STATE, grad_state=STATE,
-)  # fmt: skip
+@host(**QKV, gn="N H Lq M", gd="N H Lq", initial_state=STATE, grad_state=STATE)
 def gradients(
     gn: Array,
     gd: Array,

@@ -5,11 +5,11 @@ A host function says by letters which shapes belong together:
     @host(query="N H Lq E", key="N H Lk E", value="N H Lk M")
     def forward(query, key, value, visible=EVERYTHING, *, scale=None): ...
 
-Equal letters are equal sizes; a first "N?" may be 1 as well. Arrays are of one dtype, float32 or
-float64, and of one library; "N any" may hold any numbers, "N int" whole ones. What is None is left
-out. A state has letters for each of its parts, with B for the number of sequences, which packed
-ones do not show in their shape. Arguments `visible` and `edges` know sizes themselves; the first is
-settled, see `Visible.settled`.
+These three of most attentions are `QKV`. Equal letters are equal sizes; a first "N?" may be 1 as
+well. Arrays are of one dtype, float32 or float64, and of one library; "N any" may hold any numbers,
+"N int" whole ones. What is None is left out. A state has letters for each of its parts, with B for
+the number of sequences, which packed ones do not show in their shape. Arguments `visible` and
+`edges` know sizes themselves; the first is settled, see `Visible.settled`.
 
 A GPU's grid has at most 65,535 blocks along its second and its third axis. A larger batch is worked
 off in parts: what a part returns for each of its sequences is put together again, and the gradients
@@ -30,6 +30,7 @@ import numpy as np
 from .arrays import Array, array_module
 
 FLOATING = np.dtype(np.float32), np.dtype(np.float64)
+QKV: dict[str, Any] = {"query": "N H Lq E", "key": "N H Lk E", "value": "N H Lk M"}
 KINDS = {"any": "fiu", "int": "iu"}  # of dtypes, where it need not be that of the other arrays
 NOT_EMPTY = frozenset("HEM")
 REAL = int, float, np.integer, np.floating, np.ndarray

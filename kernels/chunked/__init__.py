@@ -58,13 +58,13 @@ from __future__ import annotations
 from functools import partial
 
 from ..arrays import Array, version_of
-from ..checks import host, whole
+from ..checks import QKV, host, whole
 from ..recurrent import STATE, LinearState, scans, walked
 from ..visible import CAUSAL, Visible
 from . import fast, plain
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
+@host(**QKV, initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -101,10 +101,7 @@ def forward(
     return walked(walk, query, key, value, visible, feature_map, initial_state, guard, eps)
 
 
-@host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
-    initial_state=STATE, grad_state=STATE,
-)  # fmt: skip
+@host(**QKV, gn="N H Lq M", gd="N H Lq", initial_state=STATE, grad_state=STATE)
 def gradients(
     gn: Array,
     gd: Array,

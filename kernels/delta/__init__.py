@@ -80,7 +80,7 @@ from ..arrays import (
     round_up,
     version_of,
 )
-from ..checks import host, one_of, trusted
+from ..checks import QKV, host, one_of, trusted
 from ..recurrent import LinearState, causal_spans
 from ..recurrent.fast import MAX_COLUMNS
 from ..visible import CAUSAL, Visible, blank
@@ -96,7 +96,7 @@ class DeltaState(NamedTuple):
 STATE = {"W": "B H E M"}
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", beta="N H Lk", initial_state=STATE)
+@host(**QKV, beta="N H Lk", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -152,8 +152,7 @@ def forward(
 
 
 @host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", beta="N H Lk",
-    grad_output="N H Lq M", output="N H Lq M", residual="N H Lk M",
+    **QKV, beta="N H Lk", grad_output="N H Lq M", output="N H Lq M", residual="N H Lk M",
     initial_state=STATE, grad_state=STATE,
 )  # fmt: skip
 def backward(

@@ -72,7 +72,7 @@ import numpy as np
 
 from .. import algorithms, recurrent
 from ..arrays import Array, array_module, chosen, lengths_or_full, version_of
-from ..checks import host, one_of, whole
+from ..checks import QKV, host, one_of, whole
 from ..guards import GUARDS, divided, normaliser_gradients
 from ..recurrent import LinearState
 from ..visible import EVERYTHING, Visible, own_lengths
@@ -273,8 +273,7 @@ def cosformer(longest: int, heads: int, head_dim: int) -> tuple[Array, Array, Ar
 
 
 @host(
-    parts=False, query="N H Lq E", key="N H Lk E", value="N H Lk M",
-    query_positions="N? Lq P any", key_positions="N? Lk P any",
+    parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any",
     frequency="H E P any", phase="H E any", amplitude="H E any",
 )  # fmt: skip
 def forward(
@@ -349,8 +348,7 @@ def forward(
 
 
 @host(
-    parts=False, query="N H Lq E", key="N H Lk E", value="N H Lk M",
-    query_positions="N? Lq P any", key_positions="N? Lk P any",
+    parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any",
     frequency="H E P any", phase="H E any", amplitude="H E any",
     grad_output="N H Lq M", output="N H Lq M", d="N H Lq",
 )  # fmt: skip

@@ -43,14 +43,14 @@ Backward needs them again, and R = sum_i q_i gn_i^T and U = sum_i gd_i q_i:
 from __future__ import annotations
 
 from ..arrays import Array, array_module, contiguous, outputs_of, per_row, version_of
-from ..checks import host
+from ..checks import QKV, host
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default
 from ..visible import EVERYTHING, Visible, blank
 from . import fast, plain
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M")
+@host(**QKV)
 def forward(
     query: Array,
     key: Array,
@@ -112,7 +112,7 @@ def _lengths(visible: Visible, query: Array, key: Array) -> tuple[Array, Array]:
     return visible.lengths(query, key)
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq")
+@host(**QKV, gn="N H Lq M", gd="N H Lq")
 def gradients(
     gn: Array,
     gd: Array,
@@ -151,7 +151,7 @@ def gradients(
     return dq, dk, dv
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M")
+@host(**QKV)
 def naive_forward(
     query: Array,
     key: Array,
@@ -180,7 +180,7 @@ def naive_forward(
     return output, denominator
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq")
+@host(**QKV, gn="N H Lq M", gd="N H Lq")
 def naive_gradients(
     gn: Array,
     gd: Array,

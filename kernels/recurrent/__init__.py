@@ -46,7 +46,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..arrays import Array, array_module, contiguous, outputs_of, per_row, version_of
-from ..checks import host
+from ..checks import QKV, host
 from ..guards import eps_or_default
 from ..visible import CAUSAL, Visible, blank
 from . import fast, plain
@@ -62,7 +62,7 @@ class LinearState(NamedTuple):
 STATE = {"S": "B H E M", "Z": "B H E"}
 
 
-@host(query="N H Lq E", key="N H Lk E", value="N H Lk M", initial_state=STATE)
+@host(**QKV, initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -109,10 +109,7 @@ def forward(
     return walked(walk, query, key, value, visible, feature_map, initial_state, guard, eps)
 
 
-@host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", gn="N H Lq M", gd="N H Lq",
-    initial_state=STATE, grad_state=STATE,
-)  # fmt: skip
+@host(**QKV, gn="N H Lq M", gd="N H Lq", initial_state=STATE, grad_state=STATE)
 def gradients(
     gn: Array,
     gd: Array,

@@ -73,7 +73,7 @@ from ..arrays import (
     round_up,
     version_of,
 )
-from ..checks import host
+from ..checks import QKV, host
 from ..feature_maps import elementwise_features
 from ..guards import eps_or_default, normaliser_gradients
 from ..recurrent import LinearState
@@ -89,10 +89,7 @@ def _linear_state(state: RelativeState | None) -> LinearState | None:
     return None if state is None else LinearState(state.S, state.Z)
 
 
-@host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_embedding="H 2k+1 E",
-    initial_state=STATE,
-)  # fmt: skip
+@host(**QKV, relative_embedding="H 2k+1 E", initial_state=STATE)
 def forward(
     query: Array,
     key: Array,
@@ -173,9 +170,8 @@ def _relative_query(query: Array, query_map: str) -> Array:
 
 
 @host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_embedding="H 2k+1 E",
-    grad_output="N H Lq M", output="N H Lq M", denominator="N H Lq", weights="N H Lq R",
-    initial_state=STATE, grad_state=STATE,
+    **QKV, relative_embedding="H 2k+1 E", grad_output="N H Lq M", output="N H Lq M",
+    denominator="N H Lq", weights="N H Lq R", initial_state=STATE, grad_state=STATE,
 )  # fmt: skip
 def backward(
     grad_output: Array,

@@ -57,7 +57,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arrays import Array, array_module, contiguous, outputs_of, version_of
-from ..checks import finite, host
+from ..checks import QKV, finite, host
 from ..layers.dropout import arguments as dropout_arguments
 from ..visible import EVERYTHING, Visible
 from . import fast, few, plain
@@ -66,9 +66,7 @@ if TYPE_CHECKING:
     from ..local import Pattern
 
 
-@host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_scores="N H Lq 2k+1"
-)  # fmt: skip
+@host(**QKV, relative_scores="N H Lq 2k+1")
 def forward(
     query: Array,
     key: Array,
@@ -126,8 +124,8 @@ def forward(
 
 
 @host(
-    query="N H Lq E", key="N H Lk E", value="N H Lk M", relative_scores="N H Lq 2k+1",
-    grad_output="N H Lq M", output="N H Lq M", highest="N H Lq", inverse="N H Lq",
+    **QKV, relative_scores="N H Lq 2k+1", grad_output="N H Lq M", output="N H Lq M",
+    highest="N H Lq", inverse="N H Lq",
 )  # fmt: skip
 def backward(
     grad_output: Array,
