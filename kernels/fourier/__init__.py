@@ -79,6 +79,7 @@ from ..visible import EVERYTHING, Visible, own_lengths
 from . import fast, plain
 
 PARTS = {"one_plus_cos": 3, "cos": 2}  # of E features each
+WAVES: dict[str, Any] = {"frequency": "H E P any", "phase": "H E any", "amplitude": "H E any"}
 DENOMINATORS = "rotated", "plain", "none"
 
 
@@ -272,10 +273,7 @@ def cosformer(longest: int, heads: int, head_dim: int) -> tuple[Array, Array, Ar
     return math.pi / (2 * longest) * ones[..., None], 0 * ones, ones
 
 
-@host(
-    parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any",
-    frequency="H E P any", phase="H E any", amplitude="H E any",
-)  # fmt: skip
+@host(parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any", **WAVES)
 def forward(
     query: Array,
     key: Array,
@@ -348,8 +346,7 @@ def forward(
 
 
 @host(
-    parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any",
-    frequency="H E P any", phase="H E any", amplitude="H E any",
+    parts=False, **QKV, query_positions="N? Lq P any", key_positions="N? Lk P any", **WAVES,
     grad_output="N H Lq M", output="N H Lq M", d="N H Lq",
 )  # fmt: skip
 def backward(
@@ -431,8 +428,7 @@ def backward(
 
 @host(
     query="N H E", key="N H E", value="N H M", query_position="N? P any", key_position="N? P any",
-    frequency="H E P any", phase="H E any", amplitude="H E any",
-    state={"S": "N H D M", "Z": "N H F"},
+    **WAVES, state={"S": "N H D M", "Z": "N H F"},
 )  # fmt: skip
 def step(
     query: Array,
