@@ -229,10 +229,11 @@ def host(*, parts: bool = True, **shapes: str | dict[str, str]) -> Callable[[Fun
 
 
 def trusted(host_function: Function) -> Function:
-    """A host function of padded sequences without its checks, for arguments that have passed some.
+    """A host function without its checks, for arguments that have passed some.
 
     So the tape calls it: the public function has checked what came, with a name that its user
-    knows, and nobody else has had these arrays since. `visible` must be given, and settled.
+    knows, and nobody else has had these arrays since. `visible` must be given, and have been
+    settled; of packed sequences there may be no more than a grid has blocks.
     """
     return cast(Function, host_function.trusting)  # type: ignore[attr-defined]
 
