@@ -67,14 +67,14 @@ def picture(
         path: The file.
         size: Width and height in inches.
         title: Stands above the picture.
-        framed: Whether axes have all four sides.
+        framed: Whether axes have all four sides, as around a map, and no grid.
         layout: matplotlib's, or None to arrange everything by hand.
 
     Raises:
         CheckpointError: The file cannot be written.
     """
     sides = {f"axes.spines.{side}": framed for side in ("top", "right")}
-    with rc_context({**_LOOK, **sides}):
+    with rc_context({**_LOOK, **sides, "axes.grid": not framed}):
         figure = Figure(figsize=size, layout=layout)
         if title:
             figure.suptitle(title, x=0.01, ha="left", **TITLE)

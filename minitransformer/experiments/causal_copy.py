@@ -261,7 +261,6 @@ def plot(path: Path, found: dict[str, Learned], times: dict[str, float]) -> None
             axis.axhline(GUESS, color="#999999", linestyle=":", linewidth=1)
             axis.set_yscale("log")
             axis.set_xlabel(label)
-            axis.grid(True)
         left.set_ylabel("cross entropy (nats per symbol)")
         figure.legend(loc="outside upper left", ncols=2)
 

@@ -273,8 +273,6 @@ def plot(path: Path, groups: Groups) -> None:
             upper.set_yscale("log")
             upper.axhline(LEARNED, color="#999999", linestyle=":", linewidth=1)
             lower.set_xlabel("step")
-            for axis in (upper, lower):
-                axis.grid(True)
         rows[0, 0].set_ylabel("cross entropy (nats a symbol)")
         rows[1, 0].set_ylabel("symbols right in training")
         legend(rows[0, 0], 2)

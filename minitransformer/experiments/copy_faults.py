@@ -251,7 +251,6 @@ def plot(path: Path, groups: Groups) -> None:
             draw(axis, groups[NONE], "losses", label="without a fault", **LINES[0])
             draw(axis, groups[name], "losses", label="with it", **LINES[1])
             axis.set_yscale("log")
-            axis.grid(True)
         for axis in axes[-1]:
             axis.set_xlabel("step")
         for axis in axes[:, 0]:

@@ -141,7 +141,6 @@ def plot_losses(path: Path, rows: list[Row]) -> None:
                 band(axis, steps, curves, color=colour, linewidth=1.4, label=name)
             axis.set_yscale("log")
             axis.set_xlabel("step")
-            axis.grid(True)
         axes[0].set_ylabel("nats a symbol")
         figure.legend(loc="outside upper left", ncols=3, title="positions added")
 

@@ -419,7 +419,6 @@ def plot_crossing(path: Path, model: Measured, alone: Measured) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_xlabel("length")
-            axis.grid(True)
         legend(axes[0], 3)
 
 
@@ -454,7 +453,6 @@ def plot_steps(path: Path, model: Measured) -> None:
             for variant in _LINES:
                 _band(axis, steps, [steps * one[n] for one in model.repeats[variant]], variant)
             axis.set_xlabel("gradient steps")
-            axis.grid(True)
         axes[0].set_ylabel("seconds")
         legend(axes[0], 3)
 

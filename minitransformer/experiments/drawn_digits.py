@@ -445,7 +445,6 @@ def plot_learning(path: Path, found: Found) -> None:
         axis.axhline(found[HISTOGRAM][0]["bits"], color=INK, linestyle=":", linewidth=1,
                      label="a histogram of each pixel")  # fmt: skip
         axis.set(xlabel="step", ylabel="bits a pixel")
-        axis.grid(True)
         figure.legend(loc="outside right upper")
 
 

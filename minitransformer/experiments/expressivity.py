@@ -321,7 +321,7 @@ def plot_fits(path: Path, rows: Sequence[Row]) -> None:
             under.set_xlabel("harmonics (head dim E)")
             over.set_xticks([0, 0.5, 1])
             over.set_xlabel("distance")
-            under.grid(True)
+            over.grid(False)
         upper[0].set_ylabel("weight")
         lower[0].set_ylabel("error (root mean square)")
         legend(upper[0], 4)
@@ -346,7 +346,6 @@ def plot_filters(path: Path, rows: Sequence[Row]) -> None:
                 axis.plot(at, curve, **line, linewidth=1.3, label=denominator)
             axis.set_ylim(1.3 * wanted.min(), 1.3 * wanted.max())
             axis.set_xlabel("place")
-            axis.grid(True)
         axes[0].set_ylabel("output")
         legend(axes[0], 4)
 

@@ -417,7 +417,6 @@ def plot_places(path: Path, images: Mapping[str, Image]) -> None:
         for axis in (left, right):
             axis.set_yscale("log")
             axis.set_xlabel("place of the pixel")
-            axis.grid(True)
         figure.legend(loc="outside upper left", ncols=3)
 
 

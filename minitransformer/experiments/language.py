@@ -462,7 +462,6 @@ def plot_bits(path: Path, models: dict[Model, Learned], baselines: list[Row]) ->
                                   xycoords=("axes fraction", "data"),
                                   textcoords="offset points")  # fmt: skip
             axis.set_xlabel(unit)
-            axis.grid(True)
         left.set_ylabel("bits a held-out character")
         figure.legend(loc="outside right upper")
 

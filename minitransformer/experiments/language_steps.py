@@ -126,7 +126,6 @@ def plot_steps(path: Path, rows: list[Row]) -> None:
             axis.set_xticks(contexts, [f"{context:,}" for context in contexts])
             axis.set(xlabel="characters in a window", ylabel=f"ms for {what}")
             axis.set_ylim(bottom=0)
-            axis.grid(True)
         figure.legend(loc="outside right upper")
 
 

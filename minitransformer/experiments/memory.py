@@ -421,6 +421,7 @@ def _draw_choices(axis: Axes, rows: Sequence[Row]) -> None:
     axis.set_ylim(sizes[0], sizes[-1])
     axis.set_yticks(sizes, [f"{size}" for size in sizes])
     axis.set_xlabel("length, Lq = Lk")
+    axis.grid(False)
 
 
 def plot_memory(path: Path, rows: Sequence[Row]) -> None:
@@ -443,7 +444,6 @@ def plot_memory(path: Path, rows: Sequence[Row]) -> None:
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_xlabel("length, Lq = Lk")
-            axis.grid(True)
             axis.legend(fontsize=7.5)
         figure.axes[0].set_ylabel("KiB beside the inputs")
 

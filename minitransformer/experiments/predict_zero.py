@@ -346,7 +346,6 @@ def plot_losses(path: Path, rows: list[Row]) -> None:
                               label=label)  # fmt: skip
             axis.set_yscale("log")
             axis.set_xlabel("epoch")
-            axis.grid(True)
         axes[0].set_ylabel("mean squared output")
         legend(axes[0], 3)
 
@@ -365,7 +364,6 @@ def plot_race(path: Path, rows: list[Row]) -> None:
                 if curve != "-":
                     axis.plot(np.arange(1, len(curve) + 1), curve, **look, label=layer)
             axis.set_xlabel("epoch")
-            axis.grid(True)
         axes[0].set_ylabel("mean squared output")
         legend(axes[0], 2, title=f"batches of 8, rate {rate:g}", alignment="left")
 
@@ -386,7 +384,6 @@ def plot_times(path: Path, rows: list[Row]) -> None:
         axis.set_yscale("log")
         axis.set_xticks(list(PRINTED), [f"3x{size}x{size}" for size in PRINTED])
         axis.set_ylabel("seconds for 100 batches of 8")
-        axis.grid(True)
         figure.legend(loc="outside right upper")
 
 
@@ -403,7 +400,6 @@ def plot_explosion(path: Path, rows: dict[str, Row]) -> None:
         for axis in (left, right):
             axis.set_yscale("log")
             axis.set_xlabel("step")
-            axis.grid(True)
         figure.legend(loc="outside upper left", ncols=3)
 
 

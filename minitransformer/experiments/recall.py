@@ -142,7 +142,6 @@ def plot(path: Path, rows: list[Row]) -> None:
         axis.axhline(1 / VALUES, color="#999999", linestyle=":", linewidth=1)
         axis.set_xscale("log", base=2)
         axis.set(xlabel="numbers kept of 32 pairs", ylabel="share recalled", ylim=(0, 1.03))
-        axis.grid(True)
         figure.legend(loc="outside right upper")
 
 

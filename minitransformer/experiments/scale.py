@@ -289,7 +289,6 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
         for axis in (memory, bytes_, times):
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
-            axis.grid(True)
             axis.legend(fontsize=7.5)
 
 

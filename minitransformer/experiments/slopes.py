@@ -388,7 +388,6 @@ def plot(path: Path, rows: list[Row]) -> None:
         for axis in (*timed, steps):
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
-            axis.grid(True)
         legend(timed[0], 6)
 
 

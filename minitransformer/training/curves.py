@@ -98,7 +98,6 @@ def _finish_loss(axis: Axes, answer: str) -> None:
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel(f"cross entropy (nats per {answer})")
-    axis.grid(True)
 
 
 def _finish_accuracy(axis: Axes, answer: str, told_apart: Sequence[float]) -> None:
@@ -108,7 +107,6 @@ def _finish_accuracy(axis: Axes, answer: str, told_apart: Sequence[float]) -> No
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axis.set_ylabel(f"{answer}s right")
     axis.set_xlabel("step")
-    axis.grid(True)
 
 
 def _add_legend(figure: Figure, title: str) -> None:

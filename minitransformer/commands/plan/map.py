@@ -117,6 +117,7 @@ def _draw_choices(axis: Axes, shown: ChoiceMap) -> None:
     axis.set_title(shown.title, loc="left", fontsize=9)
     axis.set_xlabel("length, Lq = Lk")
     axis.set_ylabel(shown.label)
+    axis.grid(False)
     for name in np.unique(shown.choices):
         _name_region(axis, shown, str(name))
     axis.set_xlim(shown.lengths[0], shown.lengths[-1])

@@ -63,4 +63,3 @@ def plot_learning(upper: Axes, lower: Axes, rows: list[Row], **line: Any) -> Non
     for axis in (upper, lower):
         axis.set_yscale("log")
         axis.set_xlabel("step")
-        axis.grid(True)

@@ -43,5 +43,4 @@ def _finish_shares(axis: Axes, largest: float, labelled: bool) -> None:
     axis.set_xticks([])
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axis.tick_params(length=2, labelsize=7, labelleft=labelled)
-    axis.grid(True, axis="y")
     axis.set_axisbelow(True)
