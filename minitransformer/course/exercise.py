@@ -23,7 +23,9 @@ from minitransformer_kernels.cuda import Kernel
 from ..errors import UserError
 from .measuring import Lines, TooManyLines, numbers_passed, peak_bytes
 
+Array = Any
 Arrays = dict[str, Any]
+Random = np.random.Generator
 
 
 class NotYet(AssertionError):
@@ -225,7 +227,7 @@ class Exercise:
     name: str
     symbol: str
     points: int
-    cases: Callable[[np.random.Generator], Iterable[Case]]
+    cases: Callable[[Random], Iterable[Case]]
     truth: Callable[..., Any]
     outputs: tuple[str, ...] = ("the result",)
     tolerance: float = 1e-5

@@ -11,10 +11,7 @@ import numpy as np
 from minitransformer_kernels import microscope
 from minitransformer_kernels.arrays import ceil_div
 
-from ..exercise import Case, Exercise, Wrong, launched
-
-Array = Any
-Random = np.random.Generator
+from ..exercise import Array, Case, Exercise, Random, Wrong, launched
 
 THREADS = 32
 ACROSS, DOWN = 8, 4  # threads of a block with two axes

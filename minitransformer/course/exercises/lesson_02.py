@@ -13,12 +13,9 @@ from minitransformer_kernels.cpu.regions import all_lanes
 from minitransformer_kernels.cpu.source import place
 from minitransformer_kernels.cuda import cuda
 
-from ..exercise import Case, Exercise, NotYet, Wrong, left_alone
+from ..exercise import Array, Case, Exercise, NotYet, Random, Wrong, left_alone
 from ..measuring import Lines
 from .lesson_01 import binomials
-
-Array = Any
-Random = np.random.Generator
 
 THREADS = 32
 

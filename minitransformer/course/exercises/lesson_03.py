@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..exercise import Case, Exercise, NotYet, Wrong
-
-Array = Any
-Random = np.random.Generator
+from ..exercise import Array, Case, Exercise, NotYet, Random, Wrong
 
 SUM, PRODUCT, SINE = range(3)  # what a row (operation, operand, operand) of a program does
 BEHIND = 2  # values whose gradients are looked at, beside those of leaves and root

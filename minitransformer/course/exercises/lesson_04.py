@@ -9,11 +9,8 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, NotYet, Wrong, launched
+from ..exercise import Array, Case, Exercise, NotYet, Random, Wrong, launched
 from ..measuring import peak_bytes
-
-Array = Any
-Random = np.random.Generator
 
 THREADS = 32
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, Wrong, launched
-
-Array = Any
-Random = np.random.Generator
+from ..exercise import Array, Case, Exercise, Random, Wrong, launched
 
 THREADS = 32
 DATA = "dX_q", "dX_k", "dX_v", "dQ", "dK", "dV"

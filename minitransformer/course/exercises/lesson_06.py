@@ -10,10 +10,17 @@ import numpy as np
 
 from minitransformer_kernels import reference
 
-from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_loops, without_scores
-
-Array = Any
-Random = np.random.Generator
+from ..exercise import (
+    Array,
+    Case,
+    Exercise,
+    NotYet,
+    Random,
+    Wrong,
+    launched,
+    without_loops,
+    without_scores,
+)
 
 THREADS = 32  # of a block of the sums
 

@@ -10,11 +10,8 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 
-from ..exercise import Case, Exercise, NotYet, Wrong, launched, without_scores
+from ..exercise import Array, Case, Exercise, NotYet, Random, Wrong, launched, without_scores
 from ..looking import watch
-
-Array = Any
-Random = np.random.Generator
 
 WIDTH, COLUMNS = 16, 32  # of the kernel's state, and of a block
 

@@ -11,10 +11,7 @@ import numpy as np
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import CAUSAL
 
-from ..exercise import Case, Exercise, Wrong, in_bytes, in_lines, launched
-
-Array = Any
-Random = np.random.Generator
+from ..exercise import Array, Case, Exercise, Random, Wrong, in_bytes, in_lines, launched
 
 THREADS = 32  # of a block of the answers
 
