@@ -9,7 +9,6 @@ softmax at* is the length from which the variant takes less time than fused soft
 same direction, interpolated between measured lengths from 2^4 to 2^12. The curves are a picture.
 """
 
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +21,9 @@ from minitransformer.attention import (
     relative_linear_attention,
     softmax_attention,
 )
+from minitransformer.course.measuring import peak_bytes
+from minitransformer.course.measuring import slope as exponent
+from minitransformer.experiments.copy_times import crossing
 
 from . import harness
 
@@ -38,8 +40,8 @@ class Variant(NamedTuple):
     """An attention: its function, and what it takes besides query, key and value."""
 
     attend: Attend
-    extras: Callable[[int], list[Tensor]]
     options: dict[str, Any]
+    extras: Callable[[int], list[Tensor]] = lambda length: []
 
     def passes(self, length: int) -> Callable[[], None]:
         """Return a forward and a backward of one length."""
@@ -53,11 +55,6 @@ class Variant(NamedTuple):
             self.attend(*inputs, **self.options).backward(grad)
 
         return run
-
-
-def nothing(length: int) -> list[Tensor]:
-    """Return no further inputs."""
-    return []
 
 
 def embedding(length: int) -> list[Tensor]:
@@ -79,15 +76,15 @@ def variants(causal: bool) -> dict[str, Variant]:
     """Return the variants of one direction, softmax first."""
     way = {"causal": causal}
     found = {
-        "softmax": Variant(softmax_attention, nothing, way),
-        "linear": Variant(linear_attention, nothing, way),
-        "Shaw": Variant(relative_linear_attention, embedding, way),
-        "Fourier": Variant(fourier_linear_attention, waves, way),
+        "softmax": Variant(softmax_attention, way),
+        "linear": Variant(linear_attention, way),
+        "Shaw": Variant(relative_linear_attention, way, embedding),
+        "Fourier": Variant(fourier_linear_attention, way, waves),
     }
     if causal:
         for name in ("favor", "dpfp"):
-            found[name] = Variant(linear_attention, nothing, {**way, "feature_map": name})
-        found["chunked"] = Variant(linear_attention, nothing, {**way, "algorithm": "chunked"})
+            found[name] = Variant(linear_attention, {**way, "feature_map": name})
+        found["chunked"] = Variant(linear_attention, {**way, "algorithm": "chunked"})
     return found
 
 
@@ -125,32 +122,18 @@ def seconds(variant: Variant, length: int) -> float:
 
 def peak(variant: Variant, length: int) -> float:
     """Return the high-water mark of arrays in forward and backward, in MiB above the inputs."""
-    run = variant.passes(length)
-    tracemalloc.start()
-    run()
-    high = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return high / MIB
+    return peak_bytes(variant.passes(length)) / MIB
 
 
 def slope(curve: dict[int, float]) -> float:
     """Return the exponent of the power law that fits a curve best."""
-    exponent, _ = np.polyfit(np.log(list(curve)), np.log(list(curve.values())), 1)
-    return float(exponent)
+    return exponent(list(curve), list(curve.values()))
 
 
 def crossover(mine: dict[int, float], softmax: dict[int, float]) -> float | None:
     """Return the length from which `mine` takes less; None where it never does."""
-    lengths = sorted(softmax)
-    ahead = [np.log(mine[n] / softmax[n]) for n in lengths]  # negative: mine is faster
-    behind = [i for i, gap in enumerate(ahead) if gap > 0]
-    if not behind:
-        return float(lengths[0])
-    last = behind[-1]
-    if last + 1 == len(lengths):
-        return None
-    share = ahead[last] / (ahead[last] - ahead[last + 1])
-    return float(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)
+    found = crossing(softmax, mine)
+    return found if np.isfinite(found) else None
 
 
 def draw(curves: Iterable[tuple[str, bool, dict[int, float], dict[int, float]]]) -> None:
