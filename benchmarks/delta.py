@@ -7,14 +7,13 @@ attention, which does not look at its state before it writes. N=8, H=8, E=M=64, 
 Freed memory is kept in the process, as `train` does, for all of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from minitransformer import Tensor, no_grad
 from minitransformer.attention import delta_attention, linear_attention
 from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
@@ -45,38 +44,21 @@ def compare(length: int, loop: bool) -> Iterator[harness.Row]:
     key /= np.linalg.norm(key, axis=-1, keepdims=True)
     beta = generator.uniform(size=(N, H, length)).astype(np.float32)
     inputs = [query, key, value, beta]
-    ours = [Tensor(array, requires_grad=True) for array in inputs]
-    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
-
     forms = {CHUNKWISE: peers.delta_chunkwise} | ({LOOP: peers.delta_loop} if loop else {})
     if peers.compiles():
         forms[COMPILED] = peers.delta_compiled()
-    passes = {harness.OURS: partial(harness.our_passes, delta, ours, grad)}
-    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_grad()(delta), *ours)}
-    for name, form in forms.items():
-        passes[name] = partial(peers.their_passes, form, theirs, grad)
-        forward[name] = partial(form, *theirs)
+    delta = partial(delta_attention, feature_map="identity", normalize="none")
+    forward, passes = peers.contestants(delta, forms, inputs, grad)
     firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
     nothing = dict.fromkeys(firsts[harness.OURS])
-    passes[LINEAR] = partial(harness.our_passes, linear, ours[:3], grad)
-    forward[LINEAR] = partial(no_grad()(linear), *ours[:3])
+    linear = partial(linear_attention, causal=True)
+    linear_forward, linear_passes = peers.contestants(linear, {}, inputs[:3], grad)
+    forward[LINEAR], passes[LINEAR] = linear_forward[harness.OURS], linear_passes[harness.OURS]
 
     with torch.no_grad():
         yield from harness.race(f"delta rule, forward, L={length}", forward)
     for row in harness.race(f"delta rule, forward and backward, L={length}", passes):
         yield row | firsts.get(row["contestant"], nothing)
-
-
-def delta(*inputs: Tensor) -> Tensor:
-    """Return the delta rule's output, for features."""
-    output: Tensor = delta_attention(*inputs, feature_map="identity", normalize="none")
-    return output
-
-
-def linear(*inputs: Tensor) -> Tensor:
-    """Return the output of linear attention."""
-    output: Tensor = linear_attention(*inputs, causal=True)
-    return output
 
 
 def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:

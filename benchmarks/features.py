@@ -6,7 +6,6 @@ with a backward by autograd. N=8, H=8, L=2048, E=64.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,17 +36,12 @@ def compare(
 ) -> Iterator[harness.Row]:
     """Yield the rows of one feature map, having checked it against float64."""
     grad = np.random.default_rng(1).standard_normal((*x.shape[:-1], ours.dim(E)), np.float32)
-    mine, other = [Tensor(x, requires_grad=True)], [torch.from_numpy(x).requires_grad_()]
-    passes: harness.Contestants = {
-        harness.OURS: partial(harness.our_passes, ours, mine, grad),
-        EAGER: partial(peers.their_passes, theirs, other, grad),
-    }
+    _, passes = peers.contestants(ours, {EAGER: theirs}, [x], grad)
     truth = ours(Tensor(x[:1].astype(np.float64))).numpy()
-    errors = {who: harness.error(run()[0][:1], truth) for who, run in passes.items()}
     (_, slope), (_, right) = (run() for run in passes.values())
     harness.error(slope, right)
-    for row in harness.race(f"{name} features, forward and backward, L={L}", passes):
-        yield row | {"error": errors[row["contestant"]]}
+    case = f"{name} features, forward and backward, L={L}"
+    yield from harness.checked_race(case, passes, lambda got: harness.error(got[0][:1], truth))
 
 
 def their_favor(x: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:

@@ -54,20 +54,16 @@ def compare(
     inputs = [rng.standard_normal(size, np.float32) for size in (*shapes, shape)]
     grad, theirs = rng.standard_normal(shape, np.float32), peer(score, *ends)
 
-    ours = [Tensor(x, requires_grad=True) for x in inputs]
-    tensors = [torch.from_numpy(x).requires_grad_() for x in inputs]
-    passes: harness.Contestants = {
-        harness.OURS: partial(harness.our_passes, partial(attend, score, edges), ours, grad),
-        f"PyTorch {peer.__name__}": partial(peers.their_passes, theirs, tensors, grad),
-    }
+    forms = {f"PyTorch {peer.__name__}": theirs}
+    _, passes = peers.contestants(partial(attend, score, edges), forms, inputs, grad)
     wide = [torch.from_numpy(x).double().requires_grad_() for x in inputs]
     truth = peers.their_passes(theirs, wide, grad.astype(np.float64))
-    errors = {
-        who: max(harness.error(x, right) for x, right in zip(run(), truth, strict=True))
-        for who, run in passes.items()
-    }
-    for row in harness.race(f"graph attention, {score}, M={width}, {graph}", passes):
-        yield row | {"error": errors[row["contestant"]]}
+
+    def error(got: list[Array]) -> float:
+        return max(harness.error(x, right) for x, right in zip(got, truth, strict=True))
+
+    case = f"graph attention, {score}, M={width}, {graph}"
+    yield from harness.checked_race(case, passes, error)
 
 
 def attend(score: str, edges: Edges, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

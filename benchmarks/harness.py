@@ -64,6 +64,15 @@ def race(case: str, contestants: Contestants, rounds: int = ROUNDS) -> Iterator[
         }
 
 
+def checked_race(
+    case: str, contestants: Contestants, error: Callable[[Any], float]
+) -> Iterator[Row]:
+    """Yield the rows of a race, each with the error of what the contestant returns."""
+    errors = {name: error(run()) for name, run in contestants.items()}
+    for row in race(case, contestants):
+        yield row | {"error": errors[row["contestant"]]}
+
+
 def elapsed(run: Callable[[], object]) -> float:
     """Return the seconds that a call takes."""
     start = time.perf_counter()
@@ -137,13 +146,9 @@ def record(name: str, rows: Iterable[Row]) -> None:
 
 def about() -> dict[str, Any]:
     """Return what ran: the machine, and which kernels BLAS takes for its processor."""
-    libraries = threadpool_info()
-    chosen = {f"{x['internal_api']} {x.get('architecture', '')}" for x in libraries if _is_blas(x)}
+    libraries = [x for x in threadpool_info() if x["user_api"] == "blas"]
+    chosen = {f"{x['internal_api']} {x.get('architecture', '')}" for x in libraries}
     return machine(PACKAGES) | {"blas": ", ".join(sorted(chosen)) or "unknown"}
-
-
-def _is_blas(library: dict[str, Any]) -> bool:
-    return library["user_api"] == "blas"
 
 
 def renew() -> None:

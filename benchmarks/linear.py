@@ -6,7 +6,7 @@ Our side is the public differentiable function. The peers are the chunkwise form
 memory is kept in the process, as `train` does, for all of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from minitransformer import Tensor, no_grad
 from minitransformer.attention import linear_attention
 from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference
@@ -40,31 +39,20 @@ def compare(length: int, against_softmax: bool) -> Iterator[harness.Row]:
     """Yield the rows of one length."""
     generator = np.random.default_rng(0)
     *inputs, grad = (generator.standard_normal((N, H, length, E), np.float32) for _ in range(4))
-    ours = [Tensor(array, requires_grad=True) for array in inputs]
-    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
     forms: dict[str, peers.Attention] = {CHUNKWISE: peers.linear_chunkwise}
     if peers.compiles():
         forms[COMPILED] = peers.linear_compiled()
     attend = partial(linear_attention, causal=True)
-    passes = {harness.OURS: partial(harness.our_passes, attend, ours, grad)}
-    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(no_grad()(attend), *ours)}
-    for name, form in forms.items():
-        passes[name] = partial(peers.their_passes, form, theirs, grad)
-        forward[name] = partial(form, *theirs)
+    forward, passes = peers.contestants(attend, forms, inputs, grad)
     firsts = harness.first_turns(passes, lambda got: worst_error(got, inputs, grad))
 
     if against_softmax:
-        forward[SOFTMAX] = lambda: fused_softmax(theirs)
+        theirs = map(torch.from_numpy, inputs)
+        forward[SOFTMAX] = partial(scaled_dot_product_attention, *theirs, is_causal=True)
     with torch.no_grad():
         yield from harness.race(f"causal linear attention, forward, L={length}", forward)
     for row in harness.race(f"causal linear attention, forward and backward, L={length}", passes):
         yield row | firsts[row["contestant"]]
-
-
-def fused_softmax(inputs: list[torch.Tensor]) -> torch.Tensor:
-    """Return the output of causal softmax attention."""
-    query, key, value = inputs
-    return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def worst_error(got: list[Array], inputs: list[Array], grad: Array) -> float:

@@ -7,6 +7,7 @@ tokens: 4 where cost is linear, 16 where it is quadratic.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,18 +52,14 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
 
     visible = Visible(causal)
 
-    def ours() -> object:
-        return local.forward(*arrays, visible, window=WINDOW)
+    ours = partial(local.forward, *arrays, visible, window=WINDOW)
+    all_keys = partial(softmax.forward, *arrays, visible)
 
     def our_backward() -> Any:
-        kept = local.forward(*arrays, visible, window=WINDOW)
-        return local.backward(grad, *arrays, *kept, visible, window=WINDOW)
-
-    def all_keys() -> object:
-        return softmax.forward(*arrays, visible)
+        return local.backward(grad, *arrays, *ours(), visible, window=WINDOW)
 
     def all_keys_backward() -> object:
-        return softmax.backward(grad, *arrays, *softmax.forward(*arrays, visible), visible)
+        return softmax.backward(grad, *arrays, *all_keys(), visible)
 
     def masked() -> Any:
         with torch.no_grad():
@@ -75,7 +72,7 @@ def passes(length: int, causal: bool) -> dict[str, harness.Contestants]:
     first = length - CHECKED
     last = Visible(causal, query_offset=first)
     truth = reference.local_attention(query[:, :, first:], key, value, last, window=WINDOW)
-    for output in (local.forward(*arrays, visible, window=WINDOW)[0], masked()):
+    for output in (ours()[0], masked()):
         harness.error(output[:, :, first:], truth)
     for mine, theirs in zip(our_backward(), masked_backward(), strict=True):
         harness.error(mine, theirs)

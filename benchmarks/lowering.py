@@ -60,7 +60,8 @@ def products(a: Array, b: Array) -> Iterator[harness.Row]:
         "triple loop, i k j": partial(filled, row_by_row, a, b),
     }
     truth = a.astype(np.float64) @ b.astype(np.float64)
-    for row in checked_race(f"tiled matrix product, {SIZE} x {SIZE}", contestants, truth):
+    case, error = f"tiled matrix product, {SIZE} x {SIZE}", partial(harness.error, truth=truth)
+    for row in harness.checked_race(case, contestants, error):
         yield row | {"GFLOP/s": 2 * SIZE**3 / row["median_ms"] / 1e6}
 
 
@@ -84,7 +85,8 @@ def sums(x: Array) -> Iterator[harness.Row]:
             "numpy.sum": x.sum,
         }
         case = f"sum of {x.size:,} numbers by warp shuffles, {how}"
-        for row in checked_race(case, contestants, x.sum(dtype=np.float64)):
+        error = partial(harness.error, truth=x.sum(dtype=np.float64))
+        for row in harness.checked_race(case, contestants, error):
             yield row | {"GB/s": x.nbytes / row["median_ms"] / 1e6}
 
 
@@ -93,15 +95,6 @@ def total(launch: Callable[[Array, Array], None], x: Array) -> Array:
     out = np.zeros(1, np.float32)
     launch(x, out)
     return out[0]
-
-
-def checked_race(
-    case: str, contestants: harness.Contestants, truth: Array
-) -> Iterator[harness.Row]:
-    """Yield the rows of a race, each with the error of what the contestant returns."""
-    errors = {name: harness.error(run(), truth) for name, run in contestants.items()}
-    for row in harness.race(case, contestants):
-        yield row | {"error": errors[row["contestant"]]}
 
 
 if __name__ == "__main__":

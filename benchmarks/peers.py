@@ -4,7 +4,7 @@ All sizes and names are ours: (N, H, L, E) arrays, and a transformer whose `stat
 of `minitransformer.nn.Transformer`, so that both sides run with the same weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import THREADS
+import minitransformer as mt
+
+from . import THREADS, harness
 
 torch.set_num_threads(THREADS)
 
@@ -34,6 +36,28 @@ def their_passes(attend: Callable[..., Tensor], inputs: list[Tensor], grad: Any)
     """Return the output and the gradients, given the output's, a NumPy array."""
     output = attend(*inputs)
     return [output.detach(), *torch.autograd.grad(output, inputs, torch.from_numpy(grad))]
+
+
+def contestants(
+    attend: Callable[..., mt.Tensor],
+    forms: Mapping[str, Callable[..., Tensor]],
+    inputs: list[Any],
+    grad: Any,
+) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
+    """Return who takes part: our attention and PyTorch's forms of it, on the same NumPy arrays.
+
+    First what makes the output, then what makes the gradients, too, given the output's.
+    """
+    ours = [mt.Tensor(array, requires_grad=True) for array in inputs]
+    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
+    forward: dict[str, Callable[[], Any]] = {harness.OURS: partial(mt.no_grad()(attend), *ours)}
+    passes: dict[str, Callable[[], Any]] = {
+        harness.OURS: partial(harness.our_passes, attend, ours, grad)
+    }
+    for name, form in forms.items():
+        forward[name] = partial(form, *theirs)
+        passes[name] = partial(their_passes, form, theirs, grad)
+    return forward, passes
 
 
 def softmax_eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ def rows() -> Iterator[harness.Row]:
     generator = np.random.default_rng(0)
     *qkv, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
     embedding = 0.3 * generator.standard_normal((H, 2 * FURTHEST + 1, E), np.float32)
-    yield from compare("Shaw", [*qkv, embedding], grad, our_shaw, peers.relative_quadratic, shaw)
+    ours = partial(relative_linear_attention, causal=True)
+    yield from compare("Shaw", [*qkv, embedding], grad, ours, peers.relative_quadratic, shaw)
     wave = [generator.uniform(-1, 1, shape).astype(np.float32) for shape in ((H, E, 1), (H, E))]
     amplitude = generator.uniform(-0.9, 0.9, (H, E)).astype(np.float32)
     inputs = [*qkv, *wave, amplitude]
@@ -50,12 +51,7 @@ def compare(
     truth: Callable[..., Array],
 ) -> Iterator[harness.Row]:
     """Yield the rows of one kind of positions."""
-    ours = [Tensor(array, requires_grad=True) for array in inputs]
-    theirs = [torch.from_numpy(array).requires_grad_() for array in inputs]
-    passes: harness.Contestants = {
-        harness.OURS: partial(harness.our_passes, attend, ours, grad),
-        EAGER: partial(peers.their_passes, peer, theirs, grad),
-    }
+    _, passes = peers.contestants(attend, {EAGER: peer}, inputs, grad)
     right = truth(*(array[-1:, :, :SHOWN] for array in inputs[:3]), *inputs[3:])
     results = {contestant: run() for contestant, run in passes.items()}
     errors = {
@@ -67,12 +63,6 @@ def compare(
     case = f"{name} positions, causal, forward and backward, L={L}"
     for row in harness.race(case, passes, rounds=3):
         yield row | {"error": errors[row["contestant"]]}
-
-
-def our_shaw(query: Tensor, key: Tensor, value: Tensor, embedding: Tensor) -> Tensor:
-    """Attend with relative positions."""
-    output: Tensor = relative_linear_attention(query, key, value, embedding, causal=True)
-    return output
 
 
 def shaw(query: Array, key: Array, value: Array, embedding: Array) -> Array:
