@@ -9,7 +9,8 @@ forward and backward.
 """
 
 import cProfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -111,15 +112,7 @@ def their_loss(
 
 def our_step(model: nn.Module, tokens: Tokens) -> Callable[[], nn.Module]:
     """Return a function that takes one step, and returns the model with its gradient."""
-    optimizer = optim.Adam(model.parameters(), lr=LEARNING_RATE)
-
-    def step() -> nn.Module:
-        optimizer.zero_grad()
-        our_loss(model, *tokens).backward()
-        optimizer.step()
-        return model
-
-    return step
+    return partial(step, optim.Adam(model.parameters(), LEARNING_RATE), our_loss, model, tokens)
 
 
 def their_step(
@@ -133,22 +126,23 @@ def their_step(
         options: Of PyTorch's Adam.
     """
     tensors = [torch.from_numpy(array).to(model.head.weight.device) for array in tokens]
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True, **options)
-
-    def step() -> peers.Transformer:
-        optimizer.zero_grad()
-        their_loss(model, *tensors).backward()
-        optimizer.step()
-        return model
-
-    return step
+    optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True, **options)
+    return partial(step, optimizer, their_loss, model, tensors)
 
 
-def profile(step: Callable[[], Any]) -> Iterator[harness.Row]:
+def step(optimizer: Any, loss: Callable[..., Any], model: Any, tokens: Iterable[Any]) -> Any:
+    """Take one step, and return the model with its gradient."""
+    optimizer.zero_grad()
+    loss(model, *tokens).backward()
+    optimizer.step()
+    return model
+
+
+def profile(run: Callable[[], Any]) -> Iterator[harness.Row]:
     """Yield what each differentiable function, and the optimizer, take of a step."""
     profiler = cProfile.Profile()
     for _ in range(PROFILED_STEPS):
-        profiler.runcall(step)
+        profiler.runcall(run)
     spent = {e.code: e.totaltime for e in profiler.getstats() if isinstance(e.code, CodeType)}
     total = max(spent.values())  # the step itself
     times = {code.co_qualname: seconds for code, seconds in spent.items() if is_part(code)}

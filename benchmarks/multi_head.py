@@ -99,30 +99,23 @@ def their_loss(layer: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
 
 def our_epoch(layer: nn.MultiHeadAttention, batches: Batches) -> Callable[[], None]:
     """Return a function that takes a step for each batch."""
-    optimizer = optim.SGD(layer.parameters(), lr=LEARNING_RATE)
     tensors = [[Tensor(x) for x in batch] for batch in batches]
-
-    def epoch() -> None:
-        for inputs in tensors:
-            optimizer.zero_grad()
-            our_loss(layer, inputs).backward()
-            optimizer.step()
-
-    return epoch
+    return partial(epoch, optim.SGD(layer.parameters(), LEARNING_RATE), our_loss, layer, tensors)
 
 
 def their_epoch(layer: Any, batches: Batches) -> Callable[[], None]:
     """Return a function that takes a step for each batch."""
-    optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
     tensors = [[torch.from_numpy(x) for x in batch] for batch in batches]
+    optimizer = torch.optim.SGD(layer.parameters(), LEARNING_RATE)
+    return partial(epoch, optimizer, their_loss, layer, tensors)
 
-    def epoch() -> None:
-        for inputs in tensors:
-            optimizer.zero_grad()
-            their_loss(layer, inputs).backward()
-            optimizer.step()
 
-    return epoch
+def epoch(optimizer: Any, loss: Callable[..., Any], layer: Any, batches: list[list[Any]]) -> None:
+    """Take a step for each batch."""
+    for inputs in batches:
+        optimizer.zero_grad()
+        loss(layer, inputs).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":
