@@ -17,12 +17,12 @@ import torch
 
 from minitransformer import Tensor, nn, optim
 from minitransformer import functions as F
+from minitransformer.experiments.predict_zero import HEADS, same_layer
 
 from . import harness, peers
 
 SIZES = 4, 8, 16, 32
 BATCHES, BATCH_SIZE = 100, 8
-HEADS = 2
 LEARNING_RATE = 1e-3
 PEER = "torch.nn.MultiheadAttention"
 
@@ -46,20 +46,6 @@ def rows() -> Iterator[harness.Row]:
         for row in harness.race(case, contestants):
             name = row["contestant"]
             yield row | {"us_per_step": 1e3 * row["median_ms"] / BATCHES, **firsts[name]}
-
-
-def same_layer(ours: nn.MultiHeadAttention, size: int) -> torch.nn.MultiheadAttention:
-    """Return the peer with our weights; it keeps those of the three inputs in one array."""
-    state = {name: torch.from_numpy(array) for name, array in ours.state_dict().items()}
-    layer = torch.nn.MultiheadAttention(size, HEADS, batch_first=True)
-    inputs = "query", "key", "value"
-    joint = {
-        f"in_proj_{kind}": torch.cat([state[f"{name}_projection.{kind}"] for name in inputs])
-        for kind in ("weight", "bias")
-    }
-    out = {f"out_proj.{kind}": state[f"out_projection.{kind}"] for kind in ("weight", "bias")}
-    layer.load_state_dict({**joint, **out})
-    return layer
 
 
 def check(

@@ -119,12 +119,7 @@ def theirs(size: int, rate: float, epochs: Iterable[Any]) -> Losses:
     import torch
 
     torch.set_num_threads(1)
-    layer = torch.nn.MultiheadAttention(size, HEADS, batch_first=True)
-    state = {name: torch.from_numpy(x) for name, x in made(size).state_dict().items()}
-    for kind in ("weight", "bias"):  # those of the three inputs are one array there
-        joint = [state[f"{name}_projection.{kind}"] for name in ("query", "key", "value")]
-        getattr(layer, f"in_proj_{kind}").data = torch.cat(joint)
-        getattr(layer.out_proj, kind).data = state[f"out_projection.{kind}"].clone()
+    layer = same_layer(made(size), size)
     optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
 
     def step(inputs: Any) -> float:
@@ -136,6 +131,21 @@ def theirs(size: int, rate: float, epochs: Iterable[Any]) -> Losses:
         return float(loss.item())
 
     return trained(step, epochs)
+
+
+def same_layer(ours: nn.MultiHeadAttention, size: int) -> Any:
+    """Return PyTorch's layer with our weights; it keeps those of the three inputs in one array."""
+    import torch
+
+    state = {name: torch.from_numpy(x) for name, x in ours.state_dict().items()}
+    weights = {}
+    for kind in ("weight", "bias"):
+        joint = [state[f"{name}_projection.{kind}"] for name in ("query", "key", "value")]
+        weights[f"in_proj_{kind}"] = torch.cat(joint)
+        weights[f"out_proj.{kind}"] = state[f"out_projection.{kind}"]
+    layer = torch.nn.MultiheadAttention(size, HEADS, batch_first=True)
+    layer.load_state_dict(weights)
+    return layer
 
 
 def trained(step: Callable[[Any], float], epochs: Iterable[Any]) -> Losses:
