@@ -91,7 +91,7 @@ def test_graphs_of_steps_start_from_the_sums_that_they_should(without_graphs):
 
 
 def test_a_wrong_sum_gets_no_time(monkeypatch):
-    monkeypatch.setattr(steps, "our_linear_step", lambda tokens, states: lambda call: tokens[0][0])
+    monkeypatch.setattr(steps, "our_summed_step", lambda _, tokens, __: lambda call: tokens[0][0])
     wrong, *right = steps.linear(CPU, SHAPE)
     assert wrong["median_ms"] is None and wrong["note"].startswith(
         "ArithmeticError: expected a rel"

@@ -92,7 +92,7 @@ def linear(device: Device, shape: Shape) -> Rows:
     """Yield the rows of linear attention."""
     tokens, states = linear_inputs(device, shape)
     memories = [(S, Z[:, :, None]) for S, Z in states]
-    ours = our_linear_step(tokens, states)
+    ours = our_summed_step(linear_attention_step, tokens, states)
     case = f"a token of linear attention, batch {shape[0]}"
     yield from summed(device, case, Sums, ours, memories, tokens)
 
@@ -101,19 +101,12 @@ def delta(device: Device, shape: Shape) -> Rows:
     """Yield the rows of the delta rule."""
     count = sets(device, shape, shape[2])
     tokens = [token(device, shape, seed) for seed in range(count)]
-    states = [device.random(*shape, shape[2], seed=seed) for seed in range(count)]
+    states = [DeltaState(device.random(*shape, shape[2], seed=seed)) for seed in range(count)]
     beta = device.xp.full(shape[:2], 0.5, device.xp.float32)
-    inputs: list[Any] = [[Tensor(x[:, :, 0]) for x in each] for each in tokens]
-    rate, past = Tensor(beta), [DeltaState(Tensor(W)) for W in states]
-
-    def step(call: int) -> Array:
-        query, key, value = inputs[call % count]
-        output, _ = delta_attention_step(query, key, value, rate, past[call % count])
-        return output.data
-
+    ours = our_summed_step(delta_attention_step, tokens, states, Tensor(beta))
     given = [(*each, beta[:, :, None, None]) for each in tokens]
     case = f"a token of the delta rule, batch {shape[0]}"
-    yield from summed(device, case, FastWeights, step, [(W,) for W in states], given)
+    yield from summed(device, case, FastWeights, ours, states, given)
 
 
 def summed(
@@ -134,14 +127,11 @@ def summed(
         memories: The sums before the token, set by set.
         inputs: What the peer takes, set by set.
     """
+    theirs = partial(their_summed_step, device, kind, memories, inputs)
     contestants = {
         harness.OURS: Contestant(ours),
-        EAGER: Contestant(
-            deferred(lambda: their_summed_step(device, kind, memories, inputs, directly))
-        ),
-        GRAPH: Contestant(
-            deferred(lambda: their_summed_step(device, kind, memories, inputs, graphed))
-        ),
+        EAGER: Contestant(deferred(partial(theirs, directly))),
+        GRAPH: Contestant(deferred(partial(theirs, graphed))),
     }
     truth = exact_summed(device, kind, memories[0], inputs[0])
     yield from clock.race(device, case, contestants, error_from(device, truth))
@@ -151,10 +141,10 @@ def softmax(device: Device, shape: Shape, position: int) -> Rows:
     """Yield the rows of softmax attention after so many tokens."""
     caches = key_value_arrays(device, shape, position)
     tokens = [token(device, shape, seed) for seed in range(len(caches))]
-    ours = our_cached_step(SoftmaxAttention(), caches, tokens)
+    sums = our_summed_step(linear_attention_step, *linear_inputs(device, shape))
     contestants = {
-        harness.OURS: Contestant(ours),
-        LINEAR: Contestant(our_linear_step(*linear_inputs(device, shape)), comparable=False),
+        harness.OURS: Contestant(our_cached_step(SoftmaxAttention(), caches, tokens)),
+        LINEAR: Contestant(sums, comparable=False),
         CACHED: Contestant(their_cached_step(device, caches, tokens)),
         f"{CACHED}, bfloat16": Contestant(
             deferred(lambda: their_cached_step(device, caches, tokens, torch.bfloat16)), "bfloat16"
@@ -215,14 +205,15 @@ def key_value_arrays(device: Device, shape: Shape, position: int) -> Sets:
     ]
 
 
-def our_linear_step(tokens: Sets, states: Sequence[LinearState]) -> clock.Run:
-    """Return `linear_attention_step`, which leaves the sums as they are and returns new ones."""
-    inputs: list[Any] = [[Tensor(x[:, :, 0]) for x in each] for each in tokens]
-    past = [LinearState(Tensor(S), Tensor(Z)) for S, Z in states]
+def our_summed_step(
+    attend: Callable[..., Any], tokens: Sets, states: Sequence[Any], *others: Tensor
+) -> clock.Run:
+    """Return a step of ours, which leaves the sums as they are and returns new ones."""
+    inputs: list[Any] = [[*(Tensor(x[:, :, 0]) for x in each), *others] for each in tokens]
+    past = [type(state)(*map(Tensor, state)) for state in states]
 
     def step(call: int) -> Array:
-        query, key, value = inputs[call % len(past)]
-        output, _ = linear_attention_step(query, key, value, past[call % len(past)])
+        output, _ = attend(*inputs[call % len(past)], past[call % len(past)])
         return output.data
 
     return step
