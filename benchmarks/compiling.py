@@ -7,9 +7,7 @@ float32 with E=M=64; *textbook* is what `textbook.py` holds; *corpus* is what th
 hold. The very first compilation of a process is not counted: Numba starts up in it.
 """
 
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,14 +28,8 @@ def rows() -> Iterator[harness.Row]:
     """Yield a row for each collection of kernels."""
     for collection in COLLECTIONS:
         with tempfile.TemporaryDirectory() as empty:
-            command = [sys.executable, "-m", "benchmarks.compiling", collection]
-            environment = os.environ | {
-                "MINITRANSFORMER_CACHE_DIR": empty,
-                "MINITRANSFORMER_CHECK": "0",
-            }
-            output = subprocess.run(
-                command, env=environment, check=True, capture_output=True, text=True
-            ).stdout
+            environment = {"MINITRANSFORMER_CACHE_DIR": empty, "MINITRANSFORMER_CHECK": "0"}
+            output = harness.printed("compiling", collection, **environment)
         found = [line.split() for line in output.splitlines()]
         seconds, slowest = max((float(seconds), name) for name, seconds in found)
         yield {

@@ -6,8 +6,10 @@ float64 before any clock starts.
 
 import hashlib
 import json
+import os
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -78,6 +80,14 @@ def elapsed(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def printed(name: str, *arguments: str, **environment: str) -> str:
+    """Return what a benchmark prints that is started with arguments, in a process of its own."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+    variables = os.environ | environment
+    ran = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    return ran.stdout
 
 
 def summary(seconds: list[float]) -> Row:

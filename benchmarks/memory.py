@@ -7,7 +7,6 @@ held. Every row is a process of its own.
 """
 
 import os
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -27,8 +26,7 @@ def rows() -> Iterator[harness.Row]:
     """Yield a row for each length and contestant."""
     for length in LENGTHS:
         for contestant in PASSES:
-            command = [sys.executable, "-m", "benchmarks.memory", contestant, str(length)]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            output = harness.printed("memory", contestant, str(length))
             arrays, resident = map(float, output.split())
             yield {
                 "L": length,

@@ -3,8 +3,6 @@
 The same launches, at a size that the simulator can bear: compiled for the CPU, and simulated.
 """
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -22,12 +20,10 @@ SIMULATED_TURNS, COMPILED_TURNS = 3, 100
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each way to run the kernel."""
-    simulating = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-m", "benchmarks.simulator", "simulate"]
-    output = subprocess.run(command, env=simulating, check=True, capture_output=True, text=True)
+    output = harness.printed("simulator", "simulate", NUMBA_ENABLE_CUDASIM="1")
     times = {
         harness.OURS: measure(COMPILED_TURNS),
-        "Numba's simulator": [float(word) for word in output.stdout.split()],
+        "Numba's simulator": [float(word) for word in output.split()],
     }
     for name, seconds in times.items():
         summary = harness.summary(seconds)
