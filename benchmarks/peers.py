@@ -168,19 +168,14 @@ def relative_quadratic(query: Tensor, key: Tensor, value: Tensor, embedding: Ten
 
 
 def fourier_quadratic(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    frequency: Tensor,
-    phase: Tensor,
-    amplitude: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, frequency: Tensor, phase: Tensor, amplitude: Tensor
 ) -> Tensor:
     """Causal linear attention with weights 1 + c cos(b + a (i - j)), by its masked scores.
 
     The cosine of a difference is split in two, so that no array (N, H, L, L, E) is made.
     """
     q, k = features(query), features(key)
+    positions = torch.arange(query.shape[2], dtype=torch.float64, device=query.device)[:, None]
     turn = (positions[..., None, :] * frequency[:, None]).sum(-1)  # (H, L, E)
     angle = (turn + phase[:, None]).to(query.dtype)
     turn = turn.to(query.dtype)

@@ -351,13 +351,6 @@ def our_fourier(query: Tensor, key: Tensor, value: Tensor, *wave: Tensor) -> Ten
     return output
 
 
-def their_fourier(query: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-    """The same in PyTorch, by all scores."""
-    key, value, *wave = inputs
-    places = torch.arange(query.shape[2], device=query.device, dtype=torch.float64)[:, None]
-    return peers.fourier_quadratic(query, key, value, places, *wave)
-
-
 @cache
 def positions(length: int, device: str) -> Tensor:
     """Where tokens stand: (1, L, 1) float64, on a device."""
@@ -472,7 +465,7 @@ VARIANTS = {
         {harness.OURS: our_fourier},
         weighted(fourier_weights),
         partial(floors.sums, wider=3),
-        {"PyTorch eager, all scores": Peer(lambda: their_fourier, longest=2048)},
+        {"PyTorch eager, all scores": Peer(lambda: peers.fourier_quadratic, longest=2048)},
         extras=waves,
     ),
     "local attention": Variant(
