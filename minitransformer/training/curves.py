@@ -55,7 +55,8 @@ def plot_training(
         for number, (name, measured) in enumerate(curves.items()):
             _draw_curve(upper, measured, "loss", {**line(number), "label": name})
             _draw_curve(lower, measured, "accuracy", line(number))
-        held_out = [shares[-1] for shares in map(_held_out, curves.values()) if len(shares)]
+        columns = [_column(measured, "held_out_accuracy") for measured in curves.values()]
+        held_out = [shares[-1] for _, shares in columns if len(shares)]
         if held_out:
             lower.plot([], [], color=INK, **_DOTS, label="on data held out")
         for whose, share in baseline.items():
@@ -77,10 +78,6 @@ def _column(rows: Sequence[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
     found = [(row["step"], row[key]) for row in rows if key in row]
     steps, values = np.array(found, float).reshape(-1, 2).T
     return steps, values
-
-
-def _held_out(rows: Sequence[Row]) -> np.ndarray:
-    return _column(rows, "held_out_accuracy")[1]
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
