@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.course.measuring import error
 from minitransformer_kernels import algorithms, reference
 from minitransformer_kernels.visible import CAUSAL
 
@@ -75,19 +76,14 @@ def errors(
     """Yield the naive row and one for each algorithm."""
     contestants = {"naive": naive} | {name: kernels(name, arrays) for name in ALGORITHMS}
     for contestant, results in contestants.items():
-        output, *gradients = map(relative_error, results, truth)
+        output, *gradients = map(error, results, truth)
         yield {
             **place,
             "contestant": contestant,
             "output": output,
-            "last_rows": relative_error(results[0][:, :, -64:], truth[0][:, :, -64:]),
+            "last_rows": error(results[0][:, :, -64:], truth[0][:, :, -64:]),
             **dict(zip(("d_query", "d_key", "d_value"), gradients, strict=True)),
         }
-
-
-def relative_error(got: Array, truth: Array) -> float:
-    """Return the largest error over the largest element."""
-    return float(np.abs(got - truth).max() / np.abs(truth).max())
 
 
 if __name__ == "__main__":
