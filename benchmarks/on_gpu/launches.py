@@ -103,7 +103,8 @@ def launchers(device: Device, count: int) -> dict[str, Callable[[], Run]]:
         return lambda call: kernel((1,), (1,), arrays)
 
     def tritons() -> Run:
-        kernel, tensors = triton_kernels()[count][1,], [device.tensor(array) for array in arrays]
+        kernel = importlib.import_module("triton").jit(NOTHING[count].function)[1,]
+        tensors = [device.tensor(array) for array in arrays]
         return lambda call: kernel(*tensors)
 
     found = {
@@ -121,29 +122,6 @@ def launchers(device: Device, count: int) -> dict[str, Callable[[], Run]]:
             "PyTorch x.add_(1)": lambda: lambda call: tensor.add_(1),
         }
     return found
-
-
-def triton_kernels() -> dict[int, Any]:
-    """Return Triton's kernels that do nothing, by how many pointers they take."""
-    triton = importlib.import_module("triton")
-
-    @triton.jit
-    def nothing_1(a):  # type: ignore[no-untyped-def]
-        pass
-
-    @triton.jit
-    def nothing_4(a, b, c, d):  # type: ignore[no-untyped-def]
-        pass
-
-    @triton.jit
-    def nothing_8(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
-        pass
-
-    @triton.jit
-    def nothing_12(a, b, c, d, e, f, g, h, i, j, k, m):  # type: ignore[no-untyped-def]
-        pass
-
-    return {1: nothing_1, 4: nothing_4, 8: nothing_8, 12: nothing_12}
 
 
 def launching(device: Device, build: Callable[[], Run], calls: int) -> Row:
