@@ -111,8 +111,12 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
         array = np.asarray(data)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
-    elif isinstance(data, np.generic):
-        array = np.asarray(data)
+    elif isinstance(data, np.ma.MaskedArray):
+        raise TypeError(
+            "as_array: a masked array has elements without a number; use data.filled(0)"
+        )
+    elif isinstance(data, np.generic | np.ndarray):
+        array = np.asarray(data)  # a matrix would keep its own arithmetic
     if array.dtype.kind not in "fiub":
         raise TypeError(f"as_array: expected numbers, got dtype {array.dtype}")
     if dtype is not None:

@@ -55,6 +55,7 @@ class Optimizer:
         self.lr = lr
         self.weight_decay = _not_negative(self, "weight_decay", weight_decay)
         self.steps = 0
+        self.updates = [0] * len(self.parameters)  # of each: it may have had no gradient
         self._state: dict[str, Array] = {}
         self._joined: list[_Together] | None = None
         self._check_parameters()
@@ -87,15 +88,16 @@ class Optimizer:
         """
         rate = self.learning_rate
         self.steps += 1
-        updated: set[int] = set()
+        before = tuple(self.updates)
         for together in self._small():
-            if together.update(self._update, rate):
-                updated |= together.indices
+            together.update(self, rate)
         for index, parameter in enumerate(self.parameters):
-            if parameter.grad is not None and index not in updated:
+            if parameter.grad is not None and self.updates[index] == before[index]:
                 try:
                     moments = (self._moment(name, index) for name in self.moments)
-                    self._update(rate, parameter.data, self._gradient(index), *moments)
+                    arrays = parameter.data, self._gradient(index), *moments
+                    self._update(rate, before[index] + 1, *arrays)
+                    self.updates[index] += 1
                 except (TypeError, ValueError) as error:
                     error.add_note(
                         f"in {type(self).__name__}.step, of parameter {index}; if its data was "
@@ -110,7 +112,7 @@ class Optimizer:
             for name in self.moments
             for index in range(len(self.parameters))
         }
-        return {"steps": np.array([self.steps]), **moments}
+        return {"steps": np.array([self.steps]), "updates": np.array(self.updates), **moments}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a `state_dict` of the same kind of optimizer over the same parameters.
@@ -129,22 +131,28 @@ class Optimizer:
                 f"{type(self).__name__}.load_state_dict: the state does not fit: "
                 f"{'; '.join(wrong)}. Build the optimizer as it was when the state was saved"
             )
-        self.steps = int(state["steps"][0])
-        for key in own.keys() - {"steps"}:
+        self.steps, self.updates = int(state["steps"][0]), state["updates"].tolist()
+        for key in own.keys() - {"steps", "updates"}:
             moment = self._state[key]
             moment[...] = array_module(moment).asarray(state[key])
 
-    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
+    def _update(
+        self, rate: float, count: int, parameter: Array, gradient: Array, *moments: Array
+    ) -> None:
+        """Change a parameter, and its moments, in place; it is its `count`-th update, from 1."""
         raise NotImplementedError(f"{type(self).__name__} does not override _update")
 
     def _small(self) -> list["_Together"]:
-        """Return the small parameters, those of one dtype together: anew, if data was replaced."""
-        if self._joined is None or not all([together.holds() for together in self._joined]):
+        """Return the small parameters, those of one dtype and as many updates together.
+
+        They are gathered anew if data was replaced, or if some were without a gradient.
+        """
+        if self._joined is None or not all([together.holds(self) for together in self._joined]):
             indices: dict[Any, list[int]] = {}
             for index, parameter in enumerate(self.parameters):
                 array = parameter.data
                 if _is_small(array) and self._moments_fit(index, array):
-                    indices.setdefault(array.dtype, []).append(index)
+                    indices.setdefault((array.dtype, self.updates[index]), []).append(index)
             self._joined = [_Together(self, group) for group in indices.values()]
         return self._joined
 
@@ -221,7 +229,9 @@ class SGD(Optimizer):
         if momentum:
             self.moments = ("buffer",)  # type: ignore[misc]
 
-    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
+    def _update(
+        self, rate: float, count: int, parameter: Array, gradient: Array, *moments: Array
+    ) -> None:
         decay = self.weight_decay
         if moments:
             updates.momentum_descend(
@@ -262,8 +272,10 @@ class Adam(Optimizer):
         self.betas = _decays(self, betas)
         self.eps = _not_negative(self, "eps", eps)
 
-    def _update(self, rate: float, parameter: Array, gradient: Array, *moments: Array) -> None:
-        size, root_weight, eps = self._coefficients()
+    def _update(
+        self, rate: float, count: int, parameter: Array, gradient: Array, *moments: Array
+    ) -> None:
+        size, root_weight, eps = self._coefficients(count)
         updates.moment_descend(
             parameter,
             gradient,
@@ -275,13 +287,13 @@ class Adam(Optimizer):
             weight_decay=self.weight_decay,
         )
 
-    def _corrections(self) -> tuple[float, float]:
+    def _corrections(self, count: int) -> tuple[float, float]:
         """What the means, which start at zero, have absorbed of all the weight: 1 - β^t."""
-        return 1 - self.betas[0] ** self.steps, 1 - self.betas[1] ** self.steps
+        return 1 - self.betas[0] ** count, 1 - self.betas[1] ** count
 
-    def _coefficients(self) -> tuple[float, float, float]:
-        """Return a, r and ε of the step a lr m / (r √v + ε)."""
-        correction1, correction2 = self._corrections()
+    def _coefficients(self, count: int) -> tuple[float, float, float]:
+        """Return a, r and ε of the step a lr m / (r √v + ε), at a parameter's update t."""
+        correction1, correction2 = self._corrections(count)
         return 1 / correction1, 1 / math.sqrt(correction2), self.eps
 
 
@@ -294,10 +306,10 @@ class RAdam(Adam):
     Source: Liu et al. 2020, "On the variance of the adaptive learning rate", algorithm 2.
     """
 
-    def _coefficients(self) -> tuple[float, float, float]:
-        correction1, correction2 = self._corrections()
+    def _coefficients(self, count: int) -> tuple[float, float, float]:
+        correction1, correction2 = self._corrections(count)
         longest = 2 / (1 - self.betas[1]) - 1  # ρ_∞, the length of the average at infinity
-        length = longest - 2 * self.steps * (1 - correction2) / correction2  # ρ_t
+        length = longest - 2 * count * (1 - correction2) / correction2  # ρ_t
         if length <= 5:  # 4 in the paper; 5 in its authors' code and in PyTorch
             return 1 / correction1, 0.0, 1.0
         rectification = (length - 4) * (length - 2) * longest
@@ -305,7 +317,7 @@ class RAdam(Adam):
         return math.sqrt(rectification * correction2) / correction1, 1.0, self.eps
 
 
-def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
+def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> float:
     """Scale all gradients together, in place, so that their joint norm is at most `max_norm`.
 
     Returns:
@@ -327,17 +339,25 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
         return 0.0
-    squares = [array_module(g).vdot(g, g) for g in gradients]
-    # They become numbers in one copy: a GPU is waited for once.
-    norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
+    norm = _norm(gradients)
+    if math.isinf(norm):  # a square may be that in float32, where the norm is not
+        norm = _norm([gradient.astype(np.float64) for gradient in gradients])
     if max_norm < norm < math.inf:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm
 
 
-def _tensors(function: str, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return parameters as a list, having checked that they are tensors."""
+def _norm(arrays: list[Array]) -> float:
+    squares = [array_module(x).vdot(x, x) for x in arrays]
+    # They become numbers in one copy: a GPU is waited for once.
+    return math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
+
+
+def _tensors(function: str, parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    """Return parameters as a list, having checked that they are tensors; one may come alone."""
+    if isinstance(parameters, Tensor):
+        return [parameters]
     tensors = list(parameters) if np.iterable(parameters) else [parameters]
     for tensor in tensors:
         if not (np.iterable(parameters) and isinstance(tensor, Tensor)):
@@ -393,14 +413,14 @@ def noam(d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> Schedul
 
 
 class _Together:
-    """Small parameters of one dtype, updated by one launch: to begin one takes longest.
+    """Small parameters of one dtype that one launch updates: to begin one takes longest.
 
-    For that they are copied one after the other into one array, and back. Their moments stay in
-    such arrays: what the optimizer holds are views.
+    They have had equally many updates. For a launch they are copied one after the other into one
+    array, and back. Their moments stay in such arrays: what the optimizer holds are views.
     """
 
     def __init__(self, optimizer: Optimizer, indices: list[int]) -> None:
-        self.indices = frozenset(indices)
+        self._indices = indices
         self._tensors = [optimizer.parameters[index] for index in indices]
         self._arrays = [tensor.data for tensor in self._tensors]
         self._shapes = [array.shape for array in self._arrays]
@@ -416,26 +436,30 @@ class _Together:
             for index, view, moment in zip(indices, views, earlier, strict=True):
                 optimizer._state[f"{name}.{index}"] = view.reshape(moment.shape)
 
-    def holds(self) -> bool:
+    def holds(self, optimizer: Optimizer) -> bool:
         """Whether the parameters have the arrays that they had; the rows of a copy are no views."""
+        if len({optimizer.updates[index] for index in self._indices}) > 1:
+            return False
         pairs = zip(self._tensors, self._arrays, strict=True)
         same = [tensor.data is array and array.flags.writeable for tensor, array in pairs]
         return all(same) and self._rows[0].base is not None
 
-    def update(self, update: Callable[..., None], rate: float) -> bool:
-        """Update the parameters, unless a gradient is missing or does not fit; return whether."""
+    def update(self, optimizer: Optimizer, rate: float) -> None:
+        """Update the parameters, unless a gradient is missing or does not fit."""
         gradients: list[Any] = [getattr(tensor.grad, "data", None) for tensor in self._tensors]
         if [getattr(gradient, "shape", None) for gradient in gradients] != self._shapes:
-            return False
+            return
         dtype = self._parameters.dtype
         if not all([type(x) is np.ndarray and x.dtype == dtype for x in gradients]):
-            return False
+            return
         np.concatenate(gradients, axis=None, out=self._gradients)
         np.concatenate(self._rows, out=self._parameters)
-        update(rate, self._parameters, self._gradients, *self._moments)
+        count = optimizer.updates[self._indices[0]] + 1
+        optimizer._update(rate, count, self._parameters, self._gradients, *self._moments)
         for row, part in zip(self._rows, self._parts, strict=True):
             row[:] = part
-        return True
+        for index in self._indices:
+            optimizer.updates[index] = count
 
 
 def _is_small(array: Array) -> bool:

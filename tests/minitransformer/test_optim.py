@@ -221,6 +221,23 @@ def test_a_parameter_without_a_gradient_stays() -> None:
     assert moving.grad is None
 
 
+@pytest.mark.parametrize("make", [optim.Adam, optim.RAdam])
+def test_a_gradient_that_comes_late_is_a_parameters_first(make: Any) -> None:
+    """It is updated as if the optimizer were new, and those beside it as if it were not there."""
+    names = "early", "late", "early alone", "late alone"
+    p = {name: nn.Parameter(np.zeros(2, np.float32)) for name in names}
+    both, *alone = (make(x, lr=0.1) for x in ([p["early"], p["late"]], p["early alone"],
+                                              p["late alone"]))  # fmt: skip
+    for step in range(9):
+        for name in names if step > 5 else names[::2]:
+            p[name].grad = Tensor(np.float32([1, step]))
+        for optimizer in (both, *alone)[: 3 if step > 5 else 2]:
+            optimizer.step()
+    assert both.updates == [9, 3] and both.steps == 9
+    for name in names[:2]:
+        np.testing.assert_array_equal(p[name].numpy(), p[f"{name} alone"].numpy())
+
+
 def test_steps_write_into_the_parameter_itself_whatever_the_gradients_layout() -> None:
     weight = nn.Parameter(np.zeros((3, 4), np.float32))
     array = weight.data
@@ -349,6 +366,15 @@ def test_clipping_shows_a_gradient_that_is_not_finite(spoilt: float) -> None:
     parameter.grad = Tensor(np.array([spoilt, 2.0]))
     np.testing.assert_equal(optim.clip_grad_norm_([parameter], 1.0), spoilt)
     np.testing.assert_array_equal(parameter.grad.numpy(), [spoilt, 2.0])
+
+
+def test_one_tensor_alone_may_be_clipped_and_optimized() -> None:
+    """Its squares are infinite in float32, its norm is not."""
+    parameter = nn.Parameter(np.zeros(2, np.float32))
+    parameter.grad = Tensor(np.float32([3e30, 4e30]))
+    assert math.isclose(optim.clip_grad_norm_(parameter, 1.0), 5e30, rel_tol=1e-6)
+    optim.SGD(parameter, lr=1.0).step()
+    np.testing.assert_allclose(parameter.numpy(), [-0.6, -0.8], rtol=1e-6)
 
 
 def rates(schedule: optim.Schedule, *steps: int) -> list[float]:

@@ -255,11 +255,19 @@ def test_random_graphs(seed: int) -> None:
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_a_matrix_is_an_array_like_others() -> None:
+    x = Tensor(np.matrix([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal((x * x).numpy(), [[1, 4], [9, 16]])
+    assert x[0].shape == x.sum(0).shape == (2,)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (lambda: Tensor([1], requires_grad=True), TypeError, "only floating tensors can require"),
         (lambda: Tensor(["a"]), TypeError, "as_array: expected numbers, got dtype <U1"),
+        (lambda: Tensor(np.ma.array([1.0], mask=[1])), TypeError, "has elements without a number"),
         (lambda: Tensor([1.0], device="tpu"), ValueError, "expected 'auto', 'cpu' or 'cuda'"),
         (lambda: Tensor([1.0, 2.0]).item(), ValueError, r"item: .* one element, got shape \(2,\)"),
         (lambda: len(Tensor(1.0)), TypeError, "len: a tensor without dimensions"),
