@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from minitransformer_kernels import reference
@@ -121,17 +122,8 @@ def recurrent(problem: Problem, dtype: Any) -> Result:
 FOURIER = reference.Fourier._fields
 
 
-def fourier(problem: Problem, dtype: Any) -> Result:
-    """Linear attention with Fourier relative positions."""
-    return _fourier(problem, dtype, stateful=False)
-
-
-def fourier_causal(problem: Problem, dtype: Any) -> Result:
-    """Linear attention with Fourier relative positions, and its final state."""
-    return _fourier(problem, dtype, stateful=True)
-
-
-def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
+def fourier(problem: Problem, dtype: Any, stateful: bool = False) -> Result:
+    """Linear attention with Fourier relative positions, and its final state if it is stateful."""
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     positions = reference.Fourier(*(problem.inputs[name] for name in FOURIER))
     inputs = query, key, value, positions
@@ -157,20 +149,12 @@ def _fourier(problem: Problem, dtype: Any, stateful: bool) -> Result:
     return Result(outputs, gradients)
 
 
+fourier_causal = partial(fourier, stateful=True)
 RELATIVE_STATE = reference.RelativeState._fields[:4]  # the parts of it that have gradients
 
 
-def relative(problem: Problem, dtype: Any) -> Result:
-    """Linear attention with Shaw's relative positions."""
-    return _relative(problem, dtype, stateful=False)
-
-
-def relative_causal(problem: Problem, dtype: Any) -> Result:
-    """Linear attention with Shaw's relative positions, and its final state."""
-    return _relative(problem, dtype, stateful=True)
-
-
-def _relative(problem: Problem, dtype: Any, stateful: bool) -> Result:
+def relative(problem: Problem, dtype: Any, stateful: bool = False) -> Result:
+    """Linear attention with Shaw's relative positions, and its final state if it is stateful."""
     query, key, value = (x.astype(dtype) for x in qkv(problem))
     embedding = problem.inputs["relative_embedding"].astype(dtype)
     inputs, visible = (query, key, value, embedding), problem.visible
@@ -199,6 +183,9 @@ def _relative(problem: Problem, dtype: Any, stateful: bool) -> Result:
     )
     more = {"key": dk, "value": dv, **dict(zip(RELATIVE_STATE, dstate, strict=True))}
     return Result(outputs, {name: x + more.get(name, 0) for name, x in found.items()})
+
+
+relative_causal = partial(relative, stateful=True)
 
 
 def delta(problem: Problem, dtype: Any) -> Result:
