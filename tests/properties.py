@@ -194,31 +194,6 @@ def can_be_causal(operation: Operation) -> bool:
     return True in operation.domain.causal
 
 
-def can_see_all(operation: Operation) -> bool:
-    """Whether the operation has a bidirectional form."""
-    return False in operation.domain.causal
-
-
-def knows_no_order(operation: Operation) -> bool:
-    """Whether the operation can see all keys, and sees them as a set."""
-    return can_see_all(operation) and operation.domain.extras is None
-
-
-def takes_packed(operation: Operation) -> bool:
-    """Whether the operation takes sequences one after the other."""
-    return operation.domain.packed
-
-
-def is_stateful(operation: Operation) -> bool:
-    """Whether the operation takes and gives a state."""
-    return operation.domain.stateful
-
-
-def has_step(operation: Operation) -> bool:
-    """Whether the operation can be taken one position at a time."""
-    return operation.step is not None
-
-
 @check()
 def equals_the_reference(operation: Operation, case: Case) -> None:
     """Results and gradients are those of the reference, in the dtype of the inputs."""
@@ -361,7 +336,7 @@ def before(x: Array, rest: Array | float, ends: int | tuple[int, ...]) -> Array:
     return np.where(inside, x, np.asarray(rest, x.dtype))
 
 
-@check(suits=knows_no_order)
+@check(suits=lambda x: False in x.domain.causal and x.domain.extras is None)
 def ignores_the_order_of_keys(operation: Operation, case: Case) -> None:
     """Without causality, keys and values in another order change nothing but their order."""
     case = replace(case, causal=False)
@@ -457,7 +432,7 @@ def stays_finite(operation: Operation, case: Case) -> None:
             assert np.isfinite(x).all(), f"{name} is not finite around {shift} ± {spread}"
 
 
-@check(suits=is_stateful)
+@check(suits=lambda operation: operation.domain.stateful)
 def hands_its_state_over(operation: Operation, case: Case) -> None:
     """Cut anywhere, the second half continues from the state of the first, and so do gradients."""
     length = max(case.key_length, 2)
@@ -520,7 +495,7 @@ def join(earlier: Result, later: Result, state: tuple[str, ...]) -> Result:
     return Result(outputs, joined(earlier.gradients, later.gradients, earlier.gradients))
 
 
-@check(suits=takes_packed)
+@check(suits=lambda operation: operation.domain.packed)
 def packs_like_it_pads(operation: Operation, case: Case) -> None:
     """Sequences one after the other give the rows that they give one below the other."""
     rng = np.random.default_rng(case.seed)
@@ -569,7 +544,7 @@ def pack(x: Array, lengths: Array, axis: int) -> Array:
     return np.concatenate(rows, axis)
 
 
-@check(suits=has_step)
+@check(suits=lambda operation: operation.step is not None)
 def steps_like_the_whole(operation: Operation, case: Case) -> None:
     """Position after position, the step gives the rows of the full forward, and its state."""
     assert operation.step is not None
