@@ -5,7 +5,7 @@ test. `Case.problem()` builds the arrays from its seed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,13 @@ class Case:
             if (lengths := getattr(self, name)) is not None:
                 keywords[name] = np.array(lengths, np.int64)
         return keywords
+
+
+def unpadded(case: Case, length: int, **changes: Any) -> Case:
+    """The same of so many tokens, each a query and a key, without padding; no guard bites."""
+    sizes: dict[str, Any] = {"query_length": length, "key_length": length, "query_offset": 0}
+    sizes |= {"query_lengths": None, "key_lengths": None, "guard_bites": False}
+    return replace(case, **sizes | changes)
 
 
 def linear_state(case: Case, rng: np.random.Generator) -> Arrays:

@@ -22,7 +22,7 @@ import numpy as np
 from hypothesis import given, settings
 from numpy.testing import assert_array_equal
 
-from .cases import LAYOUTS, Array, Arrays, Case, Domain, Problem, cases
+from .cases import LAYOUTS, Array, Arrays, Case, Domain, Problem, cases, unpadded
 from .references import Result, seen_and_alive
 from .rounding import allowed_rows, difference
 
@@ -436,18 +436,7 @@ def stays_finite(operation: Operation, case: Case) -> None:
 def hands_its_state_over(operation: Operation, case: Case) -> None:
     """Cut anywhere, the second half continues from the state of the first, and so do gradients."""
     length = max(case.key_length, 2)
-    case = replace(
-        case,
-        query_length=length,
-        key_length=length,
-        query_offset=0,
-        query_lengths=None,
-        key_lengths=None,
-        initial_state=True,
-        grad_state=True,
-        guard_bites=False,
-    )
-    whole = case.problem()
+    whole = unpadded(case, length, initial_state=True, grad_state=True).problem()
     cut = 1 + case.seed % (length - 1)
     first, second = part(whole, slice(0, cut)), part(whole, slice(cut, length))
     outputs = operation.run(first).outputs
@@ -500,16 +489,8 @@ def packs_like_it_pads(operation: Operation, case: Case) -> None:
     """Sequences one after the other give the rows that they give one below the other."""
     rng = np.random.default_rng(case.seed)
     lengths = rng.integers(0, case.key_length + 1, case.batch)
-    case = replace(
-        case,
-        query_length=case.key_length,
-        causal=True,
-        query_offset=0,
-        query_lengths=None,
-        key_lengths=tuple(int(n) for n in lengths),
-        guard_bites=False,
-    )
-    padded = case.problem()
+    key_lengths = tuple(int(n) for n in lengths)
+    padded = unpadded(case, case.key_length, causal=True, key_lengths=key_lengths).problem()
     starts = np.concatenate([[0], np.cumsum(lengths)])
     keywords = {
         n: x for n, x in padded.keywords.items() if n not in ("key_lengths", "query_offset")
@@ -548,20 +529,10 @@ def pack(x: Array, lengths: Array, axis: int) -> Array:
 def steps_like_the_whole(operation: Operation, case: Case) -> None:
     """Position after position, the step gives the rows of the full forward, and its state."""
     assert operation.step is not None
-    length = case.key_length
-    case = replace(
-        case,
-        query_length=length,
-        causal=True,
-        query_offset=0,
-        query_lengths=None,
-        key_lengths=None,
-        guard_bites=False,
-    )
-    problem = case.problem()
+    problem = unpadded(case, case.key_length, causal=True).problem()
     arguments = laid_out(problem, array_library(operation.device))
     state, rows = arguments.initial_state, []
-    for i in range(length):
+    for i in range(case.key_length):
         at_i = {name: position(x, i, rows_axis(name)) for name, x in arguments.inputs.items()}
         output, state = operation.step(at_i, state, arguments.keywords)
         rows.append(to_numpy({"output": output})["output"])

@@ -31,6 +31,7 @@ from ..cases import (
     relative_inputs,
     relative_scores,
     relative_state,
+    unpadded,
 )
 from ..references import Result
 
@@ -166,8 +167,7 @@ def test_softmax_is_the_ratio_of_sums(case: Case) -> None:
 @settings(max_examples=10)
 def test_linear_attention_is_a_recurrence(case: Case) -> None:
     """S_i and Z_i updated token by token give every row, and the final state."""
-    case = replace(case, query_length=case.key_length, query_lengths=None, query_offset=0)
-    problem = replace(case, key_lengths=None, guard_bites=False).problem()
+    problem = unpadded(case, case.key_length).problem()
     query, key, value = references.qkv(problem)
     feature_map, guard = problem.keywords["feature_map"], problem.keywords["guard"]
     S, Z = problem.initial_state or reference.zero_state(key, value)
@@ -186,8 +186,7 @@ def test_linear_attention_is_a_recurrence(case: Case) -> None:
 @given(cases(DELTA))
 def test_the_residuals_of_the_delta_rule_solve_a_triangular_system(case: Case) -> None:
     """(I + tril(K K^T, -1) diag(beta)) R = V - K W_0, and the output is linear attention to U."""
-    case = replace(case, query_length=case.key_length, query_lengths=None, query_offset=0)
-    problem = replace(case, key_lengths=None, spread=1.0).problem()
+    problem = unpadded(case, case.key_length, spread=1.0).problem()
     query, key, value = references.qkv(problem)
     beta = problem.inputs["beta"]
     (W,) = problem.initial_state or (np.zeros((*key.shape[:2], 3, 2)),)
