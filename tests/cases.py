@@ -288,6 +288,10 @@ class Domain:
         around = {n for t in self.tiles for n in (t - 1, t, t + 1, 2 * t + 3)}
         return sorted(n for n in around | {1, 2} if n >= self.shortest)
 
+    def case(self, variant: Variant, **drawn: Any) -> Case:
+        """A case of one of its variants."""
+        return Case(**vars(variant), extras=self.extras, states=self.states, **drawn)
+
 
 @st.composite
 def cases(draw: st.DrawFn, domain: Domain) -> Case:
@@ -300,14 +304,12 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
     )
     initial_state = domain.stateful and draw(st.booleans())
     query_offset = draw(offsets(query_length, key_length))
-    return Case(
-        dtype=variant.dtype,
+    return domain.case(
+        variant,
         batch=batch,
         heads=draw(st.integers(1, 2)),
         query_length=query_length,
         key_length=key_length,
-        head_dim=variant.head_dim,
-        value_dim=variant.value_dim,
         causal=draw(st.sampled_from(domain.causal)),
         query_offset=abs(query_offset) if domain.follows and initial_state else query_offset,
         query_lengths=draw(padding(batch, query_length)),
@@ -317,15 +319,11 @@ def cases(draw: st.DrawFn, domain: Domain) -> Case:
         guard_bites=domain.extras is None
         and variant.options.get("guard", "add") != "add"
         and draw(st.booleans()),
-        options=variant.options,
-        sizes=variant.sizes,
         seed=draw(st.integers(0, 2**32 - 1)),
         spread=draw(st.sampled_from([1.0, 0.1, 3.0])),
         shift=draw(st.sampled_from([0.0, 1.0, -6.0])),
         grad=draw(st.sampled_from(domain.grads)),
         layout=draw(st.sampled_from(sorted(LAYOUTS))),
-        extras=domain.extras,
-        states=domain.states,
     )
 
 

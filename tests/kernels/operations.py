@@ -612,24 +612,18 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
     domain = operation.domain
     tile = max(domain.tiles)
     queries = max(domain.queries, default=2 * tile + 3)
-    return Case(
-        dtype=variant.dtype,
+    return domain.case(
+        variant,
         batch=2,
         heads=2,
         query_length=queries,
         key_length=2 * tile + 1,
-        head_dim=variant.head_dim,
-        value_dim=variant.value_dim,
         causal=domain.causal[0] if causal is None else causal,
         query_offset=2 if domain.follows else -2,
         query_lengths=(queries, queries // 2),
         key_lengths=(tile - 1, 2 * tile + 1),
         initial_state=domain.stateful,
         grad_state=domain.stateful,
-        options=variant.options,
-        sizes=variant.sizes,
-        extras=domain.extras,
-        states=domain.states,
     )
 
 

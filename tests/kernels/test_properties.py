@@ -2,7 +2,6 @@
 
 import pytest
 
-from ..cases import Case
 from ..properties import (
     Check,
     Operation,
@@ -45,17 +44,14 @@ def test_a_long_sequence(
     """Long enough for a kernel to share a sequence out among several blocks."""
     for name in FEWEST:
         monkeypatch.setattr(f"minitransformer_kernels.{name}", 128 * scale)
-    variant = operation.domain.variants[0]
+    domain = operation.domain
     queries, fewer, keys, fewer_keys = (length * scale for length in (277, 175, 308, 225))
-    if operation.domain.queries:
-        queries = fewer = max(operation.domain.queries)
-    case = Case(
-        batch=2, query_length=queries, key_length=keys, head_dim=variant.head_dim,
-        value_dim=variant.value_dim, causal=causal, query_offset=31,
-        query_lengths=(queries, fewer), key_lengths=(fewer_keys, keys),
-        initial_state=operation.domain.stateful, grad_state=operation.domain.stateful,
-        options=variant.options, sizes=variant.sizes, extras=operation.domain.extras,
-        states=operation.domain.states,
+    if domain.queries:
+        queries = fewer = max(domain.queries)
+    case = domain.case(
+        domain.variants[0], batch=2, query_length=queries, key_length=keys, causal=causal,
+        query_offset=31, query_lengths=(queries, fewer), key_lengths=(fewer_keys, keys),
+        initial_state=domain.stateful, grad_state=domain.stateful,
     )  # fmt: skip
     equals_the_reference(operation.on(device), case)
 
