@@ -257,17 +257,23 @@ def naive(package: str = KERNELS, **more: Any) -> Operation:
 def recurrent(package: str = KERNELS, **more: Any) -> Operation:
     """Causal linear attention as a recurrence, with its states and its step."""
     module = import_module(f"{package}.recurrent")
-
-    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {name: keywords[name] for name in ("feature_map", "guard")}
-        token = (inputs[name] for name in ("query", "key", "value"))
-        return module.step(*token, state and module.LinearState(*state), **options)
-
+    step = step_of(module, module.LinearState)
     domain = Domain(
         LINEAR_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True
     )
     apply = linear_apply(package, "recurrent", **more)
     return Operation("recurrent", domain, apply, references.recurrent, step)
+
+
+def step_of(module: Any, state_type: Any, *more: str) -> Any:
+    """The step of a module from one position to the next, which takes more inputs than others."""
+
+    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
+        options = {name: x for name, x in keywords.items() if name not in Visible._fields}
+        token = (inputs[name] for name in ("query", "key", "value", *more))
+        return module.step(*token, state and state_type(*state), **options)
+
+    return step
 
 
 def chunked(package: str = KERNELS, chunk_size: int | None = None, **more: Any) -> Operation:
@@ -375,12 +381,7 @@ def fourier_recurrent(
 ) -> Operation:
     """Causal Fourier attention by the recurrence."""
     module = import_module(f"{package}.fourier")
-
-    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {name: x for name, x in keywords.items() if name not in Visible._fields}
-        token = (inputs[name] for name in ("query", "key", "value", *references.FOURIER))
-        return module.step(*token, state and module.FourierState(*state), **options)
-
+    step = step_of(module, module.FourierState, *references.FOURIER)
     domain = Domain(
         and_wide(*variants), (8,), causal=(True,), stateful=True, packed=True,
         extras=fourier_inputs, states=fourier_state,
@@ -471,12 +472,7 @@ def relative(package: str = KERNELS, **more: str) -> Operation:
 def relative_causal(package: str = KERNELS, **more: str) -> Operation:
     """Causal attention with relative positions, with its states and its step."""
     module = import_module(f"{package}.relative")
-
-    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        options = {name: x for name, x in keywords.items() if name not in Visible._fields}
-        token = (inputs[name] for name in ("query", "key", "value", "relative_embedding"))
-        return module.step(*token, state and module.RelativeState(*state), **options)
-
+    step = step_of(module, module.RelativeState, "relative_embedding")
     domain = Domain(
         CAUSAL_RELATIVE_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
         extras=relative_inputs, states=relative_state, follows=True,
@@ -545,10 +541,7 @@ def delta(package: str = KERNELS, **options: str) -> Operation:
             named["W"] = initial.W
         return Result({"output": output, "residual": residual, "W": state.W}, named)
 
-    def step(inputs: Arrays, state: Any, keywords: dict[str, Any]) -> Any:
-        token = (inputs[name] for name in ("query", "key", "value", "beta"))
-        return module.step(*token, state and module.DeltaState(*state))
-
+    step = step_of(module, module.DeltaState, "beta")
     domain = Domain(
         DELTA_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
         extras=delta_inputs, states=delta_state,
