@@ -532,46 +532,39 @@ class Program:
 
     # Conditions
 
-    def own_ways(self, who: str | None) -> dict[str, Any]:
-        """The context where threads (`who` is None) or warps decide differently."""
+    def ways(self, who: str, mask: str | None = None) -> dict[str, Any]:
+        """The context where each "thread", each "warp" or the whole "block" goes its own way."""
+        if who == "block":
+            return {}
         jumps = self.jumps if self.jumps in ("thread", who) else None
-        return {"uniform": False, "mask": self.mask if who else None, "jumps": jumps}
+        return {"uniform": False, "mask": self.mask if who == "warp" else mask, "jumps": jumps}
+
+    def branches(self, test: str, who: str, yes: str | None = None, no: str | None = None) -> None:
+        """An `if`, and perhaps its `else`; `yes` and `no` are masks of the lanes on either side."""
+        with self.block(f"if {test}:", **self.ways(who, yes)):
+            self.body()
+        if self.pick(False, True):
+            with self.block("else:", **self.ways(who, no)):
+                self.body()
 
     def if_varying(self) -> None:
         """An `if` that threads decide differently."""
-        with self.block(f"if {self.test()}:", **self.own_ways(None)):
-            self.body()
-        if self.pick(False, True):
-            with self.block("else:", **self.own_ways(None)):
-                self.body()
+        self.branches(self.test(), "thread")
 
     def if_lanes(self) -> None:
         """An `if` that lanes decide differently, with a mask of those on either side."""
         test, yes, no = self.name("c"), self.name("m"), self.name("m")
         self.line(f"{test} = {self.test()}\n{yes} = cuda.ballot_sync({self.mask}, {test})")
         self.line(f"{no} = cuda.ballot_sync({self.mask}, not {test})")
-        with self.block(f"if {test}:", **self.own_ways(None) | {"mask": yes}):
-            self.body()
-        if self.pick(False, True):
-            with self.block("else:", **self.own_ways(None) | {"mask": no}):
-                self.body()
+        self.branches(test, "thread", yes, no)
 
     def if_warp(self) -> None:
         """An `if` that warps decide differently."""
-        with self.block(f"if {self.warp_test()}:", **self.own_ways("warp")):
-            self.body()
-        if self.pick(False, True):
-            with self.block("else:", **self.own_ways("warp")):
-                self.body()
+        self.branches(self.warp_test(), "warp")
 
     def if_uniform(self) -> None:
         """An `if` that all threads decide alike."""
-        test = self.shared_test()
-        with self.block(f"if {test}:"):
-            self.body()
-        if self.pick(False, True):
-            with self.block("else:"):
-                self.body()
+        self.branches(self.shared_test(), "block")
 
     # Loops
 
@@ -605,11 +598,12 @@ class Program:
         if self.departed == departed:  # those that jumped have come back
             self.losses, self.mask = losses, mask
 
-    def otherwise(self, who: str) -> None:
-        """The `else` of a loop, for those that did not break."""
+    def for_loop(self, name: str, bounds: str, who: str, shared: bool = False) -> None:
+        """A loop over a range, and perhaps its `else`, for those that did not break."""
+        with self.loop(f"for {name} in range({bounds}):", name, shared=shared, who=who):
+            self.body()
         if self.pick(False, False, False, True):
-            context = {} if who == "block" else self.own_ways("warp" if who == "warp" else None)
-            with self.block("else:", **context):
+            with self.block("else:", **self.ways(who)):
                 self.body(2)
 
     def for_uniform(self) -> None:
@@ -624,28 +618,19 @@ class Program:
         alike = self.together and self.pick(True, True, False)  # keep it in step, for exchanges
         who = "block" if alike else "warp" if self.mask and self.pick(True, False) else "thread"
         who = "thread" if name in self.kept else who
-        header = f"for {name} in range({self.pick(*ranges)}):"
-        with self.loop(header, name, shared=True, who=who):
-            self.body()
-        self.otherwise(who)
+        self.for_loop(name, self.pick(*ranges), who, shared=True)
 
     def for_warp(self) -> None:
         """A loop that the lanes of a warp walk in step."""
         name = self.loop_name()
         who = "thread" if name in self.kept else "warp"
-        count = self.pick("t // 32 + 1", "(t // 32 + s0) % 4")
-        with self.loop(f"for {name} in range({count}):", name, shared=False, who=who):
-            self.body()
-        self.otherwise(who)
+        self.for_loop(name, self.pick("t // 32 + 1", "(t // 32 + s0) % 4"), who)
 
     def for_varying(self) -> None:
         """A loop with bounds of each thread's own."""
         name = self.loop_name()
         ranges = f"({self.integer(1)}) % 4", f"t % 3, 4, {self.integer(0)} % 2 + 1"
-        header = f"for {name} in range({self.pick(*ranges)}):"
-        with self.loop(header, name, shared=False, who="thread"):
-            self.body()
-        self.otherwise("thread")
+        self.for_loop(name, self.pick(*ranges), "thread")
 
     def trips(self) -> None:
         """Work shared out among threads."""
