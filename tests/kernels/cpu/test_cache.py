@@ -94,30 +94,8 @@ def test_a_checked_launch_writes_nothing_again(
     np.testing.assert_array_equal(x, 3)
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def emptied(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def altered(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def appended(file: Path) -> None:
-    file.write_bytes(file.read_bytes() + b"x = 1\n")
-
-
-def of_zeros(file: Path) -> None:
-    file.write_bytes(bytes(file.stat().st_size))
-
-
-def removed(file: Path) -> None:
-    file.unlink()
+def rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
+    return lambda file: file.write_bytes(change(file.read_bytes()))
 
 
 def linked(file: Path) -> None:
@@ -126,14 +104,19 @@ def linked(file: Path) -> None:
     file.symlink_to(file.with_suffix(".elsewhere"))
 
 
-def open_to_all(file: Path) -> None:
-    file.chmod(0o666)
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "cut": rewritten(lambda x: x[:-100]),
+    "emptied": rewritten(lambda x: b""),
+    "altered": rewritten(lambda x: bytes(y ^ (i == len(x) // 2) for i, y in enumerate(x))),
+    "appended": rewritten(lambda x: x + b"x = 1\n"),
+    "of_zeros": rewritten(lambda x: bytes(len(x))),
+    "removed": Path.unlink,
+    "linked": linked,
+    "open_to_all": lambda file: file.chmod(0o666),
+}
 
 
-DAMAGE = [cut, emptied, altered, appended, of_zeros, removed, linked, open_to_all]
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("kind", ["*.py", "*.code"])
 def test_damage_is_noticed_and_mended(
     folder: Path, kind: str, damage: Callable[[Path], None]
