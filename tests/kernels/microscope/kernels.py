@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 from numba import float32
 
 from minitransformer_kernels.cuda import cuda
@@ -58,19 +57,6 @@ def branches(x):
         x[t] = math.sqrt(x[t])
     else:
         x[t] = -x[t]
-
-
-@cuda.jit
-def histogram(values, counts):
-    bins = cuda.shared.array(8, np.int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, values[cuda.grid(1)], 1)
-    cuda.syncthreads()
-    if t < 8:
-        cuda.atomic.add(counts, t, bins[t])
 
 
 @cuda.jit

@@ -16,6 +16,7 @@ from minitransformer_kernels.gpu import cubins
 from minitransformer_kernels.gpu.gpus import SECTOR
 from minitransformer_kernels.microscope import Report, stepping, targets, transpose
 from minitransformer_kernels.microscope.warps import Traffic
+from tests.kernels.cpu.right import histogram
 from tests.kernels.microscope import kernels
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -118,7 +119,7 @@ def test_half_of_the_lanes_take_each_branch():
 
 def test_atomics_that_meet():
     values = np.zeros(64, np.int64)
-    report = look(kernels.histogram, values, np.zeros(8, np.int32), grid=2, block=32)
+    report = look(histogram, values, np.zeros(8, np.int32), grid=2, block=32)
     found = at(report, "cuda.atomic.add(bins", "shared")
     assert (found.atomics, found.requests, found.worst) == (64, 2, 32)
     assert at(report, "cuda.atomic.add(counts", "global").atomics == 16
