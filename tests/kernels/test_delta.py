@@ -41,18 +41,12 @@ def run(problem: Problem) -> Result:
     return result
 
 
-def read(W: Array, rows: Array) -> Array:
-    """W^T x of each row x."""
-    product: Array = rows @ W
-    return product
-
-
 def test_a_rate_of_zero_neither_writes_nor_forgets() -> None:
     problem = CASE.problem()
     W = problem.inputs["W"]
     result = run(changed(problem, beta=0 * problem.inputs["beta"]))
     np.testing.assert_array_equal(result.outputs["W"], W)
-    expected = read(W, problem.inputs["query"])
+    expected = problem.inputs["query"] @ W
     np.testing.assert_allclose(result.outputs["output"], expected, atol=1e-12)
     for name in ("key", "value"):
         np.testing.assert_array_equal(result.gradients[name], 0, name)
@@ -93,7 +87,7 @@ def test_queries_after_all_keys_read_the_last_state() -> None:
     case = replace(CASE, query_length=9, query_offset=LENGTH, key_lengths=(5, LENGTH))
     problem = case.problem()
     outputs = run(problem).outputs
-    expected = read(outputs["W"], problem.inputs["query"])
+    expected = problem.inputs["query"] @ outputs["W"]
     np.testing.assert_allclose(outputs["output"], expected, atol=1e-12)
     equals_the_reference(delta(), case)
 
