@@ -79,8 +79,7 @@ def test_some_in_between_pass(threads: int, dtype: Any) -> None:
     largest = min(np.iinfo(dtype).max, np.iinfo(np.int64).max)
     for low, high in (3, 17), (0, 96), (20, 10), (90, 95), (2, 3), (largest, 40):
         out = np.zeros((8, threads), np.float32)
-        with checked(False):
-            between[1, threads](x, dtype(low), dtype(high), out)
+        between[1, threads](x, dtype(low), dtype(high), out)
         expected = np.where((low < t) & (t < high), x[:threads], 0)
         np.testing.assert_array_equal(out[:6], np.tile(expected, (6, 1)))
         np.testing.assert_array_equal(out[6], np.where((low < t) & (t % 32 == 0), x[:threads], 0))
@@ -155,8 +154,7 @@ def test_conditions_and_limits_are_asked_as_a_whole(threads: int) -> None:
     x, t = np.arange(1, 65, dtype=np.float32)[:threads], np.arange(threads)
     for a, b, c, n, m in (1, 0, 1, 8, 4), (0, 0, 1, 8, 4), (1, 0, 0, 20, 2), (0, 1, 1, 5, 40):
         out = np.zeros((6, threads), np.float32)
-        with checked(False):
-            asks_much[1, threads](x, np.array([a, b, c, n, m]), out)
+        asks_much[1, threads](x, np.array([a, b, c, n, m]), out)
         some, limit = a > 0 or b > 0, n if b > 0 else m
         passes = [
             some & (t < n),
@@ -185,8 +183,7 @@ def differs(x, a, b, out):
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_a_difference_without_a_sign_is_huge(dtype: Any, threads: int) -> None:
     x, out = np.arange(1, threads + 1, dtype=np.float32), np.zeros((4, threads), np.float32)
-    with checked(False):
-        differs[1, threads](x, dtype(3), dtype(7), out)
+    differs[1, threads](x, dtype(3), dtype(7), out)
     np.testing.assert_array_equal(out, [0 * x, 0 * x, x, x])
 
 
@@ -209,7 +206,6 @@ def counts_first(x, n, counts, out):
 
 def test_a_store_with_an_effect_is_made() -> None:
     x, n, counts, out = np.arange(33), 20, np.zeros(33, np.int64), np.zeros(33, np.int64)
-    with checked(False):
-        counts_first[1, 33](x, n, counts, out)
+    counts_first[1, 33](x, n, counts, out)
     assert counts.tolist() == [1] * 33
     np.testing.assert_array_equal(out, np.where(x < n, 5, 0) + 10 + np.where(x > n, 200, 0))

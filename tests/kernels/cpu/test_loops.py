@@ -237,8 +237,7 @@ def test_what_the_first_threads_do_otherwise_is_a_loop_of_its_own() -> None:
     x, i = np.arange(256, dtype=np.float32), np.arange(256)
     for n in -70, 0, 1, 100, 127, 128, 129, 255, 256, 1000:
         out = np.zeros((2, 6, 256))
-        with checked(False):
-            on_either_side[(2, 2), 128](x, n, out)
+        on_either_side[(2, 2), 128](x, n, out)
         value, doubled = np.where(i < n, x, 5), np.where(i < n, 2 * x, 0)
         for row in range(2):
             wanted = (
@@ -261,8 +260,7 @@ def squares(x, n, out):
 
 def test_either_side_computes_in_the_type_of_both() -> None:
     x, out = np.linspace(0, 1, 128, dtype=np.float32), np.zeros(128)
-    with checked(False):
-        squares[1, 128](x, 100, out)
+    squares[1, 128](x, 100, out)
     assert "always(i < n)" in squares.cpu_source()
     np.testing.assert_array_equal(out[:100], x[:100].astype(float) ** 2)
     assert not out[100:].any()
@@ -288,8 +286,7 @@ def on_no_side(x, n, ends, out):
 
 def test_where_it_is_not_the_first_threads_all_are_in_one_loop() -> None:
     x, i, n, out = np.arange(128.0), np.arange(128), 51, np.zeros((5, 128))
-    with checked(False):
-        on_no_side[1, 128](x, n, np.array([70]), out)
+    on_no_side[1, 128](x, n, np.array([70]), out)
     sums = np.array([x[: e % 5].sum() for e in range(128)])
     wanted = (
         np.where(i < 70, x, 0), np.where(i < 25.5, x, 0), 0 * x, np.where(i < n, i, 0),
@@ -322,8 +319,7 @@ def test_a_guard_is_asked_as_it_stands_where_numbers_have_no_sign(threads: int, 
 def test_short_rows_have_a_loop_for_all_threads_and_one_for_some() -> None:
     """Of constant length both: of 16 blocks of 8 threads all pass in six, some in one."""
     x, out = np.linspace(0, 1, 128), np.full(128, np.nan)
-    with checked(False):
-        squares[16, 8](x, 51, out)
+    squares[16, 8](x, 51, out)
     whole, some = squares.cpu_source().partition("else:")[::2]
     assert "if BLOCK_X <= n - block_x * BLOCK_X:" in whole and "always(i < n)" in whole
     assert "range(BLOCK_X)" in some and "always" not in some
@@ -341,8 +337,7 @@ def row_by_row(x, n, out):
 
 def test_a_condition_under_a_condition_is_one_guard() -> None:
     x, out, wanted = np.arange(250.0).reshape(5, 50), np.zeros((6, 50)), np.zeros((6, 50))
-    with checked(False):
-        row_by_row[1, (64, 2)](x, 3, out)
+    row_by_row[1, (64, 2)](x, 3, out)
     wanted[3:] = x[:3]
     np.testing.assert_array_equal(out, wanted)
     *_, loop = row_by_row.cpu_source().split("for thread_x in ")
@@ -365,8 +360,7 @@ def turned(x, out):
 
 def test_a_tile_that_is_turned_while_it_is_filled_is_read_along_the_threads() -> None:
     x, out = np.arange(350, dtype=np.float32).reshape(7, 50), np.ones((8, 64), np.float32)
-    with checked(False):
-        turned[1, 64](x, out)
+    turned[1, 64](x, out)
     np.testing.assert_array_equal(out, np.pad(x, [(0, 1), (0, 14)]))
     filled = turned.cpu_source().partition("for r in range(8):")[2]
     # Both stores go to one element: as many go down a column as are read along a row.
@@ -403,8 +397,7 @@ def chooses(x, n, out):
 @pytest.mark.parametrize(("kernel", "count"), [(asks_for_all, 64), (asks_each, 6), (chooses, 6)])
 def test_a_condition_is_asked_after_what_it_asks_about(kernel: Any, count: int) -> None:
     x, out = np.arange(64, dtype=np.float32), np.zeros((2, 64), np.float32)
-    with checked(False):
-        kernel[1, (64, 2)](x, 3, out)
+    kernel[1, (64, 2)](x, 3, out)
     np.testing.assert_array_equal(out, [np.where(np.arange(64) < count, x, 0), np.zeros(64)])
 
 
@@ -434,8 +427,7 @@ def test_sums_that_are_named_one_by_one_need_registers_too(monkeypatch: pytest.M
     for module in lowering, registers:
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     x, out = np.ones((5, 128), np.float32), np.zeros((8, 128), np.float32)
-    with checked(False):
-        sums_by_hand[1, 128](x, out)
+    sums_by_hand[1, 128](x, out)
     numbers = np.arange(8)
     np.testing.assert_array_equal(out, np.tile(5 * (numbers + numbers % 4 + 1), (128, 1)).T)
     text = sums_by_hand.cpu_source()
@@ -475,8 +467,7 @@ def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
     random = np.random.default_rng(0)
     x, y = random.integers(-9, 9, (5, 16)).astype(np.float32), random.integers(-9, 9, (5, 64))
     out = np.zeros((18, 64), np.float32)
-    with checked(False):
-        products_by_fours[1, (64, 2)](x, y.astype(np.float32), out)
+    products_by_fours[1, (64, 2)](x, y.astype(np.float32), out)
     wanted = np.zeros((18, 64))
     wanted[:16, :48] = x.T @ y[:, :48]
     wanted[16, :32], wanted[17, :31] = y.sum(0)[:32], y.sum(0)[:31]
@@ -509,8 +500,7 @@ def stores_twice(keys, n, out):
 
 def test_stores_become_one_where_the_second_follows_and_lose_no_bit_of_a_number() -> None:
     keys, out = np.arange(2**63, 2**63 + 64, dtype=np.uint64), np.ones((2, 64), np.uint64)
-    with checked(False):
-        stores_twice[1, 64](keys, 40, out)
+    stores_twice[1, 64](keys, 40, out)
     assert "if always(t < n) else numba.uint64(1)" in stores_twice.cpu_source()
     assert not out[0].any()
     assert out[1, ::-1].tolist() == [*keys[:40].tolist(), *[1] * 24]
@@ -565,8 +555,7 @@ def test_two_tiles_are_filled_by_a_store_each_where_nothing_is_lost_by_it() -> N
     x, out, n, t = np.random.default_rng(0).random((2, 64), np.float32), [], 40, np.arange(64)
     for kernel in fills_two_tiles, fills_what_moves:
         out.append(np.full((3, 64), 5, np.float32))
-        with checked(False):
-            kernel[1, 64, 0, 256](x, n, out[-1])
+        kernel[1, 64, 0, 256](x, n, out[-1])
     filled = np.where(t < n, x[0], 1) + np.where(t > n, x[1], 2)
     assert np.array_equal(out[0][:2], [filled + t.astype(np.float32), np.where(t < n, x[1], t)])
     assert np.array_equal(out[1][:2], [np.where(t < n, x[0] + x[1], t + 5), t + 1])
@@ -613,8 +602,7 @@ def test_rows_of_threads_take_each_turn_of_a_sum_together(monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     a, b = np.random.default_rng(0).integers(0, 9, (2, 48, 48)).astype(np.float32)
     out = np.zeros((3, 48, 48), np.float32)
-    with checked(False):
-        shares_tiles[(3, 6), (16, 8, 3)](a, b, out)
+    shares_tiles[(3, 6), (16, 8, 3)](a, b, out)
     np.testing.assert_array_equal(out, [depth * a @ b for depth in (1, 2, 3)])
     text = shares_tiles.cpu_source()
     assert "for row_ in range(0, BLOCK_Y, 2):" in text
@@ -625,8 +613,7 @@ def test_rows_of_threads_take_each_turn_of_a_sum_together(monkeypatch: pytest.Mo
 def test_a_short_row_has_a_text_without_its_guard_for_when_all_threads_pass(shape: Any) -> None:
     a, b = np.random.default_rng(0).integers(0, 9, (2, *shape)).astype(np.float32)
     out = np.full((shape[0] + 1, shape[0]), -1, np.float32)
-    with checked(False):
-        sums_of_products[(3, 3), (16, 16)](a, b.T, out[:-1])
+    sums_of_products[(3, 3), (16, 16)](a, b.T, out[:-1])
     np.testing.assert_array_equal(out, [*(a @ b.T), np.full(shape[0], -1)])
     text = sums_of_products.cpu_source()
     whole, *_ = text.partition("else:")
