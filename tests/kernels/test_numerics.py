@@ -15,25 +15,27 @@ import pytest
 
 from minitransformer_kernels import algorithms, reference
 from minitransformer_kernels.visible import Visible
-from tests.cases import Array, Arrays, Domain, Problem, Variant
+from tests.cases import Array, Arrays, Variant
 from tests.properties import (
     Operation,
     array_library,
     equals_the_reference,
     to_numpy,
 )
-from tests.references import Result, qkv
-from tests.references import linear as linear_reference
 from tests.rounding import difference, largest
 
 from .operations import (
+    bidirectional,
+    chunked,
     distances,
     fourier,
     fourier_causal,
     linear,
     local_dropped,
     local_plain,
+    naive,
     ragged,
+    recurrent,
     relative,
     relative_causal,
     relative_naive,
@@ -46,7 +48,6 @@ from .operations import (
 ELU = Variant("float32", 32, 32, linear("elu", "clamp"))
 SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
 POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
-CAUSAL = {"naive": (False, True), "linear": (False,), "recurrent": (True,), "chunked": (True,)}
 
 # What is added to queries and keys, and what they and the values are multiplied by.
 FAR = [
@@ -55,33 +56,16 @@ FAR = [
 ]
 
 
-def by(algorithm: str) -> Operation:
-    """Linear attention by one of its algorithms."""
-
-    def apply(problem: Problem) -> Result:
-        inputs = qkv(problem)
-        keywords = {**problem.options, "visible": problem.visible, "algorithm": algorithm}
-        output, denominator, _ = algorithms.forward(*inputs, **keywords)
-        gradients = algorithms.backward(
-            problem.cotangents["output"], None, *inputs, output, denominator, **keywords
-        )
-        named = dict(zip(("query", "key", "value"), gradients, strict=False))
-        return Result({"output": output, "denominator": denominator}, named)
-
-    domain = Domain((ELU,), (32,), causal=CAUSAL[algorithm])
-    return Operation(algorithm, domain, apply, linear_reference)
-
-
 def with_variant(operation: Operation, variant: Variant) -> Operation:
     return replace(operation, domain=replace(operation.domain, variants=(variant,)))
 
 
 OPERATIONS = [
-    *map(by, CAUSAL),
+    *(with_variant(f(), ELU) for f in (naive, bidirectional, recurrent, chunked)),
     *(with_variant(f(), SOFTPLUS_DISTANCES) for f in (relative_naive, relative, relative_causal)),
     *(with_variant(f(), POSITIVE_WAVES) for f in (fourier, fourier_causal)),
 ]
-ALWAYS = ("linear", "recurrent")  # their kernels are compiled for other tests as well
+ALWAYS = ("bidirectional", "recurrent")  # their kernels are compiled for other tests as well
 
 
 def directions(operations: list[Operation]) -> Iterator[Any]:
