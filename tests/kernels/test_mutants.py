@@ -11,78 +11,46 @@ from minitransformer_kernels import DataRace, OutOfBounds, checked
 
 from ..cases import Variant
 from ..properties import Operation
+from . import operations
 from .mutants import Mutant, bugs, hunts, killer, misfits, without_barriers
-from .operations import (
-    NARROW,
-    bidirectional,
-    bidirectional_plain,
-    chunked,
-    chunked_plain,
-    delta,
-    delta_plain,
-    distances,
-    fourier,
-    fourier_causal,
-    fourier_causal_plain,
-    fourier_plain_denominator,
-    fourier_sum,
-    in_several_tiles,
-    local,
-    local_plain,
-    naive,
-    naive_plain,
-    narrowed,
-    ragged,
-    recurrent,
-    recurrent_plain,
-    relative,
-    relative_causal,
-    relative_causal_plain,
-    relative_plain,
-    softmax,
-    softmax_dropped,
-    softmax_dropped_plain,
-    softmax_few,
-    softmax_on_lanes,
-    softmax_plain,
-)
+from .operations import NARROW, distances, in_several_tiles, narrowed, ragged
 
 
 def softmax_at_one_distance(package: str) -> Operation:
     """Softmax attention with k = 0."""
-    operation = softmax_dropped(package)
+    operation = operations.softmax_dropped(package)
     variants = tuple(each for each in operation.domain.variants if each.sizes["k"] == 0)
     return replace(operation, domain=replace(operation.domain, variants=variants))
 
 
 def softmax_of_large_scores(package: str) -> Operation:
     """The plain kernels where exponentials overflow, but for a maximum."""
-    operation = softmax_plain(package)
+    operation = operations.softmax_plain(package)
     variant = replace(operation.domain.variants[0], options={"scale": 1e4})
     return replace(operation, domain=replace(operation.domain, variants=(variant,)))
 
 
 def only_one_distance(package: str) -> Operation:
     """Relative attention with k = 0."""
-    operation = relative(package)
+    operation = operations.relative(package)
     variant = Variant("float64", 5, 3, **distances(0, "softplus", "feature"))
     return replace(operation, domain=replace(operation.domain, variants=(variant,)))
 
 
 def chunked_by_24(package: str) -> Operation:
     """Chunks of a tile and a half."""
-    return chunked(package, chunk_size=24)
+    return operations.chunked(package, chunk_size=24)
 
 
 def chunked_in_segments(package: str) -> Operation:
     """Even short sequences shared out among several blocks."""
     import_module(f"{package}.chunked.fast").__dict__["FEWEST_TOKENS"] = 8
-    return chunked(package)
+    return operations.chunked(package)
 
 
 # For each bug a piece of text, which its file has once, and what takes its place.
 MUTANTS = [
-    *bugs(softmax, "softmax/fast.py",
+    *bugs(operations.softmax, "softmax/fast.py",
         mix_not_rescaled=("sums[c] = shrink * n_own[t + c]", "sums[c] = n_own[t + c]"),
         causal_mask_off_by_one=(
             "score = sums[c] if sees else", "score = sums[c] if sees or j == seen else"),
@@ -96,7 +64,7 @@ MUTANTS = [
         key_forgets_the_query_at_its_own_place=(
             "seen_from = j - offset if causal", "seen_from = j - offset + 1 if causal"),
     ),
-    *bugs(softmax_on_lanes, "softmax/fast.py",
+    *bugs(operations.softmax_on_lanes, "softmax/fast.py",
         last_key_of_a_tile_forgotten_in_dq=("for u in range(rows):", "for u in range(rows - 1):"),
         dq_of_the_last_tile_alone=("e] += scale * sums[c]", "e] = scale * sums[c]"),
         tile_of_dq_not_scaled=("e] += scale * sums[c]", "e] += sums[c]"),
@@ -112,7 +80,7 @@ MUTANTS = [
         odd_value_forgotten_by_the_next=(
             "odd += real(0) * v[r, m]", "odd = real(0) * v[r, m]"),
     ),
-    *bugs(softmax_few, "softmax/few.py",
+    *bugs(operations.softmax_few, "softmax/few.py",
         query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
         last_key_forgotten=("sees = r_own < end and", "sees = r_own < end - 1 and"),
         span_mixed_at_its_own_scale=(
@@ -122,7 +90,7 @@ MUTANTS = [
         distances_of_the_span_alone=(
             "column(j - i - offset, furthest)", "column(r_own - i - offset, furthest)"),
     ),
-    *bugs(softmax_dropped, "softmax/fast.py",
+    *bugs(operations.softmax_dropped, "softmax/fast.py",
         another_mask_in_the_gradient_of_the_values=(
             """word = random_word(seed, n, h, i, j)
                             kept = survivor if word >= dropped else real(0)
@@ -149,7 +117,7 @@ MUTANTS = [
         one_distance_as_two_ends=(
             "if distance <= -furthest or furthest == 0:", "if distance <= -furthest:"),
     ),
-    *bugs(softmax_plain, "softmax/plain.py",
+    *bugs(operations.softmax_plain, "softmax/plain.py",
         plain_delta_dropped=("ds = p * (product - delta_i)", "ds = p * product"),
         plain_query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
         plain_scale_forgotten_in_dk=(
@@ -160,7 +128,7 @@ MUTANTS = [
         plain_maximum_forgotten=("h_i = max(h_i, s)", "h_i = real(0)"),
         plain_maximum_is_the_last_score=("h_i = max(h_i, s)", "h_i = s"),
     ),
-    *bugs(softmax_dropped_plain, "softmax/plain.py",
+    *bugs(operations.softmax_dropped_plain, "softmax/plain.py",
         plain_another_mask_for_the_values=(
             "m_ij = kept(seed, n, h, i, j,", "m_ij = kept(seed, n, h, j, i,"),
         plain_dropped_from_the_sum_of_weights_too=(
@@ -171,15 +139,15 @@ MUTANTS = [
         plain_distance_mirrored=("_scores[n, h, i, r]", "_scores[n, h, i, -1 - r]"),
         plain_gradient_of_distances_not_scaled=("r] += scale * ds", "r] += ds"),
     ),
-    *bugs(bidirectional, "linear/fast.py",
+    *bugs(operations.bidirectional, "linear/fast.py",
         padded_keys_summed=(
             "end = min(begin + span, lengths[n])", "end = min(begin + span, B.shape[2])"),
     ),
-    *bugs(bidirectional, "linear/__init__.py",
+    *bugs(operations.bidirectional, "linear/__init__.py",
         normaliser_missing_in_dk=(
             "gradient(value, R_transposed, ones,", "gradient(value, R_transposed, zeros,"),
     ),
-    *bugs(naive, "linear/fast.py",
+    *bugs(operations.naive, "linear/fast.py",
         naive_causal_mask_off_by_one=("if r < hidden:", "if r <= hidden:"),
         naive_future_values_times_zero=(
             "n_own[m, r] = cuda.selp(a != real(0), more, n_own[m, r])", "n_own[m, r] = more"),
@@ -189,7 +157,7 @@ MUTANTS = [
             "if i < last_a and j < last_b and way * (j - i) <= reach:",
             "if i < last_a and j < last_b and way * (j - i) < reach:"),
     ),
-    *bugs(recurrent, "recurrent/fast.py",
+    *bugs(operations.recurrent, "recurrent/fast.py",
         query_does_not_see_its_own_key=(
             "totals[u] += s * q_tile[t + u, first_row + r]  # (3)",
             "totals[u] += (s - k_tile[t + u, first_row + r] * v_tile[t + u, x])"
@@ -199,7 +167,7 @@ MUTANTS = [
         keys_after_the_last_query_forgotten=(
             "max(last_key, query_room + offset)", "query_room + offset"),
     ),
-    *bugs(recurrent, "recurrent/__init__.py",
+    *bugs(operations.recurrent, "recurrent/__init__.py",
         recurrent_normaliser_missing_in_dk=(
             "value, gn, query, ones_k, gd,", "value, gn, query, none_k, gd,"),
         initial_state_missing_in_dq=("_transposed(S)", "_transposed(0 * S)"),
@@ -207,10 +175,10 @@ MUTANTS = [
         reverse_scan_forgets_the_lag=(
             "reverse = query.shape[2] - key.shape[2] + offset", "reverse = offset"),
     ),
-    *bugs(recurrent, "recurrent/plain.py",
+    *bugs(operations.recurrent, "recurrent/plain.py",
         step_answers_before_it_learns=("total += q * s  # (3)", "total += q * S[n, h, e, m]"),
     ),
-    *bugs(chunked, "chunked/fast.py",
+    *bugs(operations.chunked, "chunked/fast.py",
         chunk_of_future_values_times_zero=(
             "n_own[w, r] = more if past + t <= tile + row else n_own[w, r]", "n_own[w, r] = more"),
         chunk_mask_off_by_one=(
@@ -238,28 +206,28 @@ MUTANTS = [
             "start[i] = start[i - 1] + end[i - 1]",
             "start[i] = (start[i - 1] if i > 1 else 0) + end[i - 1]"),
     ),
-    *bugs(recurrent, "guards.py",
+    *bugs(operations.recurrent, "guards.py",
         gradient_through_a_closed_guard=(
             "return real(1) if d > eps else real(0)  # (1)", "return real(1)"),
     ),
-    *bugs(naive_plain, "linear/plain.py",
+    *bugs(operations.naive_plain, "linear/plain.py",
         plain_causal_mask_off_by_one=(
             "min(key_lengths[n], i + reach + 1)", "min(key_lengths[n], i + reach)"),
         plain_gradient_of_the_mask_off_by_one=(
             "and way * (j - i) <= reach", "and way * (j - i) < reach"),
     ),
-    *bugs(bidirectional_plain, "linear/plain.py",
+    *bugs(operations.bidirectional_plain, "linear/plain.py",
         plain_padded_keys_summed=("for j in range(lengths[n]):", "for j in range(C.shape[2]):"),
         plain_normaliser_missing_in_the_gradient=(
             "total = a[n, h, i] * z[n, h, c]", "total = real(0)"),
     ),
-    *bugs(recurrent_plain, "recurrent/plain.py",
+    *bugs(operations.recurrent_plain, "recurrent/plain.py",
         plain_normaliser_starts_from_zero=("Z0[..., None].copy()", "0 * Z0[..., None]"),
         plain_keys_after_the_last_query_forgotten=("max(last_key, room + offset)", "room + offset"),
         plain_scan_forgets_its_extra_vector=(
             "total = a[batch, h, first_a + i] * x[n, h, c]", "total = real(0)"),
     ),
-    *bugs(chunked_plain, "chunked/plain.py",
+    *bugs(operations.chunked_plain, "chunked/plain.py",
         plain_chunk_mask_off_by_one=("min(i + offset + 1, last_key)", "min(i + offset, last_key)"),
         plain_state_takes_in_its_own_chunk=(
             "stop = begin + number * chunk", "stop = begin + (number + 1) * chunk"),
@@ -267,16 +235,16 @@ MUTANTS = [
             "total = a[batch, h, row] * x[number, n, h, c]",
             "total = a[batch, h, row] * x[0, n, h, c]"),
     ),
-    *bugs(recurrent, "feature_maps.py",
+    *bugs(operations.recurrent, "feature_maps.py",
         features_with_the_slope_of_the_identity=(
             "return real(1) if x > real(0) else math.exp(x)  # (2)", "return real(1)"),
     ),
-    *bugs(relative, "relative/setting.py",
+    *bugs(operations.relative, "relative/setting.py",
         distances_mirrored=(
             "embedding[:, k + low : k + high + 1]",
             "embedding[:, ::-1][:, k + low : k + high + 1]"),
     ),
-    *bugs(relative_causal, "relative/setting.py",
+    *bugs(operations.relative_causal, "relative/setting.py",
         near_keys_begin_too_late=(
             "below=-FAR if naive else low + 1", "below=-FAR if naive else low + 2"),
     ),
@@ -286,7 +254,7 @@ MUTANTS = [
     *bugs(only_one_distance, "relative/fast.py",
         one_distance_forgets_an_end=("at_low += at_high", "at_low += real(0)"),
     ),
-    *bugs(relative, "relative/fast.py",
+    *bugs(operations.relative, "relative/fast.py",
         far_keys_not_counted_after=(
             "at_low * real(count_before) + at_high * real(count_after)",
             "at_low * real(count_before)"),
@@ -299,14 +267,14 @@ MUTANTS = [
             "total += high_before[n, h, begin, c]",
             "total += real(0) * high_before[n, h, begin, c]"),
     ),
-    *bugs(relative, "relative/__init__.py",
+    *bugs(operations.relative, "relative/__init__.py",
         query_gradient_forgets_the_features=(
             "raw=query, feature_map=query_map,", 'raw=query, feature_map="identity",'),
     ),
-    *bugs(relative, "relative/score_maps.py",
+    *bugs(operations.relative, "relative/score_maps.py",
         weights_with_the_slope_of_exp=("return -math.expm1(-f)", "return f"),
     ),
-    *bugs(relative_causal, "relative/fast.py",
+    *bugs(operations.relative_causal, "relative/fast.py",
         tail_off_by_one=("tile * TILE, oldest), fallen):", "tile * TILE, oldest), fallen - 1):"),
         window_off_by_one=("j = fallen + w", "j = fallen + w - 1"),
         tail_forgets_its_gradient=(
@@ -319,14 +287,14 @@ MUTANTS = [
         step_shifts_its_window_twice=(
             "seen = recent[n, h, k - ago, m]", "seen = recent[n, h, k - 1 - ago, m]"),
     ),
-    *bugs(relative_plain, "relative/plain.py",
+    *bugs(operations.relative_plain, "relative/plain.py",
         plain_distance_off_by_one=("distance - low, 0", "distance - low - 1, 0"),
         plain_weights_without_their_slope=("ds * slope(F[b, h, row, r])", "ds"),
     ),
-    *bugs(relative_causal_plain, "relative/plain.py",
+    *bugs(operations.relative_causal_plain, "relative/plain.py",
         plain_window_off_by_one=("if place < 0:", "if place <= 0:"),
     ),
-    *bugs(fourier_causal, "fourier/plain.py",
+    *bugs(operations.fourier_causal, "fourier/plain.py",
         phase_forgotten=("angle = phase[h, e]", "angle = 0.0"),
         sine_forgets_the_amplitude=(
             "amplitude[h, e] * q * sin[at, h, i, e]", "q * sin[at, h, i, e]"),
@@ -335,31 +303,31 @@ MUTANTS = [
             "across = of_cos * sin[at, h, i, e] - of_sin * cos[at, h, i, e]"),
         rotated_features_without_their_slope=("dq * slope(x[n, h, i, e])", "dq"),
     ),
-    *bugs(fourier_causal, "fourier/fast.py",
+    *bugs(operations.fourier_causal, "fourier/fast.py",
         angles_of_the_first_sequence=("at = n % places.shape[0]", "at = 0"),
     ),
-    *bugs(fourier_causal_plain, "fourier/plain.py",
+    *bugs(operations.fourier_causal_plain, "fourier/plain.py",
         plain_places_of_the_first_sequence=("places[n % places.shape[0], i, p]", "places[0, i, p]"),
         plain_positions_forget_a_head=("for h in range(dangle.shape[1]):", "for h in range(1):"),
     ),
-    *bugs(fourier_causal, "fourier/__init__.py",
+    *bugs(operations.fourier_causal, "fourier/__init__.py",
         frequencies_forget_the_keys=("da_of_queries + da_of_keys", "da_of_queries"),
     ),
-    *bugs(fourier, "fourier/__init__.py",
+    *bugs(operations.fourier, "fourier/__init__.py",
         shared_positions_of_the_first_sequence=(
             "dpositions.sum(axis=0, keepdims=True)", "dpositions[:1]"),
     ),
-    *bugs(fourier_plain_denominator, "fourier/__init__.py",
+    *bugs(operations.fourier_plain_denominator, "fourier/__init__.py",
         plain_denominator_missing_in_dk=("dkey + more_dkey", "dkey"),
         plain_denominator_starts_from_zero=(
             "LinearState(Z[..., None],", "LinearState(0 * Z[..., None],"),
     ),
-    *bugs(fourier_sum, "fourier/__init__.py",
+    *bugs(operations.fourier_sum, "fourier/__init__.py",
         sums_are_divided=('return "none" if denominator', 'return guard if denominator'),
         sums_have_the_gradient_of_a_fraction=(
             "guard=_guard(denominator, guard), eps=eps,\n    )", "guard=guard, eps=eps,\n    )"),
     ),
-    *bugs(local, "local/__init__.py",
+    *bugs(operations.local, "local/__init__.py",
         landmarks_off_by_one=(
             "landmark |= j % stride == stride - 1", "landmark |= j % stride == 0"),
         landmarks_behind_the_window_counted_from_zero=(
@@ -380,17 +348,17 @@ MUTANTS = [
             "first, last = key if causal else -FAR, FAR",
             "first, last = key + 1 if causal else -FAR, FAR"),
     ),
-    *bugs(local_plain, "local/__init__.py",
+    *bugs(operations.local_plain, "local/__init__.py",
         plain_query_misses_a_range_that_ends_there=(
             "return since <= last and", "return since < last and"),
         plain_keys_of_padding_are_seen=("if j >= last_key:", "if j > last_key:"),
     ),
-    *bugs(delta_plain, "delta/plain.py",
+    *bugs(operations.delta_plain, "delta/plain.py",
         plain_residual_as_if_nothing_were_held=(
             "r_t -= W[n, h, e, m] * key[b, h, t, e]", "r_t -= real(0)"),
         plain_padded_keys_write=("if j < last:", "if j < room:"),
     ),
-    *bugs(delta, "delta/fast.py",
+    *bugs(operations.delta, "delta/fast.py",
         residual_forgets_the_token_before=("for s in range(t):", "for s in range(t - 1):"),
         rate_forgotten_inside_a_tile=(
             "writes[t, s] = product * beta_tile[s]", "writes[t, s] = product"),
@@ -410,14 +378,14 @@ MUTANTS = [
         key_forgets_its_write=("total += dk[b, h, first + j, e]", "total += real(0)"),
         last_loss_of_a_group_forgotten=("W[m] = w - lost", "W[m] = w"),
     ),
-    *bugs(delta_plain, "delta/__init__.py",
+    *bugs(operations.delta_plain, "delta/__init__.py",
         backward_runs_forwards=("way=-1)", "way=1)"),
         key_forgets_its_own_residual=("dk -= of_query", "dk -= 0 * of_query"),
         key_forgets_later_residuals=("dk -= of_key", "dk -= 0 * of_key"),
         residual_sees_its_own_write=("query_offset=-1)", "query_offset=0)"),
         residuals_missing_in_the_state_gradient=("by_output.S - by_residuals", "by_output.S"),
     ),
-    *bugs(delta, "delta/__init__.py",
+    *bugs(operations.delta, "delta/__init__.py",
         rate_with_the_gradient_of_a_write=("residual, du)  # (11)", "residual, dr)  # (11)"),
     ),
 ]  # fmt: skip
@@ -433,20 +401,20 @@ def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
 LISTED = "softmax_forward_1", "softmax_query_gradient_2", "softmax_key_gradient_1"
 
 SOFTMAX_BARRIERS = [
-    *without_barriers("softmax/fast.py", softmax, "forward|key_gradient"),
-    *without_barriers("softmax/fast.py", softmax_dropped, "query_gradient"),
+    *without_barriers("softmax/fast.py", operations.softmax, "forward|key_gradient"),
+    *without_barriers("softmax/fast.py", operations.softmax_dropped, "query_gradient"),
 ]
 BARRIERS = [
-    *(replace(x, operation=local) if x.name in LISTED else x for x in SOFTMAX_BARRIERS),
-    *without_barriers("softmax/few.py", softmax_few),
-    *without_barriers("linear/fast.py", naive, "naive_.*"),
-    *without_barriers("linear/fast.py", bidirectional, "(?!naive_).*"),
-    *without_barriers("recurrent/fast.py", recurrent),
-    *without_barriers("chunked/fast.py", chunked),
-    *without_barriers("guards.py", recurrent),
-    *without_barriers("relative/fast.py", relative_causal, "(?!step).*"),
-    *without_barriers("fourier/fast.py", fourier_causal),
-    *without_barriers("delta/fast.py", delta),
+    *(replace(x, operation=operations.local) if x.name in LISTED else x for x in SOFTMAX_BARRIERS),
+    *without_barriers("softmax/few.py", operations.softmax_few),
+    *without_barriers("linear/fast.py", operations.naive, "naive_.*"),
+    *without_barriers("linear/fast.py", operations.bidirectional, "(?!naive_).*"),
+    *without_barriers("recurrent/fast.py", operations.recurrent),
+    *without_barriers("chunked/fast.py", operations.chunked),
+    *without_barriers("guards.py", operations.recurrent),
+    *without_barriers("relative/fast.py", operations.relative_causal, "(?!step).*"),
+    *without_barriers("fourier/fast.py", operations.fourier_causal),
+    *without_barriers("delta/fast.py", operations.delta),
 ]
 # Without one of these, results are still right on the CPU, whose order of threads is one of many.
 SURVIVORS = (
@@ -470,11 +438,11 @@ def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
 
 
 UNGUARDED = [  # the second, of more and larger kernels, is hunted by night
-    *bugs(naive, "tiles.py",
+    *bugs(operations.naive, "tiles.py",
         values_read_beyond_their_width=(
             "if first + t < last and column + c < rows.shape[3]:", "if first + t < last:"),
     ),
-    *bugs(local, "softmax/fast.py",
+    *bugs(operations.local, "softmax/fast.py",
         values_of_landmarks_read_beyond_their_width=(
             """if j < last_key and m < M:
                         v[r, m] = value[n, h, j, m]
