@@ -13,10 +13,17 @@ from . import simulated
 from .oracle import expected
 from .programs import GRID, Random, arguments, kernel_of, programs
 
-# Each step of shrinking compiles a kernel: a failing one is reduced by hand.
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
-# A program takes many choices; those that run out of them are drawn again.
-HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+def effort(share: float, **more: Any) -> settings:
+    """So many examples of those that the profile asks for.
+
+    Each step of shrinking compiles a kernel: a failing one is reduced by hand. A program takes many
+    choices; those that run out of them are drawn again.
+    """
+    phases = [Phase.explicit, Phase.reuse, Phase.generate]
+    health = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    count = max(1, int(share * settings().max_examples))
+    return settings(max_examples=count, phases=phases, suppress_health_check=health, **more)
 
 
 def expected_of(program: Random, folder: Path) -> tuple[Any, ...]:
@@ -41,17 +48,13 @@ def assert_right(program: Random, folder: Path, *, look: bool) -> None:
     assert_equal(found, wanted)
 
 
-@settings(
-    max_examples=settings().max_examples * 3 // 2, phases=PHASES, suppress_health_check=HEALTH
-)
+@effort(1.5)
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     assert_right(program, tmp_path_factory.getbasetemp(), look=False)
 
 
-@settings(
-    max_examples=max(1, settings().max_examples // 4), phases=PHASES, suppress_health_check=HEALTH
-)
+@effort(0.25)
 @given(programs())
 def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Random) -> None:
     assert_right(program, tmp_path_factory.getbasetemp(), look=True)
@@ -60,12 +63,7 @@ def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Ra
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
     drawn: list[Random] = []
 
-    @settings(
-        max_examples=settings().max_examples,
-        phases=PHASES,
-        database=None,
-        suppress_health_check=HEALTH,
-    )
+    @effort(1, database=None)
     @given(programs(simulated=True))
     def draw(program: Random) -> None:
         drawn.append(program)

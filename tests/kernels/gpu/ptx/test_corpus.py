@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ...cpu.launches import Case, sampled
 from ...cpu.programs import GRID, Random, arguments, kernel_of, programs
 from ...cpu.test_corpus import CASES, assert_same, expected_of
-from ...cpu.test_programs import HEALTH, PHASES, assert_equal
+from ...cpu.test_programs import assert_equal, effort
 from ...cpu.test_programs import expected_of as expected_of_program
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
@@ -64,9 +64,7 @@ def test_what_is_left_open_differs(case: Case) -> None:
 
 
 @pytest.mark.nightly
-@settings(
-    max_examples=max(1, settings().max_examples // 4), phases=PHASES, suppress_health_check=HEALTH
-)
+@effort(0.25)
 @given(programs())
 def test_random_program(tmp_path_factory: Any, program: Random) -> None:
     """In lockstep, and where no program asks which lanes are there in an order that is drawn."""
