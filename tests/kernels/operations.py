@@ -118,19 +118,9 @@ def on_lanes(operation: Operation, package: str = KERNELS) -> Operation:
     return replace(operation, name=f"{operation.name}_on_lanes", apply=apply)
 
 
-def softmax_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
+def softmax_on_lanes(package: str = KERNELS) -> Operation:
     """The same, a block for all of a head's gradients."""
-    return on_lanes(softmax(package, **more), package)
-
-
-def softmax_dropped_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
-    """The same with dropout and relative scores."""
-    return on_lanes(of_two(softmax_dropped(package, **more)), package)
-
-
-def local_on_lanes(package: str = KERNELS, **more: Any) -> Operation:
-    """The same with lists of keys."""
-    return on_lanes(of_two(local(package, **more)), package)
+    return on_lanes(softmax(package), package)
 
 
 def in_tiles(operation: Operation) -> Operation:
@@ -623,8 +613,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
     softmax_on_lanes(),
-    in_tiles(softmax_dropped_on_lanes()),
-    in_tiles(local_on_lanes()),
+    *(in_tiles(on_lanes(of_two(operation))) for operation in (softmax_dropped(), local())),
     softmax_few(),
     in_tiles(softmax_dropped()),
     *(operation() for operation in SOFTMAX_PLAIN),
