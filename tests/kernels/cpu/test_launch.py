@@ -19,7 +19,7 @@ from minitransformer_kernels.cpu import KernelError, compiler, num_threads
 from minitransformer_kernels.cpu import launch as launching
 from minitransformer_kernels.cuda import cuda
 
-from . import corpus, right
+from .test_corpus import CASES, assert_same, expected_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -221,9 +221,8 @@ def test_nothing_is_read_beyond_the_end_of_an_array() -> None:
 
 def launch(name: str) -> tuple[Any, ...]:
     """The arguments of a case after its launch."""
-    case = (corpus.CASES | right.CASES)[name]
-    arguments = case.arguments()
-    case.kernel[case.grid, case.block](*arguments)
+    arguments = CASES[name].arguments()
+    CASES[name].launch(*arguments)
     return arguments
 
 
@@ -432,7 +431,7 @@ def test_other_threads_keep_off_the_callers_core(monkeypatch: pytest.MonkeyPatch
 def test_quicker_parts_answer_as_numbas(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are asked several times, for a kernel whose loops meet at barriers."""
+    """They are asked several times, for kernels whose loops meet at barriers."""
     [(owner, _, ours)] = [x for x in compiler.IN_PLACE_OF_NUMBAS if x[1] == name]
     numbas_own, compared = getattr(owner, name), []
 
@@ -444,27 +443,10 @@ def test_quicker_parts_answer_as_numbas(
     monkeypatch.setattr(compiler, "IN_PLACE_OF_NUMBAS", [(owner, name, both)])
     monkeypatch.setenv("MINITRANSFORMER_CACHE_DIR", str(tmp_path))
 
-    @cuda.jit
-    def sums(x, out):  # type: ignore[no-untyped-def]
-        part = cuda.shared.array(8, numba.float32)
-        t = cuda.threadIdx.x
-        part[t] = numba.float32(0)
-        for i in range(t, x.size, 8):
-            if x[i] > 0:
-                part[t] += x[i]
-        cuda.syncthreads()
-        half = 4
-        while half > 0:
-            if t < half:
-                part[t] += part[t + half]
-            cuda.syncthreads()
-            half //= 2
-        if t == 0:
-            out[0] = part[0]
-
-    x, out = np.arange(-5, 20, dtype=np.float32), np.zeros(1, np.float32)
-    sums[1, 8](x, out)
-    assert out[0] == x[x > 0].sum()
+    for case in CASES["softmax_rows-4-8"], CASES["bitonic_sort-2-16"]:
+        found = case.arguments()
+        cuda.jit(case.kernel.function)[case.grid, case.block](*found)
+        assert_same(found, expected_of(case))
     assert len(compared) > 3 and all(compared)
     assert getattr(owner, name) is numbas_own
 
