@@ -86,14 +86,8 @@ class ndarray:
     @property
     def flags(self) -> Any:
         """Those of NumPy's that CuPy has; every array can be written to."""
-        flags = self._host.flags
-        return SimpleNamespace(
-            c_contiguous=flags.c_contiguous,
-            f_contiguous=flags.f_contiguous,
-            owndata=flags.owndata,
-            fnc=flags.fnc,
-            forc=flags.forc,
-        )
+        known = "c_contiguous", "f_contiguous", "owndata", "fnc", "forc"
+        return SimpleNamespace(**{name: getattr(self._host.flags, name) for name in known})
 
     @property
     def data(self) -> Any:
@@ -168,21 +162,6 @@ class ndarray:
         if self.size > 1:
             raise ValueError("The truth value of an array with more than one element is ambiguous")
         return bool(self.get())
-
-    def __int__(self) -> int:
-        return int(self.get())
-
-    def __float__(self) -> float:
-        return float(self.get())
-
-    def __complex__(self) -> complex:
-        return complex(self.get())
-
-    def __repr__(self) -> str:
-        return repr(self.get())
-
-    def __str__(self) -> str:
-        return str(self.get())
 
     def __format__(self, spec: str) -> str:
         return format(self.get(), spec)
@@ -496,6 +475,8 @@ for _name, _ufunc in _COMPARISONS.items():
     setattr(ndarray, f"__{_name}__", next(operators(_name, _ufunc))[1])
 for _name, _ufunc in _UNARY.items():
     setattr(ndarray, f"__{_name}__", lambda x, ufunc=_ufunc: getattr(MODULE, ufunc)(x))
+for _kind in (int, float, complex, repr, str):
+    setattr(ndarray, f"__{_kind.__name__}__", lambda x, kind=_kind: kind(x.get()))
 setattr(ndarray, "__matmul__", lambda x, y: MODULE.matmul(x, y))  # noqa: B010
 for _name, _signature in HAS["method"].items():
     if _name not in vars(ndarray) and hasattr(np.ndarray, _name):

@@ -113,16 +113,10 @@ class Generator:
         return drawn
 
 
-class Stream:
-    """`cupy.cuda.Stream`: everything happens at once, so there is nothing to wait for."""
+class Current:
+    """What a `with` makes the current one, and what the host may wait for."""
 
-    null: Any
-    ptr = 0
-
-    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        self.done = True
-
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -131,6 +125,16 @@ class Stream:
     def synchronize(self) -> None:
         """Waits."""
         wait()
+
+
+class Stream(Current):
+    """`cupy.cuda.Stream`: everything happens at once, so there is nothing to wait for."""
+
+    null: Any
+    ptr = 0
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self.done = True
 
 
 class Event:
@@ -148,7 +152,7 @@ class Event:
         wait()
 
 
-class Device:
+class Device(Current):
     """`cupy.cuda.Device`."""
 
     id = 0
@@ -157,16 +161,6 @@ class Device:
 
     def __init__(self, device: int = 0) -> None:
         self.id = device
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        """Waits."""
-        wait()
 
 
 def cuda() -> Any:
