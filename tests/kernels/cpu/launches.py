@@ -1,6 +1,7 @@
 """How the kernels of the corpus are launched: on grids, blocks, and arguments of these kinds."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,19 +77,9 @@ def floats(*shape: int, dtype: Any = np.float32) -> Maker:
     return lambda rng: rng.standard_normal(shape).astype(dtype)
 
 
-def doubles(*shape: int) -> Maker:
-    """Normal numbers in float64."""
-    return floats(*shape, dtype=np.float64)
-
-
 def integers(high: int, *shape: int, dtype: Any = np.int64) -> Maker:
     """Whole numbers from 0 below `high`."""
     return lambda rng: rng.integers(0, high, shape).astype(dtype)
-
-
-def ints(*shape: int) -> Maker:
-    """Room for int32."""
-    return zeros(*shape, dtype=np.int32)
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> Maker:
@@ -96,14 +87,8 @@ def zeros(*shape: int, dtype: Any = np.float32) -> Maker:
     return lambda rng: np.zeros(shape, dtype)
 
 
-def counts(*shape: int) -> Maker:
-    """Room for whole numbers."""
-    return zeros(*shape, dtype=np.int64)
-
-
-def unsigned(high: int, *shape: int) -> Maker:
-    """uint32 from 0 below `high`."""
-    return integers(high, *shape, dtype=np.uint32)
+doubles, unsigned = partial(floats, dtype=np.float64), partial(integers, dtype=np.uint32)
+counts, ints = partial(zeros, dtype=np.int64), partial(zeros, dtype=np.int32)
 
 
 def with_steps(step: int, maker: Maker) -> Maker:
