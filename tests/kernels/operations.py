@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -642,9 +642,11 @@ if NIGHTLY:
     OPERATIONS += (softmax_relative(),)
 
 
-def launches(always: Callable[[Operation, bool], bool]) -> Iterator[Any]:
+def launches(
+    always: Callable[[Operation, bool], bool], operations: Iterable[Operation] = OPERATIONS
+) -> Iterator[Any]:
     """Each operation in each of its variants, causal or not; by default in one, where `always`."""
-    for operation in OPERATIONS:
+    for operation in operations:
         for number, variant in enumerate(operation.domain.variants):
             for causal in operation.domain.causal:
                 yield pytest.param(

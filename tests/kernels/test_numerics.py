@@ -6,7 +6,6 @@ token, in NumPy; in float64 that is the truth.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from minitransformer_kernels import algorithms, reference
 from minitransformer_kernels.visible import Visible
-from tests.cases import Array, Arrays, Variant
+from tests.cases import Array, Arrays, Case, Variant
 from tests.properties import (
     Operation,
     array_library,
@@ -30,6 +29,7 @@ from .operations import (
     distances,
     fourier,
     fourier_causal,
+    launches,
     linear,
     local_dropped,
     local_plain,
@@ -66,34 +66,21 @@ OPERATIONS = [
     *(with_variant(f(), POSITIVE_WAVES) for f in (fourier, fourier_causal)),
 ]
 ALWAYS = ("bidirectional", "recurrent")  # their kernels are compiled for other tests as well
+LAUNCHES = list(launches(lambda operation, causal: str(operation) in ALWAYS, OPERATIONS))
 
 
-def directions(operations: list[Operation]) -> Iterator[Any]:
-    """Each operation, causal and not; some of them by default."""
-    for operation in operations:
-        for causal in operation.domain.causal:
-            yield pytest.param(
-                operation,
-                causal,
-                id=f"{operation}-{'causal' if causal else 'all'}",
-                marks=[] if str(operation) in ALWAYS else pytest.mark.nightly,
-            )
-
-
-@pytest.mark.parametrize(("operation", "causal"), list(directions(OPERATIONS)))
-def test_far_from_zero(operation: Operation, causal: bool, device: str) -> None:
+@pytest.mark.parametrize(("operation", "case"), LAUNCHES)
+def test_far_from_zero(operation: Operation, case: Case, device: str) -> None:
     """Outputs, denominators and gradients are finite, and as exact as the naive ones."""
-    case = ragged(operation, operation.domain.variants[0], causal)
     case = replace(case, initial_state=False, grad_state=False)
     for shift, spread in FAR:
         far = replace(case, shift=shift, spread=spread)
         equals_the_reference(operation.on(device), far)
 
 
-@pytest.mark.parametrize(("operation", "causal"), list(directions(OPERATIONS)))
-def test_far_from_zero_with_nothing_to_see(operation: Operation, causal: bool, device: str) -> None:
+@pytest.mark.parametrize(("operation", "case"), LAUNCHES)
+def test_far_from_zero_with_nothing_to_see(operation: Operation, case: Case, device: str) -> None:
     """A sequence without keys gives zeros beside one that has them, however small all features."""
-    case = ragged(operation, operation.domain.variants[0], causal)
     case = replace(case, initial_state=False, grad_state=False, key_lengths=(0, case.key_length))
     for shift in (-30.0, -200.0):
         result = operation.on(device).run(replace(case, shift=shift).problem())
