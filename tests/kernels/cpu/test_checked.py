@@ -172,32 +172,24 @@ def test_arrays_that_overlap() -> None:
                     kernel[1, 16](x, y)
 
 
-def test_a_loop_over_arrays_that_are_written() -> None:
+def test_arrays_of_a_tuple_that_are_written() -> None:
     @cuda.jit
     def both(x, y):
         for a in (x, y):
             a[cuda.threadIdx.x + 1] = 1
 
-    x, y = np.zeros(4), np.zeros(4)
-    with mk.checked():
-        both[1, 3](x, y)
-        assert x.tolist() == y.tolist() == [0, 1, 1, 1]
-        with pytest.raises(OutOfBounds, match=r"at \[4\]"):
-            both[1, 4](x, y)
-
-
-def test_one_of_several_arrays_that_is_written() -> None:
     @cuda.jit
     def either(x, y):
         t = cuda.threadIdx.x
         (x, y)[t % 2][t + 1] = 1
 
-    x, y = np.zeros(4), np.zeros(4)
-    with mk.checked():
-        either[1, 3](x, y)
-        assert (x.tolist(), y.tolist()) == ([0, 1, 0, 1], [0, 0, 1, 0])
-        with pytest.raises(OutOfBounds, match=r"at \[4\]"):
-            either[1, 4](x, y)
+    for kernel, wanted in ((both, [[0, 1, 1, 1]] * 2), (either, [[0, 1, 0, 1], [0, 0, 1, 0]])):
+        x, y = np.zeros(4), np.zeros(4)
+        with mk.checked():
+            kernel[1, 3](x, y)
+            assert [x.tolist(), y.tolist()] == wanted
+            with pytest.raises(OutOfBounds, match=r"at \[4\]"):
+                kernel[1, 4](x, y)
 
 
 @pytest.mark.parametrize("checked", [False, True])
