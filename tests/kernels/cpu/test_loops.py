@@ -401,6 +401,13 @@ def test_a_condition_is_asked_after_what_it_asks_about(kernel: Any, count: int) 
     np.testing.assert_array_equal(out, [np.where(np.arange(64) < count, x, 0), np.zeros(64)])
 
 
+@pytest.fixture
+def few_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers of 8 numbers, 16 of them, of which 12 are for sums."""
+    for module in lowering, registers:
+        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+
+
 @cuda.jit
 def sums_by_hand(x, out):
     t = cuda.threadIdx.x
@@ -423,9 +430,7 @@ def sums_by_hand(x, out):
         out[i, t] = named[i // 4, i % 4] + four[i % 4]
 
 
-def test_sums_that_are_named_one_by_one_need_registers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in lowering, registers:
-        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+def test_sums_that_are_named_one_by_one_need_registers_too(few_registers: None) -> None:
     x, out = np.ones((5, 128), np.float32), np.zeros((8, 128), np.float32)
     sums_by_hand[1, 128](x, out)
     numbers = np.arange(8)
@@ -459,11 +464,7 @@ def products_by_fours(x, y, out):
         out[16 + row, t] = sums[0, 0]
 
 
-def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in lowering, registers:  # 16 registers of 8 numbers, of which 12 are for sums
-        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(few_registers: None) -> None:
     random = np.random.default_rng(0)
     x, y = random.integers(-9, 9, (5, 16)).astype(np.float32), random.integers(-9, 9, (5, 64))
     out = np.zeros((18, 64), np.float32)
@@ -596,10 +597,8 @@ def sums_of_products(a, b, out):
         out[row, column] = total
 
 
-def test_rows_of_threads_take_each_turn_of_a_sum_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_threads_take_each_turn_of_a_sum_together(few_registers: None) -> None:
     """Twelve of 16 registers are for sums, and a row of these takes four: two rows do."""
-    for module in lowering, registers:
-        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
     a, b = np.random.default_rng(0).integers(0, 9, (2, 48, 48)).astype(np.float32)
     out = np.zeros((3, 48, 48), np.float32)
     shares_tiles[(3, 6), (16, 8, 3)](a, b, out)
