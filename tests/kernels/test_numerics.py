@@ -23,28 +23,9 @@ from tests.properties import (
 )
 from tests.rounding import difference, largest
 
-from .operations import (
-    bidirectional,
-    chunked,
-    distances,
-    fourier,
-    fourier_causal,
-    launches,
-    linear,
-    local_dropped,
-    local_plain,
-    naive,
-    ragged,
-    recurrent,
-    relative,
-    relative_causal,
-    relative_naive,
-    rotation,
-    softmax,
-    softmax_dropped,
-    softmax_dropped_plain,
-)
+from .operations import OPERATIONS, distances, launches, linear, ragged, rotation
 
+OF = {str(operation): operation for operation in OPERATIONS}
 ELU = Variant("float32", 32, 32, linear("elu", "clamp"))
 SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
 POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
@@ -56,17 +37,17 @@ FAR = [
 ]
 
 
-def with_variant(operation: Operation, variant: Variant) -> Operation:
-    return replace(operation, domain=replace(operation.domain, variants=(variant,)))
-
-
-OPERATIONS = [
-    *(with_variant(f(), ELU) for f in (naive, bidirectional, recurrent, chunked)),
-    *(with_variant(f(), SOFTPLUS_DISTANCES) for f in (relative_naive, relative, relative_causal)),
-    *(with_variant(f(), POSITIVE_WAVES) for f in (fourier, fourier_causal)),
+IN_ONE_VARIANT = [
+    replace(OF[name], domain=replace(OF[name].domain, variants=(variant,)))
+    for variant, names in (
+        (ELU, ("naive", "bidirectional", "recurrent", "chunked")),
+        (SOFTPLUS_DISTANCES, ("relative_naive", "relative", "relative_causal")),
+        (POSITIVE_WAVES, ("fourier", "fourier_causal")),
+    )
+    for name in names
 ]
 ALWAYS = ("bidirectional", "recurrent")  # their kernels are compiled for other tests as well
-LAUNCHES = list(launches(lambda operation, causal: str(operation) in ALWAYS, OPERATIONS))
+LAUNCHES = list(launches(lambda operation, causal: str(operation) in ALWAYS, IN_ONE_VARIANT))
 
 
 @pytest.mark.parametrize(("operation", "case"), LAUNCHES)
@@ -93,12 +74,12 @@ def test_far_from_zero_with_nothing_to_see(operation: Operation, case: Case, dev
 
 WINDOW = {"window": 9, "stride": 7, "num_global": 2, "global_queries": 3}
 DROPPED = {"dropout": 0.3, "seed": 7}
-LARGE_SCORES = {
-    "softmax": (softmax(), {}, {}),
-    "softmax_dropped_plain": (softmax_dropped_plain(), DROPPED, {"k": 3}),
-    "local_plain": (local_plain(), WINDOW, {}),
-    "softmax_dropped": (softmax_dropped(), DROPPED, {"k": 3}),
-    "local_dropped": (local_dropped(), WINDOW | DROPPED, {"k": 3}),
+LARGE_SCORES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "softmax": ({}, {}),
+    "softmax_dropped_plain": (DROPPED, {"k": 3}),
+    "local_plain": (WINDOW, {}),
+    "softmax_dropped": (DROPPED, {"k": 3}),
+    "local_dropped": (WINDOW | DROPPED, {"k": 3}),
 }
 BY_NIGHT = "local_plain", "softmax_dropped", "local_dropped"  # more kernels of the same text
 
@@ -115,7 +96,7 @@ def test_large_scores(name: str, causal: bool, shift: float, spread: float, devi
     One draw can be lucky: where two scores nearly tie, a row's error outweighs all others. So it is
     the median of several.
     """
-    operation, options, sizes = LARGE_SCORES[name]
+    operation, (options, sizes) = OF[name], LARGE_SCORES[name]
     value_dim = 5 if name.endswith("plain") else 64  # a thread for each number: more take longer
     case = ragged(operation, Variant("float32", 40, value_dim, options, sizes), causal)
     shares: defaultdict[str, list[float]] = defaultdict(list)
