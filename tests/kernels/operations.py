@@ -16,22 +16,8 @@ from minitransformer_kernels import tiles
 from minitransformer_kernels.softmax.fast import SHORT, TILE
 from minitransformer_kernels.visible import Visible
 
-from .. import references
-from ..cases import (
-    Array,
-    Arrays,
-    Case,
-    Domain,
-    Problem,
-    Variant,
-    delta_inputs,
-    delta_state,
-    fourier_inputs,
-    fourier_state,
-    relative_inputs,
-    relative_scores,
-    relative_state,
-)
+from .. import cases, references
+from ..cases import Array, Arrays, Case, Domain, Problem, Variant
 from ..properties import Operation
 from ..references import Result, qkv
 
@@ -154,14 +140,14 @@ def softmax_few(package: str = KERNELS, **more: Any) -> Operation:
 
     variants = *SOFTMAX_RELATIVE_VARIANTS[:2], replace(SOFTMAX_VARIANTS[1], sizes={"k": 40})
     queries = tuple(range(1, few.QUERIES + 1))
-    domain = Domain(and_wide(*variants), (few.SPAN,), extras=relative_scores, queries=queries)
+    domain = Domain(and_wide(*variants), (few.SPAN,), extras=cases.relative_scores, queries=queries)
     return replace(operation, name="softmax_few", domain=domain, apply=apply)
 
 
 def softmax_relative(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores."""
     operation = softmax(package, **more)
-    domain = Domain(SOFTMAX_RELATIVE_VARIANTS, operation.domain.tiles, extras=relative_scores)
+    domain = Domain(SOFTMAX_RELATIVE_VARIANTS, operation.domain.tiles, extras=cases.relative_scores)
     return replace(operation, name="softmax_relative", domain=domain)
 
 
@@ -225,7 +211,7 @@ def local_dropped(package: str = KERNELS, **more: Any) -> Operation:
     """The same with relative scores and dropout."""
     operation = local(package, **more)
     variants = tuple(replace(variant, sizes={"k": 3}) for variant in LOCAL_VARIANTS[:2])
-    domain = replace(operation.domain, variants=and_wide(*variants), extras=relative_scores)
+    domain = replace(operation.domain, variants=and_wide(*variants), extras=cases.relative_scores)
     return dropped(replace(operation, domain=domain), "local_dropped")
 
 
@@ -345,7 +331,7 @@ NO_MEAN = ("preserves_a_constant_value",)
 
 def fourier(package: str = KERNELS) -> Operation:
     """Bidirectional Fourier attention; the whole batch shares its positions."""
-    domain = Domain(and_wide(*SHARED_VARIANTS), (8,), causal=(False,), extras=fourier_inputs)
+    domain = Domain(and_wide(*SHARED_VARIANTS), (8,), causal=(False,), extras=cases.fourier_inputs)
     apply = fourier_apply(package, "linear")
     return Operation("fourier", domain, apply, references.fourier)
 
@@ -374,7 +360,7 @@ def fourier_recurrent(
     step = step_of(module, module.FourierState, *references.FOURIER)
     domain = Domain(
         and_wide(*variants), (8,), causal=(True,), stateful=True, packed=True,
-        extras=fourier_inputs, states=fourier_state,
+        extras=cases.fourier_inputs, states=cases.fourier_state,
     )  # fmt: skip
     apply = fourier_apply(package, "recurrent", **more)
     return Operation(name, domain, apply, references.fourier_causal, step)
@@ -446,7 +432,7 @@ EVERY_KEY = 2**31
 def relative_naive(package: str = KERNELS) -> Operation:
     """Attention with relative positions by the quadratic form of both its terms."""
     module = import_module(f"{package}.relative")
-    domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.fast.TILE,), extras=relative_inputs)
+    domain = Domain(NAIVE_RELATIVE_VARIANTS, (module.fast.TILE,), extras=cases.relative_inputs)
     apply = relative_apply(package, "naive")
     return Operation("relative_naive", domain, apply, references.relative)
 
@@ -454,7 +440,9 @@ def relative_naive(package: str = KERNELS) -> Operation:
 def relative(package: str = KERNELS, **more: str) -> Operation:
     """Bidirectional attention with relative positions, in linear time."""
     module = import_module(f"{package}.relative")
-    domain = Domain(RELATIVE_VARIANTS, (module.fast.TILE,), causal=(False,), extras=relative_inputs)
+    domain = Domain(
+        RELATIVE_VARIANTS, (module.fast.TILE,), causal=(False,), extras=cases.relative_inputs
+    )
     apply = relative_apply(package, "linear", **more)
     return Operation("relative", domain, apply, references.relative)
 
@@ -465,7 +453,7 @@ def relative_causal(package: str = KERNELS, **more: str) -> Operation:
     step = step_of(module, module.RelativeState, "relative_embedding")
     domain = Domain(
         CAUSAL_RELATIVE_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
-        extras=relative_inputs, states=relative_state, follows=True,
+        extras=cases.relative_inputs, states=cases.relative_state, follows=True,
     )  # fmt: skip
     return Operation(
         "relative_causal",
@@ -534,7 +522,7 @@ def delta(package: str = KERNELS, **options: str) -> Operation:
     step = step_of(module, module.DeltaState, "beta")
     domain = Domain(
         DELTA_VARIANTS, (module.fast.TILE,), causal=(True,), stateful=True, packed=True,
-        extras=delta_inputs, states=delta_state,
+        extras=cases.delta_inputs, states=cases.delta_state,
     )  # fmt: skip
     return Operation(
         "delta", domain, apply, references.delta, step, values=("value", "W"),
