@@ -16,23 +16,8 @@ from hypothesis import strategies as st
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import CAUSAL
 
-from .. import references
-from ..cases import (
-    Array,
-    Case,
-    Domain,
-    Problem,
-    Variant,
-    cases,
-    delta_inputs,
-    delta_state,
-    fourier_inputs,
-    fourier_state,
-    relative_inputs,
-    relative_scores,
-    relative_state,
-    unpadded,
-)
+from .. import cases, references
+from ..cases import Array, Case, Domain, Problem, Variant, unpadded
 from ..references import Result
 
 SMALL = Domain(
@@ -47,7 +32,7 @@ RELATIVE_SOFTMAX = Domain(
         for k in (0, 1, 9)
     ),
     tiles=(3,),
-    extras=relative_scores,
+    extras=cases.relative_scores,
 )
 LINEAR = Domain(
     tuple(
@@ -71,8 +56,8 @@ FOURIER = Domain(
     ),
     tiles=(3,),
     stateful=True,
-    extras=fourier_inputs,
-    states=fourier_state,
+    extras=cases.fourier_inputs,
+    states=cases.fourier_state,
 )  # fmt: skip
 RELATIVE = Domain(
     tuple(
@@ -90,14 +75,14 @@ RELATIVE = Domain(
     ),
     tiles=(3,),
     stateful=True,
-    extras=relative_inputs,
-    states=relative_state,
+    extras=cases.relative_inputs,
+    states=cases.relative_state,
     follows=True,
 )  # fmt: skip
 
 DELTA = Domain(
-    (Variant("float64", 3, 2),), tiles=(3,), causal=(True,), stateful=True, extras=delta_inputs,
-    states=delta_state,
+    (Variant("float64", 3, 2),), tiles=(3,), causal=(True,), stateful=True,
+    extras=cases.delta_inputs, states=cases.delta_state,
 )  # fmt: skip
 
 Reference = Callable[[Problem, Any], Result]
@@ -132,7 +117,7 @@ BACKWARDS = {
 @pytest.mark.parametrize(("compute", "domain"), BACKWARDS.values(), ids=BACKWARDS)
 @given(data=st.data())
 def test_backward(compute: Reference, domain: Domain, data: Any) -> None:
-    problem = replace(data.draw(cases(domain)), grad=1.0).problem()
+    problem = replace(data.draw(cases.cases(domain)), grad=1.0).problem()
     for name, gradient in compute(problem, np.float64).gradients.items():
         proof = complex_step(compute, problem, name)
         size = max(1.0, np.max(np.abs(proof), initial=0.0))
@@ -144,13 +129,13 @@ def test_backward(compute: Reference, domain: Domain, data: Any) -> None:
 def test_float32_stays_float32(name: str, data: Any) -> None:
     """Neither counts in a state nor caps are float64; Fourier's positions and angles are."""
     compute, domain = BACKWARDS[name]
-    case = replace(data.draw(cases(domain)), dtype="float32")
+    case = replace(data.draw(cases.cases(domain)), dtype="float32")
     arrays = compute(case.problem(), np.float32).arrays()
     dtypes = {name: x.dtype for name, x in arrays.items() if x.dtype.kind == "f"}
     assert set(dtypes.values()) == {np.dtype("float32")}, dtypes
 
 
-@given(cases(SMALL))
+@given(cases.cases(SMALL))
 def test_softmax_is_the_ratio_of_sums(case: Case) -> None:
     """Equation (5) with (3) and (4) put in: nothing is subtracted before the exponential."""
     problem = replace(case, spread=1.0, shift=0.0).problem()
@@ -163,7 +148,7 @@ def test_softmax_is_the_ratio_of_sums(case: Case) -> None:
     np.testing.assert_allclose(references.softmax(problem, np.float64).outputs["output"], expected)
 
 
-@given(cases(replace(LINEAR, causal=(True,))))
+@given(cases.cases(replace(LINEAR, causal=(True,))))
 @settings(max_examples=10)
 def test_linear_attention_is_a_recurrence(case: Case) -> None:
     """S_i and Z_i updated token by token give every row, and the final state."""
@@ -183,7 +168,7 @@ def test_linear_attention_is_a_recurrence(case: Case) -> None:
     np.testing.assert_allclose(result["Z"], Z, rtol=1e-9)
 
 
-@given(cases(DELTA))
+@given(cases.cases(DELTA))
 def test_the_residuals_of_the_delta_rule_solve_a_triangular_system(case: Case) -> None:
     """(I + tril(K K^T, -1) diag(beta)) R = V - K W_0, and the output is linear attention to U."""
     problem = unpadded(case, case.key_length, spread=1.0).problem()
