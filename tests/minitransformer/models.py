@@ -7,6 +7,8 @@ import numpy as np
 
 from minitransformer import Tensor, gradcheck, nn
 from minitransformer.nn import Module
+from minitransformer_kernels import reference
+from minitransformer_kernels.visible import Visible
 from tests.cases import Array
 
 AnyModule = TypeVar("AnyModule", bound=Module)
@@ -45,6 +47,24 @@ def check_gradients(module: Module, call: Callable[..., Any], *inputs: Any) -> N
     parameters = [Tensor(p.data.copy()) for p in module.parameters()]
     # Layer norm and softmax bend sharply: with a larger step the differences would be inexact.
     assert gradcheck(function, [*parameters, *inputs], step=1e-6, elementwise=False, directions=4)
+
+
+def mapped(x: Array, layer: nn.Linear) -> Array:
+    """x W^T + b."""
+    y = x @ layer.weight.numpy().T
+    return np.asarray(y if layer.bias is None else y + layer.bias.numpy())
+
+
+def attended(layer: Any, query: Array, key: Array, value: Array, **visible: Any) -> Array:
+    """What the heads of multi-head attention give, side by side, from the definition."""
+    projections = layer.query_projection, layer.key_projection, layer.value_projection
+    heads = (
+        np.stack(np.split(mapped(x, projection), layer.num_heads, axis=-1), axis=1)
+        for x, projection in zip((query, key, value), projections, strict=True)
+    )
+    is_linear = isinstance(layer.attention, nn.LinearAttention)
+    attend: Any = reference.linear_attention if is_linear else reference.softmax_attention
+    return np.concatenate(attend(*heads, Visible(**visible)).swapaxes(0, 1), axis=-1)
 
 
 def put(module: Module, path: str, tensor: Tensor) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, no_grad
-from minitransformer.nn import LinearAttention, MultiHeadAttention, recorded_weights
+from minitransformer.nn import MultiHeadAttention, recorded_weights
 from minitransformer.nn import variant as hook
 from minitransformer.nn.variant import AttentionVariant, KeyValueCache
 from minitransformer_kernels import reference
@@ -17,40 +17,12 @@ from minitransformer_kernels.visible import Visible
 from tests.cases import Array
 from tests.refusals import refusals
 
-from .models import HEAD_DIMS, check_gradients, float64, language_model, normal
+from .models import HEAD_DIMS, attended, check_gradients, float64, language_model, mapped, normal
 
 VARIANTS = st.sampled_from(["softmax", "linear"])
 WIDTHS: Any = {
     "query_dim": 5, "key_dim": 6, "value_dim": 7, "head_dim": 3, "value_head_dim": 4, "out_dim": 9,
 }  # fmt: skip
-
-
-def attended(
-    layer: MultiHeadAttention, query: Array, key: Array, value: Array, **options: Any
-) -> Array:
-    """Multi-head attention head by head, from the definition."""
-
-    def projected(x: Array, projection: nn.Linear, head: int) -> Array:
-        bias = 0 if projection.bias is None else projection.bias.numpy()
-        whole = x @ projection.weight.numpy().T + bias
-        return np.split(whole, layer.num_heads, axis=-1)[head][:, None]
-
-    attend: Any = reference.softmax_attention
-    if isinstance(layer.attention, LinearAttention):
-        attend = reference.linear_attention
-    options = {"visible": Visible(**options)}
-    heads = [
-        attend(
-            projected(query, layer.query_projection, head),
-            projected(key, layer.key_projection, head),
-            projected(value, layer.value_projection, head),
-            **options,
-        )[:, 0]
-        for head in range(layer.num_heads)
-    ]
-    joined = np.concatenate(heads, axis=-1)
-    out = layer.out_projection
-    return np.asarray(joined @ out.weight.numpy().T + (0 if out.bias is None else out.bias.numpy()))
 
 
 @st.composite
@@ -76,7 +48,7 @@ def layers_and_inputs(draw: st.DrawFn) -> tuple[MultiHeadAttention, list[Array],
 @given(layers_and_inputs())
 def test_equals_the_definition_head_by_head(drawn: Any) -> None:
     layer, inputs, options = drawn
-    expected = attended(layer, *inputs, **options)
+    expected = mapped(attended(layer, *inputs, **options), layer.out_projection)
     actual = layer(*map(Tensor, inputs), **options).numpy()
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
@@ -86,9 +58,9 @@ def test_self_and_memory_attention_are_shorthands(variant: str, bias: bool) -> N
     """One product for equal inputs gives what separate products give."""
     layer = float64(MultiHeadAttention(8, 2, attention=variant, value_head_dim=3, bias=bias))
     x, y = normal(2, 2, 5, 8)
-    np.testing.assert_allclose(layer(Tensor(x)).numpy(), attended(layer, x, x, x), rtol=1e-9)
-    across = layer(Tensor(x), Tensor(y)).numpy()
-    np.testing.assert_allclose(across, attended(layer, x, y, y), rtol=1e-9)
+    for inputs in ((x,), (x, y)):
+        expected = mapped(attended(layer, x, inputs[-1], inputs[-1]), layer.out_projection)
+        np.testing.assert_allclose(layer(*map(Tensor, inputs)).numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("variant", nn.attention_names())

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, manual_seed, nn, random
 from minitransformer.nn import recorded_weights
-from minitransformer_kernels import reference
-from minitransformer_kernels.visible import Visible
 from tests.cases import Array
 from tests.refusals import refusals
 
-from .models import check_gradients, float64, normal
+from .models import attended, check_gradients, float64, mapped, normal
 
 C, N, P, K = 5, 3, 8, 4  # channels of a byte, latents and their channels, classes
 NORMS = st.sampled_from(["pre", "post"])
@@ -34,12 +32,6 @@ def perceiver(**changed: Any) -> nn.Perceiver:
 # The model again, in plain NumPy.
 
 
-def mapped(x: Array, layer: nn.Linear) -> Array:
-    """x W^T + b."""
-    assert layer.bias is not None
-    return np.asarray(x @ layer.weight.numpy().T + layer.bias.numpy())
-
-
 def normed(x: Array, layer: nn.LayerNorm) -> Array:
     """Mean 0 and variance 1, then scaled and shifted."""
     centred = x - x.mean(-1, keepdims=True)
@@ -55,22 +47,10 @@ def bent(layers: Any, x: Array) -> Array:
     )
 
 
-def attended(layer: Any, x: Array, y: Array, lengths: list[int] | None = None) -> Array:
-    """Softmax attention from x (B, N, P) to the first of y (B, M, C), heads side by side."""
-    projections = layer.query_projection, layer.key_projection, layer.value_projection
-    heads = (
-        np.stack(np.split(mapped(z, projection), layer.num_heads, axis=-1), axis=1)
-        for z, projection in zip((x, y, y), projections, strict=True)
-    )
-    output = reference.softmax_attention(*heads, Visible(key_lengths=lengths))
-    return np.concatenate(output.swapaxes(0, 1), axis=-1)
-
-
 def read(cross: Any, norm: str, x: Array, y: Array, lengths: list[int] | None = None) -> Array:
     """x reads y, S4's way ("post") or the usual one ("pre")."""
-    update = attended(
-        cross.attention, normed(x, cross.norm), normed(y, cross.context_norm), lengths
-    )
+    context = normed(y, cross.context_norm)
+    update = attended(cross.attention, normed(x, cross.norm), context, context, key_lengths=lengths)
     if norm == "post":
         x = normed(x + update, cross.sum_norm)
         return x + mapped(x, cross.dense)
@@ -83,7 +63,7 @@ def thought(layer: Any, norm: str, x: Array) -> Array:
     """A layer of the latent transformer."""
     attention, feed_forward = layer.self_attention, layer.feed_forward
     entered = normed(x, layer.residual.norm) if norm == "pre" else x
-    x = x + mapped(attended(attention, entered, entered), attention.out_projection)
+    x = x + mapped(attended(attention, entered, entered, entered), attention.out_projection)
     if norm == "pre":
         return x + bent(feed_forward.layers, normed(x, feed_forward.residual.norm))
     x = normed(x, layer.residual.norm)
