@@ -15,21 +15,20 @@ class LineTask:
     """Find y = 3 x - 1 from noisy points; dropout makes each step depend on the engine's generator.
 
     Args:
-        features: Width of x, so that models of different sizes can be had.
         spoilt: The first step whose data are not numbers.
     """
 
     examples: ClassVar[str] = "sequences"
 
-    def __init__(self, features: int = 2, spoilt: int = 10**9) -> None:
-        self.features, self.drawn, self.spoilt = features, 0, spoilt
+    def __init__(self, spoilt: int = 10**9) -> None:
+        self.drawn, self.spoilt = 0, spoilt
 
     def build(self, attention: str) -> Any:
-        return nn.Sequential(nn.Linear(self.features, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        return nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 
     def draw(self, generator: np.random.Generator, count: int) -> Batch:
         self.drawn += 1
-        x = generator.standard_normal((count, self.features), np.float32)
+        x = generator.standard_normal((count, 2), np.float32)
         y = (
             3 * x.sum(1, keepdims=True)
             - 1

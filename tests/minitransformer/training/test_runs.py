@@ -55,22 +55,6 @@ def test_a_damaged_row(run: Run, row: str) -> None:
         run.rows()
 
 
-def test_a_folder_that_is_taken(run: Run) -> None:
-    with pytest.raises(CheckpointError, match="run: expected a new or an empty folder, it holds"):
-        run.create({})
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="file/run: cannot be written: Not a directory"):
-        Run(tmp_path / "file" / "run").create({})
-
-
-def test_no_run_here(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no run here \(config\.json: No such file"):
-        Run(tmp_path).config()
-
-
 @pytest.mark.parametrize("text", ["{", "[1, 2]", "3", "\0", ""])
 def test_damaged_settings(run: Run, text: str) -> None:
     run.config_path.write_text(text)
