@@ -1,12 +1,14 @@
 """A task for tests of the loop itself: a straight line, learned without any attention kernel."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from minitransformer import Tensor, nn
 from minitransformer import functions as F
+from minitransformer.training import Run
 
 Batch = tuple[Tensor, Tensor]
 
@@ -51,3 +53,8 @@ class LineTask:
 def without_clock(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without the columns that the clock decides."""
     return [{key: x for key, x in row.items() if "second" not in key} for row in rows]
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the run in a folder, without those columns."""
+    return without_clock(Run(folder).rows())

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,13 +90,6 @@ def test_logistic_regression_is_the_library_s() -> None:
     assert "on the same 1,437 images, C = 1, " in found.text
     assert found.parameters == 10 * (64 + 1)
     assert PERCEIVER.baseline == GRAPH.baseline == {"logistic regression": 348 / 360}
-
-
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "sklearn.datasets"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r"cannot be imported \(.*\); pip install scikit-learn"):
-        load_split.__wrapped__()
 
 
 # -- Training --------------------------------------------------------------------------------------

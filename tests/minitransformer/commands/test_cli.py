@@ -29,7 +29,7 @@ from minitransformer.tasks import make_task, task_class, task_names, task_option
 from minitransformer.tasks.digits import load_split
 from minitransformer.training import Recipe, Run, Trainer
 from minitransformer.training.checkpoint import load
-from tests.minitransformer.line_task import without_clock
+from tests.minitransformer.line_task import rows_in
 
 COMMAND = (sys.executable, "-m", "minitransformer")
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4")
@@ -56,11 +56,6 @@ def stop(
     process.send_signal(number)
     _, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, "", errors)
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics without the columns that the clock decides."""
-    return without_clock(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
 
 
 def one_line(found: subprocess.CompletedProcess[str], code: int) -> str:
@@ -93,24 +88,6 @@ def test_a_run_ends_with_its_summary(trained: subprocess.CompletedProcess[str]) 
     assert "accuracy" in trained.stderr
 
 
-def test_a_run_leaves_its_files(folder: Path, trained: object) -> None:
-    found = folder / "runs" / "both"
-    assert {path.name for path in found.iterdir()} == {
-        "config.json", "metrics.jsonl", "checkpoint-linear.safetensors",
-        "checkpoint-softmax.safetensors", "loss.png", "attention.png", "attention-softmax.png",
-    }  # fmt: skip
-    steps = [(row["attention"], row["step"]) for row in rows(found)]
-    assert steps == [(name, step) for name in ("linear", "softmax") for step in range(1, 13)]
-    for picture in found.glob("*.png"):
-        content = picture.read_bytes()
-        assert content.startswith(PNG)
-        assert len(content) > 20_000
-    config = json.loads((found / "config.json").read_text())
-    assert config["task"] == "copy"
-    assert (config["length"], config["steps"], config["device"]) == (4, 12, "cpu")
-    assert "numpy" in config["versions"]
-
-
 def test_a_model_copies_what_is_typed(folder: Path, trained: object) -> None:
     found = run(folder, "copy", "both", "3 1 4")
     assert found.returncode == 0, found.stderr
@@ -133,7 +110,7 @@ def test_a_model_copies_what_is_typed(folder: Path, trained: object) -> None:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> list[dict[str, Any]]:
     assert run(folder, "train", "copy", *SMALL, "--steps", "80", "--out", "whole").returncode == 0
-    return rows(folder / "whole")
+    return rows_in(folder / "whole")
 
 
 def test_an_interrupted_run_continues_to_the_same_metrics(
@@ -146,7 +123,7 @@ def test_an_interrupted_run_continues_to_the_same_metrics(
     assert re.search(r"interrupted after step \d+ of 80 of linear attention; ", polite.stderr)
     assert polite.stderr.endswith("  minitransformer train copy --resume run\n")
     step = load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"]
-    assert len(rows(tmp_path / "run")) == step >= 10
+    assert len(rows_in(tmp_path / "run")) == step >= 10
 
     assert stop(tmp_path, signal.SIGKILL, step + 10, *again).returncode == -signal.SIGKILL
     assert load(tmp_path / "run" / "checkpoint-linear.safetensors").metadata["step"] == step
@@ -154,7 +131,7 @@ def test_an_interrupted_run_continues_to_the_same_metrics(
     polite = stop(tmp_path, signal.SIGTERM, step + 15, *again)
     assert polite.returncode == 128 + signal.SIGTERM
     assert run(tmp_path, *again).returncode == 0
-    assert rows(tmp_path / "run") == whole
+    assert rows_in(tmp_path / "run") == whole
 
 
 def test_killed_before_the_first_step(tmp_path: Path) -> None:
@@ -170,7 +147,7 @@ def test_killed_before_the_first_step(tmp_path: Path) -> None:
     process.wait()
     found = run(tmp_path, "train", "copy", "--resume", "run")
     assert found.returncode == 0, found.stderr
-    assert len(rows(tmp_path / "run")) == 12
+    assert len(rows_in(tmp_path / "run")) == 12
 
 
 def test_a_disk_that_refuses_leaves_the_checkpoint(
@@ -190,7 +167,7 @@ def test_a_disk_that_refuses_leaves_the_checkpoint(
     assert checkpoint.read_bytes() == before
     in_the_way.rmdir()
     assert run(tmp_path, "train", "copy", "--resume", "run").returncode == 0
-    assert rows(tmp_path / "run") == whole
+    assert rows_in(tmp_path / "run") == whole
 
 
 # -- Tasks that read digits: in this process, which is faster --------------------------------------
@@ -230,9 +207,13 @@ def test_a_reader_ends_with_its_summary(readers: dict[str, str], task: str) -> N
     assert text.endswith(f":\n  minitransformer read runs/{task} 0\n")
 
 
-@pytest.mark.parametrize("task", READERS)
-def test_a_reader_leaves_its_files(folder: Path, readers: dict[str, str], task: str) -> None:
-    found = folder / "runs" / task
+@pytest.mark.usefixtures("trained", "readers")
+@pytest.mark.parametrize(
+    ("task", "run", "steps"),
+    [("copy", "both", 12), ("perceiver", "perceiver", 8), ("graph", "graph", 8)],
+)
+def test_a_run_leaves_its_files(folder: Path, task: str, run: str, steps: int) -> None:
+    found = folder / "runs" / run
     first, second = TASKS[task].compared.pair
     pictures = {"loss.png", "attention.png", f"attention-{second}.png"}
     checkpoints = {f"checkpoint-{name}.safetensors" for name in (first, second)}
@@ -242,9 +223,13 @@ def test_a_reader_leaves_its_files(folder: Path, readers: dict[str, str], task: 
         content = (found / name).read_bytes()
         assert content.startswith(PNG)
         assert len(content) > 20_000
-    assert [row["step"] for row in rows(found)] == [*range(1, 9), *range(1, 9)]
-    assert json.loads((found / "config.json").read_text())["task"] == task
-    assert all(row["images_per_second"] > 0 for row in Run(found).rows())
+    assert [(row["attention"], row["step"]) for row in Run(found).rows()] == [
+        (name, step) for name in (first, second) for step in range(1, steps + 1)
+    ]
+    assert all(row[f"{TASKS[task].examples}_per_second"] > 0 for row in Run(found).rows())
+    config = json.loads((found / "config.json").read_text())
+    assert (config["task"], config["steps"], config["device"]) == (task, steps, "cpu")
+    assert "numpy" in config["versions"]
 
 
 @pytest.mark.parametrize("task", READERS)
@@ -273,7 +258,7 @@ def test_an_interrupted_reader_continues_to_the_same_metrics(
     assert f"interrupted after step 5 of 8 of {attention} attention; to continue:\n" in errors
     assert errors.endswith(f"  minitransformer train {task} --resume run\n")
     assert cli.main(["train", task, "--resume", "run"]) == 0
-    assert rows(tmp_path / "run") == rows(folder / "runs" / task)
+    assert rows_in(tmp_path / "run") == rows_in(folder / "runs" / task)
 
 
 @pytest.mark.parametrize("task", READERS)
@@ -470,8 +455,9 @@ def test_digits_without_scikit_learn(
     load_split.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     line = complaint(1, "train", task, "--out", str(tmp_path / "run"))
-    assert line.startswith(f"minitransformer train {task}: error: the handwritten digits are ")
-    assert line.endswith("; pip install scikit-learn")
+    digits = "the handwritten digits are scikit-learn's, which cannot be imported ("
+    assert line.startswith(f"minitransformer train {task}: error: {digits}")
+    assert line.endswith("); pip install scikit-learn")
     assert not (tmp_path / "run").exists()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from minitransformer.commands import answer
 from minitransformer.tasks import make_task
 from minitransformer.training import Recipe, Run, Trainer
 from minitransformer.training.checkpoint import load, save
-from tests.minitransformer.line_task import without_clock
+from tests.minitransformer.line_task import rows_in
 
 SIZE = ("--length", "4", "--layers", "1", "--heads", "2", "--batch-size", "4", "--device", "cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -55,11 +54,6 @@ def copied(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics without the columns that the clock decides."""
-    return without_clock(Run(run).rows())
-
-
 def steps(run: Path) -> dict[str, int]:
     """Return where each checkpoint was saved."""
     return {
@@ -75,7 +69,7 @@ def test_several_attentions_are_trained_in_the_order_given(three: Path) -> None:
     run = three / "run"
     assert json.loads((run / "config.json").read_text())["attention"] == "softmax delta linear"
     assert steps(run) == {"softmax": 12, "delta": 12, "linear": 12}
-    assert [(row["attention"], row["step"]) for row in rows(run)] == [
+    assert [(row["attention"], row["step"]) for row in rows_in(run)] == [
         (name, step) for name in ("softmax", "delta", "linear") for step in range(1, 13)
     ]
     for name in ("loss", "attention", "attention-delta", "attention-linear"):
@@ -84,7 +78,7 @@ def test_several_attentions_are_trained_in_the_order_given(three: Path) -> None:
 
 def test_each_learns_as_it_does_alone(three: Path, tmp_path: Path) -> None:
     train(*SIZE, "--attention", "linear", "--steps", "12", "--out", str(tmp_path / "alone"))
-    assert rows(tmp_path / "alone") == rows(three / "run")[24:]
+    assert rows_in(tmp_path / "alone") == rows_in(three / "run")[24:]
 
 
 def test_a_run_from_before_several_could_be_named(
@@ -104,17 +98,17 @@ def test_a_run_from_before_several_could_be_named(
 
 def test_a_finished_run_goes_on(copied: Path) -> None:
     run = copied / "runs" / "run"
-    before = rows(run)
+    before = rows_in(run)
     train("--resume", "run", "--steps", "16")
     assert json.loads((run / "config.json").read_text())["steps"] == 16
     assert steps(run) == {"softmax": 16, "delta": 16, "linear": 16}
-    after = rows(run)
+    after = rows_in(run)
     assert [row for row in after if row["step"] <= 12] == before
     # As if 16 steps had been wanted from the start: the rate falls to 0 along their cosine.
     (lr,) = {row["lr"] for row in after if row["step"] == 15}
     assert lr == pytest.approx(1e-3 * (1 + math.cos(math.pi * 14 / 16)) / 2)
     train("--resume", "run")  # has those steps from now on, and takes none
-    assert rows(run) == after
+    assert rows_in(run) == after
 
 
 def test_what_a_run_cannot_be_extended_by(copied: Path, complaint: Callable[..., str]) -> None:
@@ -137,7 +131,7 @@ def test_runs_are_listed(copied: Path, command: Callable[..., str]) -> None:
     assert lines[0].split() == ["step", "loss", "right", "held", "out", "parameters"]
     assert lines[1] == "runs/run, copy"
     for name, line in zip(("softmax", "delta", "linear"), lines[2:], strict=True):
-        last = [row for row in rows(copied / "runs" / "run") if row["attention"] == name][2:]
+        last = [row for row in rows_in(copied / "runs" / "run") if row["attention"] == name][2:]
         loss, right = (sum(row[key] for row in last) / 10 for key in ("loss", "accuracy"))
         assert line.split() == [
             name, "12", "of", "12", f"{loss:.4f}", f"{right:.1%}",

@@ -1,18 +1,17 @@
 """What ends one rank ends all: within seconds, in one sentence, with whole files."""
 
-import json
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minitransformer.training import Run
 from minitransformer.training.checkpoint import load
+from tests.minitransformer.line_task import rows_in
 
 from .ending import STEP
 from .starting import ended, needs_mpi, ranks, started
@@ -98,10 +97,6 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
     assert load(run.checkpoint_path("linear")).metadata["step"] == STEP == len(run.rows())
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 SMALL = ("--length", "3", "--layers", "1", "--heads", "1", "--head-dim", "4", "--batch-size", "5")
 TRAIN = ("train", "copy", *SMALL, "--steps", "60", "--device", "cpu")
 
@@ -118,7 +113,7 @@ def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) 
     found = ended(process)
     assert found.returncode == 128 + signal.SIGINT
     assert found.stderr.count("finishing this step, then saving; once more stops at once") == 1
-    step = len(rows(tmp_path / "run"))
+    step = len(rows_in(tmp_path / "run"))
     assert found.stderr.count(f"interrupted after step {step} of 60 of linear attention; to") == 1
     going_on = "mpiexec -n 2 minitransformer train copy --resume run --parallel data"
     assert found.stderr.splitlines()[-1] == f"  {going_on}"
@@ -131,7 +126,7 @@ def test_ctrl_c_stops_all_ranks_once_and_another_number_goes_on(tmp_path: Path) 
     assert {path.suffix for path in (tmp_path / "run").iterdir()} == {
         ".json", ".jsonl", ".png", ".safetensors",
     }  # fmt: skip
-    for row, expected in zip(rows(tmp_path / "run"), rows(tmp_path / "whole"), strict=True):
+    for row, expected in zip(rows_in(tmp_path / "run"), rows_in(tmp_path / "whole"), strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
