@@ -52,6 +52,12 @@ def visible(draw: Draw, N: int, Lq: int, Lk: int, causal: bool, packs: bool) -> 
     }
 
 
+def function(package: Any, name: str) -> Any:
+    """The function of an attention, in one process or on slices."""
+    kind = f"{name}_linear" if name in ("fourier", "relative") else name
+    return getattr(package, f"{kind}_attention")
+
+
 def case(name: str, draw: Draw, ranks: int, dtype: str) -> Case:
     """Draw a case of an attention."""
     causal = bool(draw.random() < 0.6)
@@ -70,9 +76,7 @@ def case(name: str, draw: Draw, ranks: int, dtype: str) -> Case:
     axes: dict[str, int | None] = dict.fromkeys(inputs, 2)
     options: dict[str, Any] = {"causal": causal}
     options |= visible(draw, N, Lq, Lk, causal, name not in ("softmax", "local"))
-    one, many = (getattr(x, f"{name}_attention", None) for x in (attention, parallel))
-    if name in ("fourier", "relative"):
-        one, many = (getattr(x, f"{name}_linear_attention") for x in (attention, parallel))
+    one, many = (function(x, name) for x in (attention, parallel))
     if name in ("linear", "fourier", "relative", "delta"):
         options["feature_map"] = str(draw.choice(MAPS))
     if name == "fourier":
@@ -150,7 +154,7 @@ def main() -> int:
     asked = parser.parse_args()
     world = parallel.World()
     if asked.bug:
-        BUGS[asked.bug]()
+        BUGS[asked.bug].plant()
     differ = 0
     for name in asked.names:
         for number in range(asked.cases):

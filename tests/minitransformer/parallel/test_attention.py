@@ -10,7 +10,7 @@ import pytest
 from minitransformer import Tensor, attention, parallel
 from tests.conftest import PROFILE
 
-from .bugs import BUGS, WHERE
+from .bugs import BUGS
 from .starting import needs_mpi, ranks
 
 RANKS = "tests.minitransformer.parallel.ranks"
@@ -37,7 +37,7 @@ def test_any_slices_equal_one_process(name: str, count: int, dtype: str) -> None
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     count = 8 if "products" in bug else 4  # A of two ranks is first needed on the seventh
-    run = ranks(count, RANKS, "--cases", "40", "--bug", bug, WHERE[bug])
+    run = ranks(count, RANKS, "--cases", "40", "--bug", bug, BUGS[bug].attention)
     assert run.returncode == 1, run.stdout + run.stderr
 
 
