@@ -11,6 +11,7 @@ import numpy as np
 
 from minitransformer import Tensor, parallel
 
+from .ranks import function
 from .running import run
 
 LENGTHS = 48, 96
@@ -22,9 +23,7 @@ def sent(world: parallel.World, name: str, length: int, causal: bool) -> list[in
     rows, draw = length // world.size, np.random.default_rng(0)
     widths = {"query": E, "key": E, "value": M}
     inputs = {x: draw.standard_normal((N, H, rows, width)) for x, width in widths.items()}
-    function = getattr(parallel, f"{name}_attention", None)
-    if name in ("fourier", "relative"):
-        function = getattr(parallel, f"{name}_linear_attention")
+    attend = function(parallel, name)
     if name == "fourier":
         places = np.arange(rows, dtype=float)[None, :, None] + world.rank * rows
         wave = {"frequency": np.ones((H, E, 1)), "phase": np.ones((H, E))}
@@ -35,10 +34,10 @@ def sent(world: parallel.World, name: str, length: int, causal: bool) -> list[in
     if name == "relative":
         inputs["relative_embedding"] = draw.standard_normal((H, 2 * K + 1, E))
     if name == "local":
-        function = partial(function, window=WINDOW)
+        attend = partial(attend, window=WINDOW)
     tensors = {x: Tensor(array, requires_grad=True) for x, array in inputs.items()}
     world.forget()
-    function(**tensors, causal=causal, world=world).sum().backward()
+    attend(**tensors, causal=causal, world=world).sum().backward()
     return world.gather(np.array([world.bytes]))[:, 0].tolist()
 
 

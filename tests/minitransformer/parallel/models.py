@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 import minitransformer as mt
-from minitransformer import nn, parallel, random
+from minitransformer import parallel, random
 from minitransformer.tasks import share
 from minitransformer.tasks.copy import CopyTask
 from minitransformer.tasks.perceiver import PerceiverTask
 
+from .curves import DroppingCopy
 from .running import run
 
 BATCH = 5
 TASKS = {
     "copy": CopyTask(length=7, layers=1, heads=2, head_dim=4),
     "short": CopyTask(length=2, layers=1, heads=2, head_dim=4, positions="sinusoidal"),
-    "dropping": CopyTask(length=7, layers=1, heads=2, head_dim=4),
+    "dropping": DroppingCopy(length=7, layers=1, heads=2, head_dim=4),
     "perceiver": PerceiverTask(latents=3, heads=2, head_dim=4, dropout=0.2),
 }
 
@@ -35,9 +36,6 @@ def model_of(name: str, attention: str) -> Any:
     model = TASKS[name].build(attention)
     for parameter in model.parameters():
         parameter.data = parameter.data.astype(np.float64)
-    for module in model.modules():
-        if name == "dropping" and isinstance(module, nn.Dropout):
-            module.p = 0.3
     return model
 
 
