@@ -17,6 +17,7 @@ from minitransformer import functions as F
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+Call = tuple[tuple[Shape, ...], dict[str, Any]]  # shapes of the inputs, and options
 
 
 @dataclass(frozen=True)
@@ -68,22 +69,20 @@ full_shapes = st.lists(sides, min_size=1, max_size=3).map(tuple)
 
 
 @st.composite
-def examples(
-    draw: st.DrawFn, make: Callable[[st.DrawFn], tuple[tuple[Shape, ...], dict[str, Any]]]
-) -> Example:
+def examples(draw: st.DrawFn, make: Callable[[st.DrawFn], Call]) -> Example:
     shapes_, options = make(draw)
     scale = draw(st.sampled_from([1.0, 1.0, 0.1, 3.0]))
     return Example(shapes_, options, draw(st.integers(0, 2**32 - 1)), scale)
 
 
-def one(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def one(draw: st.DrawFn) -> Call:
     return (draw(shapes),), {}
 
 
-def broadcast(count: int) -> Callable[[st.DrawFn], tuple[tuple[Shape, ...], dict[str, Any]]]:
+def broadcast(count: int) -> Callable[[st.DrawFn], Call]:
     """Shapes that broadcast: each leaves out leading dimensions and has ones in places."""
 
-    def make(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+    def make(draw: st.DrawFn) -> Call:
         full = draw(shapes)
 
         def part() -> Shape:
@@ -95,19 +94,19 @@ def broadcast(count: int) -> Callable[[st.DrawFn], tuple[tuple[Shape, ...], dict
     return make
 
 
-def reduced(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def reduced(draw: st.DrawFn) -> Call:
     shape = draw(full_shapes)
     every = st.integers(-len(shape), len(shape) - 1)
     several = st.sets(st.integers(0, len(shape) - 1), min_size=1).map(tuple)
     return (shape,), {"dim": draw(st.none() | every | several), "keepdim": draw(st.booleans())}
 
 
-def along(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def along(draw: st.DrawFn) -> Call:
     shape = draw(full_shapes)
     return (shape,), {"dim": draw(st.integers(-len(shape), len(shape) - 1))}
 
 
-def matrices(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def matrices(draw: st.DrawFn) -> Call:
     rows, inner, columns = draw(sides), draw(sides), draw(sides)
     batch = broadcast(2)(draw)[0]
     x = (*batch[0], rows, inner) if draw(st.booleans()) else (inner,)
@@ -115,25 +114,25 @@ def matrices(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return (x, y), {}
 
 
-def linear(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def linear(draw: st.DrawFn) -> Call:
     inputs, outputs = draw(sides), draw(sides)
     bias = [(outputs,)] if draw(st.booleans()) else []
     return ((*draw(shapes), inputs), (outputs, inputs), *bias), {}
 
 
-def permuted(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def permuted(draw: st.DrawFn) -> Call:
     shape = draw(shapes)
     return (shape,), {"dims": tuple(draw(st.permutations(range(len(shape)))))}
 
 
-def stretched(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def stretched(draw: st.DrawFn) -> Call:
     """Up to two new dimensions, and some of size 1 repeated; -1 and a 1 keep a size."""
     shape = draw(shapes)
     new = draw(st.lists(sides, max_size=2))
     return (shape,), {"sizes": (*new, *(draw(sides) if n == 1 else -1 for n in shape))}
 
 
-def indexed(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def indexed(draw: st.DrawFn) -> Call:
     index = st.sampled_from(
         [
             1,
@@ -154,7 +153,7 @@ def indexed(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return ((2, 3, 4),), {"index": draw(index)}
 
 
-def joined(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def joined(draw: st.DrawFn) -> Call:
     shape = draw(full_shapes)
     dim = draw(st.integers(-len(shape), len(shape) - 1))
     at = dim % len(shape)
@@ -162,13 +161,13 @@ def joined(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return tuple((*shape[:at], n, *shape[at + 1 :]) for n in sizes), {"dim": dim}
 
 
-def stacked(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def stacked(draw: st.DrawFn) -> Call:
     shape = draw(shapes)
     dim = draw(st.integers(-len(shape) - 1, len(shape)))
     return (shape,) * draw(st.integers(1, 3)), {"dim": dim}
 
 
-def cut(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def cut(draw: st.DrawFn) -> Call:
     shape = draw(full_shapes)
     dim = draw(st.integers(-len(shape), len(shape) - 1))
     first = draw(st.integers(0, shape[dim]))
@@ -176,14 +175,14 @@ def cut(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return (shape,), {"size": size, "dim": dim}
 
 
-def looked_up(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def looked_up(draw: st.DrawFn) -> Call:
     rows = draw(sides)
     indices = draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=6))
     shape = (-1, 1, 2) if len(indices) % 2 == 0 else (-1,)
     return ((rows, draw(sides)),), {"indices": np.array(indices).reshape(shape)}
 
 
-def normalized(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def normalized(draw: st.DrawFn) -> Call:
     """More than two numbers each: two become 1 and -1, whose gradient is what rounding leaves."""
     sizes = st.lists(st.integers(2, 4), min_size=1, max_size=2).map(tuple)
     shape = draw(sizes.filter(lambda shape: math.prod(shape) > 2))
@@ -191,7 +190,7 @@ def normalized(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     return ((*draw(shapes), *shape), *parameters), {"normalized_shape": shape}
 
 
-def classified(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def classified(draw: st.DrawFn) -> Call:
     classes, batch = draw(st.integers(2, 4)), draw(sides)
     rest = draw(st.lists(sides, max_size=2).map(tuple))
     shape, target = draw(
@@ -211,19 +210,19 @@ def classified(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
     }
 
 
-def masked(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def masked(draw: st.DrawFn) -> Call:
     (x, y), _ = broadcast(2)(draw)
     full = np.broadcast_shapes(x, y)
     bits = draw(st.lists(st.booleans(), min_size=math.prod(full), max_size=math.prod(full)))
     return (x, y), {"condition": np.array(bits).reshape(full)}
 
 
-def filled(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def filled(draw: st.DrawFn) -> Call:
     _, options = masked(draw)
     return (options["condition"].shape,), {"mask": options["condition"]}
 
 
-def losses(draw: st.DrawFn) -> tuple[tuple[Shape, ...], dict[str, Any]]:
+def losses(draw: st.DrawFn) -> Call:
     shape = draw(shapes)
     return (shape, shape), {"reduction": draw(st.sampled_from(["mean", "sum", "none"]))}
 
@@ -283,10 +282,6 @@ def naive_mse(x: Array, y: Array, reduction: str) -> Array:
     return np.asarray({"none": squares, "sum": squares.sum(), "mean": squares.mean()}[reduction])
 
 
-def softplus_reference(x: Array) -> Array:
-    return np.asarray(np.logaddexp(x, 0))
-
-
 # -- The table -------------------------------------------------------------------------------------
 
 
@@ -314,7 +309,7 @@ CASES = [
     unary("tanh", np.tanh),
     unary("relu", lambda x: np.maximum(x, 0)),
     unary("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
-    unary("softplus", softplus_reference),
+    unary("softplus", lambda x: np.logaddexp(x, 0)),
     unary("gelu", lambda x: (x * (1 + naive_erf(x / np.sqrt(2))) / 2).astype(x.dtype)),
     FunctionCase("gelu_tanh", lambda x: F.gelu(x, "tanh"),
                  lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
