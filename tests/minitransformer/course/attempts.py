@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import NotYet, in_words
 from minitransformer.course.lesson import blanked, lessons
@@ -10,6 +12,7 @@ from minitransformer.course.worker import defined
 from minitransformer_kernels import checked
 
 LESSONS = {lesson.name: lesson for lesson in lessons()}
+every = pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
 SEED = 7
 
 # A right answer to an exercise.

@@ -12,7 +12,7 @@ from minitransformer.course.student import hand_out
 from minitransformer_kernels import DataRace, checked, microscope
 from minitransformer_kernels.cuda import cuda
 
-from .attempts import LESSONS
+from .attempts import every
 
 TEXT = (folder() / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
@@ -65,7 +65,7 @@ def test_every_term_that_is_looked_up_is_here(page: Path):
 ELSEWHERE = {("*", "recall"), ("*", "walk"), ("02", "mask")}  # words that mean something else, too
 
 
-@pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
+@every
 def test_a_term_is_looked_up_where_a_lesson_first_has_it(lesson):
     """In running text: not in headings, formulas, code and hints."""
     prose = "\n".join(cell.source for cell in lesson.cells if cell.is_text)

@@ -12,13 +12,10 @@ import pytest
 from matplotlib.image import imread
 
 from minitransformer.course.lesson import BLANK, HEADER, Cell, blanked, cells, chosen
-from minitransformer.errors import UserError
 
-from .attempts import LESSONS
+from .attempts import LESSONS, every
 
 WORDS, CODE_LINES, CELL_LINES, COLUMNS, FIGURES, EXERCISES = 1800, 200, 25, 79, 4, 3
-
-every = pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
 
 
 def words(text):
@@ -103,9 +100,6 @@ def test_a_student_gets_no_solution_and_no_guess(lesson):
     assert len(re.findall(r'^guess\("[^"]+", \.\.\.\)$', blank, re.MULTILINE)) == blank.count(
         'guess("'
     )
-    for cell in cells(blank):
-        if not cell.is_text:
-            compile(cell.source, "cell", "exec")
 
 
 @every
@@ -151,5 +145,3 @@ def test_markers_come_in_pairs():
 def test_lessons_are_found_by_number_and_name():
     for lesson in LESSONS.values():
         assert chosen(str(lesson.number)).path == chosen(lesson.name).path == lesson.path
-    with pytest.raises(UserError, match="there is no lesson '99'"):
-        chosen("99")

@@ -23,9 +23,8 @@ from minitransformer.course.publish.markdown import prose, shown
 from minitransformer.course.publish.reading import as_read, outside_code, pointing, unexecuted
 
 from . import tiny
-from .attempts import LESSONS
+from .attempts import LESSONS, every
 
-every = pytest.mark.parametrize("lesson", LESSONS.values(), ids=LESSONS)
 PAGES = folder() / "pages"
 # What a page has beside the lesson's own text: what was printed, quoted and drawn.
 OUTPUTS = re.compile(

@@ -10,7 +10,7 @@ import pytest
 from minitransformer.course import student
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import exercises
-from minitransformer.course.lesson import HEADER, Lesson, blanked, cells, folder, lessons
+from minitransformer.course.lesson import HEADER, Lesson, blanked, cells, folder
 from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
@@ -19,7 +19,7 @@ import nbformat
 
 from minitransformer.course.publish.reading import outside_code, pointing
 
-LESSONS = {lesson.name: lesson for lesson in lessons()}
+from .attempts import LESSONS
 
 
 @pytest.fixture
@@ -102,11 +102,6 @@ def test_programs_beside_lessons_are_the_students_and_pages_are_renewed(tmp_path
     assert (program.read_text(), page.read_text()) == ("mine", given)
 
 
-def test_a_lesson_that_is_none_is_refused(tmp_path):
-    with pytest.raises(UserError, match="there is no lesson '99'; there are 0"):
-        student.hand_out(tmp_path, "99")
-
-
 def test_without_jupytext_the_way_out_is_told(tmp_path, monkeypatch, lesson):
     monkeypatch.setattr(student, "lessons", lambda: [lesson])
     monkeypatch.setitem(sys.modules, "jupytext", None)
@@ -132,13 +127,6 @@ def test_files_are_those_of_a_folder_and_its_students(tmp_path):
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_every_lesson_is_handed_out_with_all_exercises_blank(tmp_path, name):
-    ((path, *_),) = student.hand_out(tmp_path, name)
-    nbformat.validate(nbformat.read(path, as_version=4))
-    assert File(path).names() == set(LESSONS[name].exercises)
-
-
-@pytest.mark.parametrize("name", LESSONS)
 def test_code_is_handed_out_as_the_lesson_has_it(tmp_path, name):
     expected = [blanked(cell.source) for cell in LESSONS[name].cells if not cell.is_text]
     ((script, *_),) = student.hand_out(tmp_path, name, scripts=True)
@@ -146,8 +134,10 @@ def test_code_is_handed_out_as_the_lesson_has_it(tmp_path, name):
     assert [cell.source for cell in cells(text) if not cell.is_text] == expected
     compile(text, script.name, "exec")
     ((path, *_),) = student.hand_out(tmp_path, name)
-    handed = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    setup, *sources = (cell.source for cell in handed)
+    assert File(path).names() == set(LESSONS[name].exercises)
+    made = nbformat.read(path, as_version=4)
+    nbformat.validate(made)
+    setup, *sources = (cell.source for cell in made.cells if cell.cell_type == "code")
     assert sources == expected
     for source in (setup.replace("%pip", "pass  #"), *sources):
         compile(source, path.name, "exec")
