@@ -157,13 +157,10 @@ def test_loss_and_accuracy_are_those_of_the_labels(task: DigitsTask, attention: 
 
 
 @EACH_TASK
-def test_a_model_learns_and_comes_back(task: DigitsTask, attention: str, tmp_path: Path) -> None:
-    one, two = trainer(task, attention), trainer(task, attention)
-    losses = [one.advance()["loss"] for _ in range(12)]
+def test_a_model_learns(task: DigitsTask, attention: str) -> None:
+    trained = trainer(task, attention)
+    losses = [trained.advance()["loss"] for _ in range(12)]
     assert min(losses[-3:]) < 0.97 * losses[0]
-    one.save(tmp_path / "checkpoint.safetensors")
-    two.restore(tmp_path / "checkpoint.safetensors")
-    assert two.advance()["loss"] == one.advance()["loss"]
 
 
 @pytest.mark.nightly
