@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minitransformer import Tensor, gradcheck, nn
+from minitransformer import functions as F
 from minitransformer.nn import Module
 from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
@@ -47,6 +48,15 @@ def check_gradients(module: Module, call: Callable[..., Any], *inputs: Any) -> N
     parameters = [Tensor(p.data.copy()) for p in module.parameters()]
     # Layer norm and softmax bend sharply: with a larger step the differences would be inexact.
     assert gradcheck(function, [*parameters, *inputs], step=1e-6, elementwise=False, directions=4)
+
+
+def token_by_token(step: Callable[..., Any], *inputs: Tensor, **options: Any) -> Tensor:
+    """What a step gives for each token of a sequence, as one sequence."""
+    state, outputs = None, []
+    for i in range(inputs[0].shape[2]):
+        output, state = step(*(x[:, :, i] for x in inputs), state, **options)
+        outputs.append(output)
+    return F.stack(outputs, dim=2)
 
 
 def mapped(x: Array, layer: nn.Linear) -> Array:

@@ -43,6 +43,8 @@ from tests.properties import Check, Operation, derive, equals_the_reference, exa
 from tests.references import Result
 from tests.refusals import refusals
 
+from .models import token_by_token
+
 # Some of the kernels' own variants: no other kernels are compiled for them.
 SOFTMAX = SOFTMAX_VARIANTS[:2]
 LINEAR = LINEAR_VARIANTS[:2]
@@ -257,12 +259,7 @@ def test_tokens_stepped_one_by_one_train_like_the_whole_sequence() -> None:
     linear_attention(*whole, causal=True).backward(cotangent)
 
     stepped = [Tensor(x.data, requires_grad=True) for x in inputs.values()]
-    state, outputs = None, []
-    for i in range(6):
-        query, key, value = (x[:, :, i] for x in stepped)
-        output, state = linear_attention_step(query, key, value, state)
-        outputs.append(output)
-    F.stack(outputs, dim=2).backward(cotangent)
+    token_by_token(linear_attention_step, *stepped).backward(cotangent)
     for x, y in zip(whole, stepped, strict=True):
         assert x.grad is not None and y.grad is not None
         np.testing.assert_allclose(y.grad.numpy(), x.grad.numpy(), rtol=1e-10, atol=1e-12)
@@ -451,17 +448,11 @@ def test_a_function_of_ones_own_is_a_feature_map(causal: bool) -> None:
 
 def test_a_token_far_from_zero_steps_like_the_whole() -> None:
     """FAVOR+ features of a query of 60 underflow in float32; scaled by their sum they do not."""
-    x = [
-        Tensor(y.astype(np.float32))
-        for y in np.random.default_rng(0).standard_normal((3, 1, 2, 6, 8))
-    ]
-    query = Tensor(60 * x[0].numpy())
-    whole = linear_attention(query, *x[1:], feature_map="favor", causal=True).numpy()
-    state = None
-    for i in range(6):
-        token = (y[:, :, i] for y in (query, *x[1:]))
-        output, state = linear_attention_step(*token, state, feature_map="favor")
-        np.testing.assert_allclose(output.numpy(), whole[:, :, i], rtol=1e-4, atol=1e-5)
+    query, key, value = np.random.default_rng(0).standard_normal((3, 1, 2, 6, 8), np.float32)
+    x = [Tensor(y) for y in (60 * query, key, value)]
+    whole = linear_attention(*x, feature_map="favor", causal=True).numpy()
+    stepped = token_by_token(linear_attention_step, *x, feature_map="favor").numpy()
+    np.testing.assert_allclose(stepped, whole, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("feature_map", ["favor", "dpfp", "relu"])

@@ -16,7 +16,7 @@ from tests.kernels.test_delta import normalise
 from tests.properties import Check, Operation, examine
 from tests.refusals import refusals
 
-from .models import float64, normal
+from .models import float64, normal, token_by_token
 from .test_attention import INPUTS, tape_checks, through_the_step, through_the_tape
 
 NAMES = (*INPUTS, "beta")
@@ -71,11 +71,8 @@ def test_maps_of_rows(feature_map: Any) -> None:
     inputs = token_inputs()
     options: Any = {"feature_map": feature_map, "normalize": "sum"}
     whole = delta_attention(*inputs, **options).numpy()
-    state = None
-    for i in range(6):
-        query, key, value, beta = (x[:, :, i] for x in inputs)
-        output, state = delta_attention_step(query, key, value, beta, state, **options)
-        np.testing.assert_allclose(output.numpy(), whole[:, :, i], rtol=1e-9)
+    stepped = token_by_token(delta_attention_step, *inputs, **options).numpy()
+    np.testing.assert_allclose(stepped, whole, rtol=1e-9)
 
 
 def test_default_features_are_those_of_its_source() -> None:

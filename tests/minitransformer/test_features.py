@@ -15,6 +15,8 @@ from minitransformer_kernels import reference
 from minitransformer_kernels.visible import Visible
 from tests.refusals import refusals
 
+from .models import token_by_token
+
 N, H, L, E, M = 2, 2, 5, 4, 3
 
 MAPS: dict[str, Callable[[], Any]] = {
@@ -88,14 +90,10 @@ def test_attention_goes_on_with_the_features(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name", MAPS)
 def test_decoding_gives_the_rows_of_the_whole(name: str) -> None:
-    query, key, value = drawn(E, E, M)
-    feature_map, state, rows = MAPS[name](), None, []
-    for i in range(L):
-        token = (x[:, :, i] for x in (query, key, value))
-        output, state = linear_attention_step(*token, state, feature_map=feature_map)
-        rows.append(output.numpy())
-    whole = linear_attention(query, key, value, feature_map=feature_map, causal=True)
-    np.testing.assert_allclose(np.stack(rows, axis=2), whole.numpy(), rtol=1e-5, atol=1e-12)
+    inputs, feature_map = drawn(E, E, M), MAPS[name]()
+    rows = token_by_token(linear_attention_step, *inputs, feature_map=feature_map).numpy()
+    whole = linear_attention(*inputs, feature_map=feature_map, causal=True).numpy()
+    np.testing.assert_allclose(rows, whole, rtol=1e-5, atol=1e-12)
 
 
 def test_a_scale_for_each_query_cancels_in_attention() -> None:
