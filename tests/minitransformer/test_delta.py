@@ -111,7 +111,7 @@ def test_rates_are_learned() -> None:
     layer(x, causal=True).sum().backward()
     for name in ("beta_weight", "beta_bias"):
         parameter = getattr(layer.attention, name)
-        assert parameter.grad is not None and parameter.grad.numpy().all(), name
+        assert parameter.grad.numpy().all(), name
 
 
 def test_across_to_a_sequence_all_of_it_is_written_before_it_is_read() -> None:

@@ -250,7 +250,6 @@ def test_layer_is_its_definition(score: str, concat: bool) -> None:
     layer, graph, x, query_x = layer_of(score, concat=concat)
     heads = by_hand(layer, x.numpy(), query_x.numpy())
     joined = heads.transpose(1, 0, 2).reshape(QUERIES, H * M) if concat else heads.mean(axis=0)
-    assert layer.bias is not None
     wanted = joined + layer.bias.numpy()
     assert_allclose(layer(x, graph, query_x).numpy(), wanted, rtol=1e-12)
 

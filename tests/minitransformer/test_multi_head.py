@@ -184,12 +184,6 @@ def assert_same(got: Passes, expected: Passes, tolerance: float = 1e-9) -> None:
             )
 
 
-def gradient_of(x: Tensor) -> Array:
-    """What backward left."""
-    assert x.grad is not None
-    return x.grad.numpy()
-
-
 @given(problems())
 def test_the_passes_are_the_definitions(case: Problem) -> None:
     """And no argument is changed."""
@@ -236,13 +230,13 @@ def test_the_layer_sees_the_same_gradients(case: Problem) -> None:
         np.testing.assert_array_equal(output.numpy(), y)
         for x, gradient in zip(inputs, data, strict=True):
             if learned and x is not None:
-                np.testing.assert_array_equal(gradient_of(x), gradient)
+                np.testing.assert_array_equal(x.grad.numpy(), gradient)
         for name, gradient in zip(Weights._fields, weights, strict=True):
             projection = getattr(layer, f"{name.removesuffix('_bias')}_projection")
             own = projection.bias if name.endswith("_bias") else projection.weight
             assert (own is None) == (gradient is None)
             if own is not None:
-                np.testing.assert_array_equal(gradient_of(own), gradient)
+                np.testing.assert_array_equal(own.grad.numpy(), gradient)
 
 
 @given(problems())

@@ -354,7 +354,6 @@ def test_clipping_scales_all_gradients_to_one_norm(seed: int, largest: float) ->
     norm = math.sqrt(sum((g**2).sum() for g in gradients))
     assert math.isclose(optim.clip_grad_norm_(tensors, largest), norm, rel_tol=1e-12)
     for parameter, gradient in zip(tensors, gradients, strict=False):
-        assert parameter.grad is not None
         expected = gradient * min(1.0, largest / norm)
         np.testing.assert_allclose(parameter.grad.numpy(), expected, rtol=1e-12)
     assert tensors[-1].grad is None

@@ -135,7 +135,7 @@ def test_bytes_beyond_the_length_change_nothing(
     other = Tensor(np.where(inside, y.numpy(), -3.0))
     np.testing.assert_array_equal(output.numpy(), model(other, lengths=lengths).numpy())
     output.backward(normal(*output.shape))
-    assert y.grad is not None and not np.where(inside, 0, y.grad.numpy()).any()
+    assert not np.where(inside, 0, y.grad.numpy()).any()
     for n, length in enumerate(lengths):  # an array alone, without padding
         alone = model(Tensor(y.numpy()[n : n + 1, :length])).numpy()
         np.testing.assert_allclose(alone[0], output.numpy()[n], rtol=1e-10)
@@ -159,11 +159,7 @@ def unrolled(model: nn.Perceiver, **options: Any) -> nn.Perceiver:
 def gradients(model: nn.Perceiver) -> dict[str, Array]:
     """Every parameter's gradient of a random combination of the logits."""
     model(Tensor(normal(2, 6, C))).backward(normal(2, K))
-    found = {}
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        found[name] = parameter.grad.numpy()
-    return found
+    return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
 
 
 @given(st.sampled_from(["all", "all_but_first"]), NORMS)

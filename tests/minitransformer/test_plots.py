@@ -31,8 +31,7 @@ def rows(steps: int, *attentions: str) -> list[dict[str, Any]]:
 
 
 def pixels(path: Path) -> np.ndarray:
-    image: np.ndarray = matplotlib.image.imread(path)
-    return np.asarray(np.rint(image[..., :3] * 255), int).reshape(-1, 3)
+    return np.rint(matplotlib.image.imread(path)[..., :3] * 255).astype(int).reshape(-1, 3)
 
 
 def count(path: Path, color: tuple[int, int, int]) -> int:
@@ -49,8 +48,7 @@ def heat_map(heads: int, length: int, title: str = "decoder 1, cross") -> Attent
 def test_weights_that_are_no_shares_are_not_called_shares(change: float, tmp_path: Path) -> None:
     def label(layer: AttentionMap) -> np.ndarray:
         plot_attention(tmp_path / "map.png", [layer])
-        image: np.ndarray = matplotlib.image.imread(tmp_path / "map.png")
-        return image[:, -60:]
+        return matplotlib.image.imread(tmp_path / "map.png")[:, -60:]
 
     shares = heat_map(2, 5)
     assert np.array_equal(label(shares), label(shares))

@@ -3,6 +3,8 @@
 import gc
 import tracemalloc
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,6 @@ rng = np.random.default_rng(0)
 
 def leaf(*shape: int) -> Tensor:
     return Tensor(rng.standard_normal(shape), requires_grad=True)
-
-
-def gradient(tensor: Tensor) -> np.ndarray:
-    assert tensor.grad is not None
-    return tensor.grad.numpy()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +109,7 @@ def test_diamond_adds_both_paths() -> None:
     x = leaf(3)
     y = x * x
     (y * x + y * 2).backward(np.ones(3))
-    np.testing.assert_allclose(gradient(x), 3 * x.numpy() ** 2 + 4 * x.numpy())
+    np.testing.assert_allclose(x.grad.numpy(), 3 * x.numpy() ** 2 + 4 * x.numpy())
 
 
 def test_a_wide_diamond_visits_each_node_once() -> None:
@@ -121,7 +118,7 @@ def test_a_wide_diamond_visits_each_node_once() -> None:
     for _ in range(200):  # 2^200 paths
         y = (y + y) * 0.5
     y.backward()
-    assert gradient(x) == 1.0
+    assert x.grad.numpy() == 1.0
 
 
 def test_a_long_chain_needs_no_recursion() -> None:
@@ -130,7 +127,7 @@ def test_a_long_chain_needs_no_recursion() -> None:
     for _ in range(20_000):
         y = y + 1
     y.backward()
-    assert gradient(x) == 1.0
+    assert x.grad.numpy() == 1.0
     del y  # nor does freeing it
     gc.collect()
 
@@ -139,40 +136,40 @@ def test_backward_again_adds_up() -> None:
     x = leaf(2, 3)
     y = (x * x).sum()
     y.backward()
-    first = gradient(x).copy()
+    first = x.grad.numpy().copy()
     y.backward()
-    np.testing.assert_array_equal(gradient(x), 2 * first)
+    np.testing.assert_array_equal(x.grad.numpy(), 2 * first)
     (x * 3).backward(np.ones((2, 3)))
-    np.testing.assert_allclose(gradient(x), 2 * first + 3)
+    np.testing.assert_allclose(x.grad.numpy(), 2 * first + 3)
 
 
 def test_gradients_never_alias() -> None:
     cotangent = np.ones(3)
     x, y, z = leaf(3), leaf(3), leaf(3)
     z.backward(cotangent)
-    assert not np.shares_memory(gradient(z), cotangent)
+    assert not np.shares_memory(z.grad.numpy(), cotangent)
     x.backward(cotangent)
     (x + y).backward(cotangent)
     y.reshape(3, 1).T.backward(cotangent[None])
-    gradient(x)[...] = 7
-    gradient(y)[...] = 8
+    x.grad.numpy()[...] = 7
+    y.grad.numpy()[...] = 8
     assert (cotangent == 1).all()
     kept = x.grad
     x.backward(cotangent)
     assert kept is not None and (kept.numpy() == 7).all()
-    assert (gradient(x) == 8).all()
-    assert (gradient(y) == 8).all()
+    assert (x.grad.numpy() == 8).all()
+    assert (y.grad.numpy() == 8).all()
 
 
 def test_mixed_dtypes_give_each_leaf_its_own() -> None:
     x = Tensor(np.ones(2, np.float32), requires_grad=True)
     y = leaf(2)
     (x * y).backward(np.ones(2))
-    assert gradient(x).dtype == np.float32
-    assert gradient(y).dtype == np.float64
+    assert x.grad.numpy().dtype == np.float32
+    assert y.grad.numpy().dtype == np.float64
     z = x.to(dtype=np.float64)
     z.backward([1.0, 1.0])
-    assert gradient(x).dtype == np.float32
+    assert x.grad.numpy().dtype == np.float32
 
 
 def test_only_what_needs_a_gradient_gets_one() -> None:
@@ -226,7 +223,7 @@ def test_backward_holds_few_gradients_at_a_time() -> None:
     y.backward(cotangent)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert gradient(x)[0] == 1
+    assert x.grad.numpy()[0] == 1
     assert peak < 4 * cotangent.nbytes
 
 
@@ -234,7 +231,7 @@ def test_backward_holds_few_gradients_at_a_time() -> None:
 def test_random_graphs(seed: int) -> None:
     """The gradient of a random expression equals its derivative by the complex step."""
 
-    def evaluate(draw: np.random.Generator, values: list) -> list:  # type: ignore[type-arg]
+    def evaluate(draw: np.random.Generator, values: list[Any]) -> list[Any]:
         nodes = list(values)
         for _ in range(12):
             a, b = (nodes[i] for i in draw.integers(len(nodes), size=2))
@@ -277,6 +274,6 @@ def test_a_matrix_is_an_array_like_others() -> None:
         (lambda: leaf(3).__setitem__(0, 1.0), TypeError, "use functions.where or functions.masked"),
     ],
 )
-def test_errors(call, error, message) -> None:  # type: ignore[no-untyped-def]
+def test_errors(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()

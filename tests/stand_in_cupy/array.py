@@ -61,7 +61,7 @@ class ndarray:
 
     __module__ = "cupy"
     __slots__ = ("_host",)
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
     __array_priority__ = 100
     _host: Any
 

@@ -49,12 +49,12 @@ def array(
 ) -> Any:
     """`cupy.array`."""
     if isinstance(obj, ndarray):
-        host = np.array(obj._host, dtype, copy=copy, order=order, ndmin=ndmin)  # type: ignore[call-overload]
+        host = np.array(obj._host, dtype, copy=copy, order=order, ndmin=ndmin)
         return obj if host is obj._host else wrapped(host)
     if isinstance(obj, (list, tuple)) and any(isinstance(x, ndarray) for x in obj):
         return wrapped(np.array([unwrapped(x) for x in obj], dtype))
     COUNTS["host to device"] += 1
-    host = np.array(obj, dtype, order=order, ndmin=ndmin)  # type: ignore[call-overload]
+    host = np.array(obj, dtype, order=order, ndmin=ndmin)
     supported(host.dtype)
     return wrapped(host)
 
@@ -109,8 +109,7 @@ class Generator:
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> ndarray:
         """Numbers from U[0, 1)."""
-        drawn: ndarray = wrapped(np.asarray(self._of_numpy.random(size, np.dtype(dtype))))
-        return drawn
+        return wrapped(np.asarray(self._of_numpy.random(size, np.dtype(dtype))))
 
 
 class Current:
@@ -297,8 +296,7 @@ def at_address(address: int, dtype: Any, shape: Any, strides: Any) -> np.ndarray
         "strides": strides,
         "version": 3,
     }
-    array: np.ndarray = np.asarray(SimpleNamespace(__array_interface__=interface))
-    return array
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def numba_type(argument: Any) -> str:
@@ -352,7 +350,7 @@ def install(as_ptx: bool = False) -> None:
     for name, module in modules().items():
         module.__spec__ = ModuleSpec(name, None)
         sys.modules[name] = module
-    gpu.CudaKernel._load = load  # type: ignore[method-assign]
+    gpu.CudaKernel._load = load
     if as_ptx:
         MACHINES.append(machine())
 

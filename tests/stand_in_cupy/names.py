@@ -60,7 +60,7 @@ def read() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {"version": {}, "ufunc": {}, "def": {}, "method": {}}
     for line in NAMES.read_text().splitlines():
         kind, rest = line.split(" ", 1)
-        name, after = re.fullmatch(r"([\w.]+)(.*)", rest).groups()  # type: ignore[union-attr]
+        name, after = re.fullmatch(r"([\w.]+)(.*)", rest).groups()
         found[kind][name] = after.strip()
     return found
 

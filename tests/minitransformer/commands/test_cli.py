@@ -534,9 +534,7 @@ def test_output_that_nobody_reads(folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdout is not None
     process.stdout.close()
-    assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait() == 141
 

@@ -80,11 +80,10 @@ def test_a_disk_that_fills_up_within_a_row(run: Run, monkeypatch: pytest.MonkeyP
 def test_metrics_that_cannot_be_opened(run: Run) -> None:
     run.metrics_path.mkdir()
     for use in (run.rows, lambda: run.metrics().__enter__()):
-        attempt: Any = use
         with pytest.raises(
             CheckpointError, match=r"metrics\.jsonl: cannot be (read|written): Is a"
         ):
-            attempt()
+            use()
 
 
 # -- How far a model is ----------------------------------------------------------------------------
