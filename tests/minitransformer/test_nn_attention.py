@@ -26,9 +26,11 @@ WIDTHS: Any = {
 
 
 @st.composite
-def layers_and_inputs(draw: st.DrawFn) -> tuple[MultiHeadAttention, list[Array], dict[str, Any]]:
-    """Draws a layer, the arguments that it is called with, and options."""
-    widths = draw(st.sampled_from([{}, WIDTHS]))
+def layers_and_inputs(
+    draw: st.DrawFn, count: int
+) -> tuple[MultiHeadAttention, list[Array], dict[str, Any]]:
+    """Draws a layer, so many inputs that it is called with, and options."""
+    widths = draw(st.sampled_from([{}, {"value_head_dim": 3}, *([WIDTHS] if count == 3 else [])]))
     layer = MultiHeadAttention(8, 2, attention=draw(VARIANTS), bias=draw(st.booleans()), **widths)
     batch, queries, keys = (draw(st.integers(1, 3)) for _ in range(3))
     sizes = [
@@ -40,27 +42,21 @@ def layers_and_inputs(draw: st.DrawFn) -> tuple[MultiHeadAttention, list[Array],
     if options["causal"]:
         options["query_offset"] = draw(st.integers(-1, 2))
     if draw(st.booleans()):
-        options["key_lengths"] = draw(st.tuples(*[st.integers(0, keys)] * batch))
+        longest = queries if count == 1 else keys
+        options["key_lengths"] = draw(st.tuples(*[st.integers(0, longest)] * batch))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return float64(layer), [rng.standard_normal(size) for size in sizes], options
+    return float64(layer), [rng.standard_normal(size) for size in sizes[:count]], options
 
 
-@given(layers_and_inputs())
-def test_equals_the_definition_head_by_head(drawn: Any) -> None:
-    layer, inputs, options = drawn
-    expected = mapped(attended(layer, *inputs, **options), layer.out_projection)
+@pytest.mark.parametrize("count", [1, 2, 3])
+@given(data=st.data())
+def test_equals_the_definition_head_by_head(count: int, data: st.DataObject) -> None:
+    """The last input stands for those that are not given: one product gives what several give."""
+    layer, inputs, options = data.draw(layers_and_inputs(count))
+    query, key, value = [*inputs, inputs[-1], inputs[-1]][:3]
+    expected = mapped(attended(layer, query, key, value, **options), layer.out_projection)
     actual = layer(*map(Tensor, inputs), **options).numpy()
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
-
-
-@given(VARIANTS, st.booleans())
-def test_self_and_memory_attention_are_shorthands(variant: str, bias: bool) -> None:
-    """One product for equal inputs gives what separate products give."""
-    layer = float64(MultiHeadAttention(8, 2, attention=variant, value_head_dim=3, bias=bias))
-    x, y = normal(2, 2, 5, 8)
-    for inputs in ((x,), (x, y)):
-        expected = mapped(attended(layer, x, inputs[-1], inputs[-1]), layer.out_projection)
-        np.testing.assert_allclose(layer(*map(Tensor, inputs)).numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("variant", nn.attention_names())
