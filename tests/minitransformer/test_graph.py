@@ -1,5 +1,6 @@
 """Graphs, attention along their edges through the tape, and the layer around it."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -67,36 +68,32 @@ def test_a_seed_is_drawn_where_none_is_given() -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("score", ATTENTIONS)
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"row_offsets": [0, 2, 6]}, ValueError, r"row_offsets must have the shape .*= 5.*got \(3"),
-        ({"row_offsets": [0, 1, 2, 3, 4]}, ValueError, "row_offsets must rise from 0 to 6"),
-        ({"columns": [0, 1, 5, 2, 2, 3]}, ValueError, r"columns must be key nodes 0\.\.4"),
-        ({"columns": [0.5] * 6}, TypeError, "columns must be integers"),
-        ({"dropout": 1.0}, ValueError, r"dropout must be a probability in \[0, 1\), got 1.0"),
-        ({"value": Tensor(np.ones((H, 3, M)))}, ValueError, "value must have the shape .*Tk=5"),
-        ({"value": Tensor(np.ones((H, KEYS, M), np.float32))}, ValueError, "value is float32"),
-    ],
-)
-def test_refusals(
-    score: str, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    attend, _, _ = ATTENTIONS[score]
+def with_arguments(score: str) -> Callable[..., Any]:
+    """An attention with arguments that fit, but for those that it is called with."""
     query, key, value = map(Tensor, drawn(score))
-    arguments = {"value": value, "row_offsets": OFFSETS, "columns": COLUMNS, **changes}
-    with pytest.raises(error, match=f"^{attend.__name__}: .*{message}"):
-        attend(query, key, **arguments)
+    given = {"value": value, "row_offsets": OFFSETS, "columns": COLUMNS}
+    return lambda **changed: ATTENTIONS[score][0](query, key, **given | changed)
 
 
-def test_factors_are_finite() -> None:
-    a, b, value = map(Tensor, drawn("additive"))
-    with pytest.raises(ValueError, match="negative_slope must be a finite number, got nan"):
-        graph_attention(a, b, value, OFFSETS, COLUMNS, negative_slope=float("nan"))
-    query, key, value = map(Tensor, drawn("dot"))
-    with pytest.raises(ValueError, match="scale must be a finite number, got inf"):
-        graph_dot_product_attention(query, key, value, OFFSETS, COLUMNS, scale=float("inf"))
+OF_ANY_SCORE: tuple[tuple[Any, ...], ...] = (
+    ({"row_offsets": [0, 2, 6]}, "row_offsets must have the shape (Tq + 1 = 5,), one more than"),
+    ({"row_offsets": [0, 1, 2, 3, 4]}, "edges: row_offsets must rise from 0 to 6, the number of"),
+    ({"columns": [0, 1, 5, 2, 2, 3]}, "edges: columns must be key nodes 0..4, got 0..5"),
+    ({"columns": [0.5] * 6}, TypeError, "edges: columns must be integers"),
+    ({"dropout": 1.0}, "dropout must be a probability in [0, 1), got 1.0"),
+    ({"value": Tensor(np.ones((H, 3, M)))}, "value must have the shape (H=2, Tk=5, M), got (2, 3"),
+    ({"value": Tensor(np.ones((H, KEYS, M), np.float32))}, "value is float32, but query"),
+)
+test_refusals_by_additive_scores = refusals(
+    *OF_ANY_SCORE,
+    ({"negative_slope": np.nan}, "negative_slope must be a finite number, got nan"),
+    of=with_arguments("additive"), name="graph_attention",
+)  # fmt: skip
+test_refusals_by_products = refusals(
+    *OF_ANY_SCORE,
+    ({"scale": np.inf}, "scale must be a finite number, got inf"),
+    of=with_arguments("dot"), name="graph_dot_product_attention",
+)  # fmt: skip
 
 
 # -- Graphs ----------------------------------------------------------------------------------------
