@@ -78,8 +78,6 @@ class ndarray:
     nbytes = property(lambda x: x._host.nbytes)
     strides = property(lambda x: x._host.strides)
     T = property(lambda x: wrapped(x._host.T))
-    mT = property(lambda x: wrapped(x._host.mT))
-    real = property(lambda x: wrapped(x._host.real))
     base = property(lambda x: None if x._host.base is None else wrapped(x._host.base))
     device = property(lambda x: MODULE.cuda.Device(0))
 
@@ -124,13 +122,6 @@ class ndarray:
             raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
         out[...] = self._host
         return out
-
-    def set(self, arr: np.ndarray, stream: Any = None) -> None:
-        """Copies an array of the host into this one."""
-        if not isinstance(arr, np.ndarray) or arr.dtype != self.dtype or arr.shape != self.shape:
-            raise TypeError("Only numpy.ndarray of the same dtype and shape can be set")
-        COUNTS["host to device"] += 1
-        self._host[...] = arr
 
     def item(self) -> Any:
         """The only element as a Python number."""
@@ -373,16 +364,6 @@ class Ufunc:
         """Applies it in place to the elements that `indices` names."""
         scatter(self.__name__, a, indices, b)
 
-    def outer(self, a: Any, b: Any) -> Any:
-        """Applies it to all pairs."""
-        return wrapped(self.of_numpy.outer(unwrapped(a), unwrapped(b)))
-
-    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, keepdims: Any = False) -> Any:
-        """Sums and products only."""
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`cupy_{self.__name__}.reduce` is not supported yet")
-        return wrapped(self.of_numpy.reduce(array._host, axis, dtype, keepdims=keepdims))
-
 
 def checked(name: str, signature: str, of_numpy: Callable[..., Any]) -> Callable[..., Any]:
     """NumPy's function or method, for arrays of the device and CuPy's arguments only."""
@@ -402,22 +383,13 @@ def checked(name: str, signature: str, of_numpy: Callable[..., Any]) -> Callable
             wait()
         given = {k: unwrapped(x) for k, x in keywords.items()}
         result = of_numpy(*map(unwrapped, args), **given)
+        if name in ("array_equal", "array_equiv", "allclose", "count_nonzero"):
+            result = np.asarray(result)  # NumPy gives Python's bool or int
         out = keywords.get("out")
-        return out if out is not None else in_arrays(name, result)
+        return out if out is not None else wrapped(result)
 
     call.__name__ = call.__qualname__ = name
     return call
-
-
-def in_arrays(name: str, result: Any) -> Any:
-    """The result of a function as CuPy gives it; some of NumPy's give Python's bool or int."""
-    if name in ("array_equal", "array_equiv", "allclose", "count_nonzero"):
-        result = np.asarray(result)
-    if not isinstance(result, ndarray) and isinstance(
-        result, (np.ndarray, np.generic, tuple, list)
-    ):
-        return wrapped(result)
-    return result
 
 
 def method(name: str, signature: str) -> Callable[..., Any]:
