@@ -245,8 +245,7 @@ class Given:
     ],
 )
 def test_a_distortion_is_the_map(matrix: Any, shift: Any, expected: Any) -> None:
-    generator: Any = Given(matrix, shift)
-    found = distort(SOME[:1], generator, 1.0).reshape(8, 8)
+    found = distort(SOME[:1], Given(matrix, shift), 1.0).reshape(8, 8)
     np.testing.assert_allclose(found, expected(SOME[0].reshape(8, 8)), atol=1e-6)
 
 

@@ -21,7 +21,7 @@ STEPS = 9
 
 def sgd(lr: float, momentum: float, weight_decay: float, nesterov: bool) -> Callable[..., Any]:
     """Sutskever et al. 2013, with the velocity in units of the gradient."""
-    velocity: Any = 0.0
+    velocity = 0.0
 
     def change(theta: Array, gradient: Array, step: int) -> Any:
         nonlocal velocity
@@ -37,8 +37,7 @@ def adam(
     lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> Callable[..., Any]:
     """Kingma and Ba 2015, algorithm 1."""
-    m: Any = 0.0
-    v: Any = 0.0
+    m = v = 0.0
 
     def change(theta: Array, gradient: Array, t: int) -> Any:
         nonlocal m, v
@@ -55,8 +54,7 @@ def radam(
     lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> Callable[..., Any]:
     """Liu et al. 2020, algorithm 2; eps, which the paper leaves out, is added to the root."""
-    m: Any = 0.0
-    v: Any = 0.0
+    m = v = 0.0
     rho_inf = 2 / (1 - betas[1]) - 1
 
     def change(theta: Array, gradient: Array, t: int) -> Any:
