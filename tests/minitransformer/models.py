@@ -1,6 +1,7 @@
 """What the tests of layers and models share."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,7 +43,8 @@ def check_gradients(module: Module, call: Callable[..., Any], *inputs: Any) -> N
 
     def function(*arguments: Any) -> Any:
         for name, tensor in zip(names, arguments, strict=False):
-            put(module, name, tensor)
+            *parents, last = name.split(".")
+            setattr(reduce(getattr, parents, module), last, tensor)
         return call(module, *arguments[len(names) :])
 
     parameters = [Tensor(p.data.copy()) for p in module.parameters()]
@@ -75,14 +77,6 @@ def attended(layer: Any, query: Array, key: Array, value: Array, **visible: Any)
     is_linear = isinstance(layer.attention, nn.LinearAttention)
     attend: Any = reference.linear_attention if is_linear else reference.softmax_attention
     return np.concatenate(attend(*heads, Visible(**visible)).swapaxes(0, 1), axis=-1)
-
-
-def put(module: Module, path: str, tensor: Tensor) -> None:
-    """Sets the attribute at a dotted path."""
-    *parents, name = path.split(".")
-    for parent in parents:
-        module = getattr(module, parent)
-    setattr(module, name, tensor)
 
 
 def small_options(**changed: Any) -> Any:

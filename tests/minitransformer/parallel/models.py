@@ -59,17 +59,15 @@ def compared(grid: parallel.Grid, name: str, attention: str) -> dict[str, Any]:
         own_loss.backward()
     told = grid.world.sum(np.array([own_loss.item(), own_right]))
     largest = max(abs(gradient).max() for gradient in expected.values())
-    gradients = {x: grid.world.sum(model_gradient(model, x)) for x in expected}
+    gradients = {
+        x: grid.world.sum(np.zeros(p.shape) if p.grad is None else p.grad.data)
+        for x, p in model.named_parameters()
+        if x in expected
+    }
     off = max(abs(gradients[x] - expected[x]).max() / largest for x in expected)
     told -= [loss.item(), right]
     restored = all("forward" not in vars(module) for module in model.modules())
     return {"off": float(max(off, *abs(told))), "bytes": grid.sequence.bytes, "restored": restored}
-
-
-def model_gradient(model: Any, name: str) -> np.ndarray:
-    """A parameter's gradient; zeros where this rank has none."""
-    parameter = dict(model.named_parameters())[name]
-    return np.zeros(parameter.shape) if parameter.grad is None else parameter.grad.data
 
 
 def main() -> None:
