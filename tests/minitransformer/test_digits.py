@@ -39,12 +39,6 @@ def trainer(task: DigitsTask, attention: str, **recipe: Any) -> Trainer:
     return Trainer(task, Recipe(**{"batch_size": 16, "steps": 20, "lr": 1e-2, **recipe}), attention)
 
 
-def with_split(task: DigitsTask, split: Split) -> DigitsTask:
-    other = dataclasses.replace(task)
-    object.__setattr__(other, "digits", split)
-    return other
-
-
 # -- The split -------------------------------------------------------------------------------------
 
 
@@ -99,7 +93,9 @@ def test_logistic_regression_is_the_library_s() -> None:
 def test_images_held_out_change_nothing(task: DigitsTask, attention: str) -> None:
     """Training with noise in their place takes the same steps, bit for bit."""
     noise = np.random.default_rng(0).random((360, 64), np.float32)
-    other = with_split(task, Split(SPLIT.train, SPLIT.held_out._replace(images=noise)))
+    other = dataclasses.replace(task)
+    split = Split(SPLIT.train, SPLIT.held_out._replace(images=noise))
+    object.__setattr__(other, "digits", split)
     one, two = trainer(task, attention), trainer(other, attention)
     for _ in range(3):
         assert one.advance()["loss"] == two.advance()["loss"]

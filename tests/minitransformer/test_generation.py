@@ -62,15 +62,10 @@ def test_decoding_switches_dropout_off_and_back_on() -> None:
     assert model.training and not frozen.training
 
 
-def scripted(*choices: list[int]) -> Any:
-    """A choice that ignores the logits and follows a script."""
-    script = iter(choices)
-    return lambda logits: np.array(next(script))
-
-
 def test_after_its_end_token_a_sequence_holds_only_end_tokens() -> None:
-    choose = scripted([5, 3], [9, 3], [4, 4], [4, 9], [1, 1])
-    new = generate(language_model(), [[0], [0]], 10, choose=choose, end_token=9)
+    script = iter(np.array([[5, 3], [9, 3], [4, 4], [4, 9], [1, 1]]))
+    options = {"choose": lambda logits: next(script), "end_token": 9}
+    new = generate(language_model(), [[0], [0]], 10, **options)
     np.testing.assert_array_equal(new, [[5, 9, 9, 9], [3, 3, 4, 9]])
 
 
@@ -79,12 +74,6 @@ def test_no_new_tokens_are_no_tokens() -> None:
 
 
 LOGITS = np.log(np.array([[0.1, 0.4, 0.2, 0.05, 0.25]]))
-
-
-def frequencies(sampler: Sampler, draws: int = 20_000) -> Array:
-    """How often each token is chosen."""
-    chosen = sampler(np.repeat(LOGITS, draws, axis=0))
-    return np.bincount(chosen, minlength=5) / draws
 
 
 @pytest.mark.parametrize(
@@ -101,7 +90,9 @@ def frequencies(sampler: Sampler, draws: int = 20_000) -> Array:
     ids=str,
 )
 def test_samples_have_the_probabilities_asked_for(options: Any, probabilities: Any) -> None:
-    measured = frequencies(Sampler(**options, seed=0))
+    draws = 20_000
+    chosen = Sampler(**options, seed=0)(np.repeat(LOGITS, draws, axis=0))
+    measured = np.bincount(chosen, minlength=5) / draws
     np.testing.assert_allclose(measured, probabilities, atol=0.015)
     np.testing.assert_array_equal(measured > 0, np.asarray(probabilities) > 0)
 

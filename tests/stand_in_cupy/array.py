@@ -183,7 +183,7 @@ class ndarray:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         place = host_index(index, self.shape)
-        advanced = is_advanced(place)
+        advanced = any(isinstance(item, np.ndarray) for item in place)  # elements, not slices
         if isinstance(value, (np.ndarray, list, tuple)):
             if not advanced and np.ndim(value):
                 raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
@@ -300,11 +300,6 @@ def host_item(item: Any) -> Any:
 def is_mask(item: Any) -> bool:
     """Whether an item of an index is an array of booleans."""
     return isinstance(item, np.ndarray) and item.dtype == bool
-
-
-def is_advanced(place: tuple[Any, ...]) -> bool:
-    """Whether an index picks elements rather than slices."""
-    return any(isinstance(item, np.ndarray) for item in place)
 
 
 def refuse_race(array: np.ndarray, place: Any, value: np.ndarray) -> None:
