@@ -1,6 +1,5 @@
 """Multi-head attention, and the hook for variants of attention."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -189,13 +188,6 @@ def test_recordings_nest_and_layers_may_be_shared() -> None:
     assert layer.on_weights is None
 
 
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A registry whose changes end with the test."""
-    monkeypatch.setattr(hook, "_variants", dict(hook._variants))
-    yield
-
-
 class Sharpened(AttentionVariant):
     """Softmax attention with a temperature that is learned: a variant in nine lines."""
 
@@ -207,8 +199,8 @@ class Sharpened(AttentionVariant):
         return softmax(query * self.sharpness, key, value, **visible)
 
 
-@pytest.mark.usefixtures("registry")
-def test_a_new_variant_plugs_into_every_model_by_name() -> None:
+def test_a_new_variant_plugs_into_every_model_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "_variants", dict(hook._variants))
     nn.register_attention("sharpened")(Sharpened)
     model = language_model(attention="sharpened", head_dim=12)  # rounded, no longer that of values
     sharpnesses = [p for name, p in model.named_parameters() if name.endswith("sharpness")]
