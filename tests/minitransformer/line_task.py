@@ -50,6 +50,13 @@ class LineTask:
         return x[part], y[part], y.size
 
 
+def run_in(folder: Path) -> Run:
+    """A new run in a folder."""
+    run = Run(folder)
+    run.create({})
+    return run
+
+
 def without_clock(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without the columns that the clock decides."""
     return [{key: x for key, x in row.items() if "second" not in key} for row in rows]

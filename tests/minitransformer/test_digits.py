@@ -22,7 +22,9 @@ from minitransformer.tasks.digits import (
 )
 from minitransformer.tasks.graph import GraphTask, neighbourhood, squared_distances
 from minitransformer.tasks.perceiver import PerceiverTask, distort, looks
-from minitransformer.training import Interruption, Recipe, Run, Trainer, train
+from minitransformer.training import Interruption, Recipe, Trainer, train
+
+from .line_task import run_in
 
 SPLIT = load_split()
 SOME = SPLIT.held_out.images[:5]
@@ -110,8 +112,7 @@ def test_images_held_out_are_looked_at_along_the_way(
     dropping = dataclasses.replace(task, dropout=0.3)
     rows = []
     for name, how in (("looking", {"examine": dropping.held_out}), ("blind", {})):
-        run = Run(tmp_path / name)
-        run.create({})
+        run = run_in(tmp_path / name)
         trained = trainer(dropping, attention, steps=41)
         train(trained, run, Interruption(), quiet=True, **how)
         rows.append(run.rows())

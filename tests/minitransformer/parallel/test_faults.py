@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minitransformer.training import Run
 from minitransformer.training.checkpoint import load
-from tests.minitransformer.line_task import rows_in
+from tests.minitransformer.line_task import rows_in, run_in
 
 from .ending import STEP
 from .starting import ended, needs_mpi, ranks, started
@@ -21,12 +20,6 @@ MODULE = "tests.minitransformer.parallel.ending"
 COMMAND = sys.executable, "-m", "minitransformer"
 WHO = r"rank {} of 3 \(process \d+ on \S+\)"
 SECONDS = 30  # for three ranks to begin, on a machine with other things to do
-
-
-def new_run(folder: Path) -> Run:
-    run = Run(folder / "run")
-    run.create({})
-    return run
 
 
 def ours(found: subprocess.CompletedProcess[str]) -> list[str]:
@@ -50,7 +43,7 @@ def ours(found: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_rank_that_dies_ends_the_others_and_is_named(
     how: str, who: int, sentence: str, tmp_path: Path
 ) -> None:
-    run = new_run(tmp_path)
+    run = run_in(tmp_path / "run")
     found = ranks(3, MODULE, str(run.folder), how, seconds=SECONDS)
     assert found.returncode != 0
     (line,) = ours(found)
@@ -79,7 +72,7 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(
     ],
 )  # fmt: skip
 def test_what_ends_all_is_said_once(how: str, sentence: str, tmp_path: Path) -> None:
-    found = ranks(3, MODULE, str(new_run(tmp_path).folder), how, seconds=SECONDS)
+    found = ranks(3, MODULE, str(run_in(tmp_path / "run").folder), how, seconds=SECONDS)
     assert found.returncode == 1
     assert "BAD TERMINATION" not in found.stderr and "Abort" not in found.stderr
     if sentence:
@@ -89,7 +82,7 @@ def test_what_ends_all_is_said_once(how: str, sentence: str, tmp_path: Path) -> 
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
+    run = run_in(tmp_path / "run")
     found = ranks(3, MODULE, str(run.folder), "is asked to stop", seconds=SECONDS)
     assert found.returncode == 0, found.stderr
     lines = {f"rank {rank} is at step {STEP}, signal 15" for rank in range(3)}

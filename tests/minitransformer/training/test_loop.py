@@ -33,7 +33,7 @@ from minitransformer.training.loop import (
 )
 from minitransformer.training.runs import Run
 
-from ..line_task import LineTask, without_clock
+from ..line_task import LineTask, run_in, without_clock
 
 RECIPE = Recipe(batch_size=16, steps=30, lr=0.05, optimizer="adam", seed=3)
 
@@ -42,10 +42,9 @@ def trainer(recipe: Recipe = RECIPE, task: LineTask | None = None) -> Trainer:
     return Trainer(task or LineTask(), recipe, "linear")
 
 
-def run_in(folder: Path) -> Run:
-    run = Run(folder)
-    run.create({})
-    return run
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return run_in(tmp_path / "run")
 
 
 def train_to_the_end(run: Run, recipe: Recipe = RECIPE) -> Trainer:
@@ -90,8 +89,7 @@ def test_every_attention_trains_and_comes_back(attention: str, tmp_path: Path) -
     assert other.advance()["loss"] == one.advance()["loss"]
 
 
-def test_a_row_for_each_step(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
+def test_a_row_for_each_step(run: Run) -> None:
     train_to_the_end(run)
     rows = run.rows()
     assert [row["step"] for row in rows] == list(range(1, 31))
@@ -181,16 +179,14 @@ def test_a_kill_before_the_first_row_starts_anew(tmp_path: Path) -> None:
     assert without_clock(killed.rows()) == without_clock(whole.rows())
 
 
-def test_a_checkpoint_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_every_few_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
-    run = run_in(tmp_path / "run")
     with pytest.raises(TrainingError):
         train(trainer(task=LineTask(spoilt=8)), run, Interruption())
     assert load(run.checkpoint_path("linear")).metadata["step"] == 7
 
 
-def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
+def test_a_loss_that_is_no_number(run: Run) -> None:
     expected = r"step 3: the loss is nan, and 0\.weight is the first parameter whose .*smaller --lr"
     with pytest.raises(TrainingError, match=expected):
         train(trainer(task=LineTask(spoilt=3)), run, Interruption())
@@ -219,11 +215,10 @@ def test_the_first_gradient_that_is_not_finite(spoil: dict[str, float], expected
 
 
 def test_parameters_that_explode_never_reach_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a rate beyond float32 each step leaves infinities, and here each one wants to be saved."""
     monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", -1.0)
-    run = run_in(tmp_path / "run")
     recipe = replace(RECIPE, optimizer="sgd", lr=1e41)
     with pytest.raises(TrainingError, match=r"step 1: model\.0\.weight is no longer finite; the l"):
         train(trainer(recipe), run, Interruption())
@@ -231,8 +226,8 @@ def test_parameters_that_explode_never_reach_the_checkpoint(
     assert load(run.checkpoint_path("linear")).metadata["step"] == 0
 
 
-def test_what_is_examined_is_a_column_twenty_times(tmp_path: Path) -> None:
-    run, modes = run_in(tmp_path / "run"), []
+def test_what_is_examined_is_a_column_twenty_times(run: Run) -> None:
+    modes = []
 
     def examine(model: Any) -> dict[str, float]:
         modes.append(model.training)
@@ -281,8 +276,7 @@ FORGED: dict[str, tuple[Callable[[Tensors, dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGED)
-def test_a_forged_checkpoint_is_one_sentence(forgery: str, tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
+def test_a_forged_checkpoint_is_one_sentence(forgery: str, run: Run) -> None:
     train_until(5, run)
     path = run.checkpoint_path("linear")
     tensors, metadata = load(path)
@@ -293,8 +287,7 @@ def test_a_forged_checkpoint_is_one_sentence(forgery: str, tmp_path: Path) -> No
         train_to_the_end(run)
 
 
-def test_a_run_has_one_writer(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
+def test_a_run_has_one_writer(run: Run) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom minitransformer.training import Run\n"
         "with Run(Path(sys.argv[1])).held():\n    print('held', flush=True)\n    time.sleep(600)"
@@ -309,8 +302,7 @@ def test_a_run_has_one_writer(tmp_path: Path) -> None:
     train_to_the_end(run)  # a kill lets go of it
 
 
-def test_metrics_that_are_gone(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
+def test_metrics_that_are_gone(run: Run) -> None:
     train_to_the_end(run)
     run.metrics_path.unlink()
     with pytest.raises(CheckpointError, match=r"holds 0 steps of linear .*expected the 30 of its"):
