@@ -67,6 +67,13 @@ def mapped(x: Array, layer: nn.Linear) -> Array:
     return np.asarray(y if layer.bias is None else y + layer.bias.numpy())
 
 
+def normed(x: Array, layer: nn.LayerNorm) -> Array:
+    """Mean 0 and variance 1, then scaled and shifted."""
+    centred = x - x.mean(-1, keepdims=True)
+    unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.eps)
+    return np.asarray(unit * layer.weight.numpy() + layer.bias.numpy())
+
+
 def attended(layer: Any, query: Array, key: Array, value: Array, **visible: Any) -> Array:
     """What the heads of multi-head attention give, side by side, from the definition."""
     projections = layer.query_projection, layer.key_projection, layer.value_projection

@@ -14,7 +14,7 @@ from minitransformer.nn import recorded_weights
 from tests.cases import Array
 from tests.refusals import refusals
 
-from .models import attended, check_gradients, float64, mapped, normal
+from .models import attended, check_gradients, float64, mapped, normal, normed
 
 C, N, P, K = 5, 3, 8, 4  # channels of a byte, latents and their channels, classes
 NORMS = st.sampled_from(["pre", "post"])
@@ -30,13 +30,6 @@ def perceiver(**changed: Any) -> nn.Perceiver:
 
 
 # The model again, in plain NumPy.
-
-
-def normed(x: Array, layer: nn.LayerNorm) -> Array:
-    """Mean 0 and variance 1, then scaled and shifted."""
-    centred = x - x.mean(-1, keepdims=True)
-    unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.eps)
-    return np.asarray(unit * layer.weight.numpy() + layer.bias.numpy())
 
 
 def bent(layers: Any, x: Array) -> Array:
