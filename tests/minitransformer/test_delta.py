@@ -48,10 +48,9 @@ def test_properties(op: Operation, check: Check, device: str) -> None:
     examine(op.on(device), check)
 
 
-def token_inputs(length: int = 6) -> list[Tensor]:
-    """Query, key and value of two heads, and rates between 0 and 1."""
-    query, key, value = normal(3, 1, 2, length, 3)
-    return [*map(Tensor, (query, key, value)), Tensor(0.9 / (1 + np.exp(normal(1, 2, length))))]
+def token_inputs() -> list[Tensor]:
+    """Query, key and value of two heads and six tokens, and rates between 0 and 1."""
+    return [*map(Tensor, normal(3, 1, 2, 6, 3)), Tensor(0.9 / (1 + np.exp(normal(1, 2, 6))))]
 
 
 @pytest.mark.parametrize(("feature_map", "normalize"), [("elu", "sum"), ("identity", "l2")])

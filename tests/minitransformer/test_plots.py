@@ -38,10 +38,10 @@ def count(path: Path, color: tuple[int, int, int]) -> int:
     return int((np.abs(pixels(path) - color).max(axis=-1) <= 2).sum())
 
 
-def heat_map(heads: int, length: int, title: str = "decoder 1, cross") -> AttentionMap:
+def heat_map(heads: int, length: int) -> AttentionMap:
     weights = np.broadcast_to(np.eye(length), (heads, length, length))
     tokens = tuple(map(str, np.arange(length) % 10))
-    return AttentionMap(title, weights, tokens, tokens)
+    return AttentionMap("decoder 1, cross", weights, tokens, tokens)
 
 
 @pytest.mark.parametrize("change", [-1e-2, 1e-2], ids=["below zero", "of another sum"])

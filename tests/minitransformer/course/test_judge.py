@@ -35,10 +35,10 @@ HEAD = "def fading_backward(g, q, k, v, gamma):\n    "
 FIRST = "case 'one token' (g (1, 3), q (1, 4), k (1, 4), v (1, 3), gamma 0."
 
 
-def tried(folder, body, limits=SMALL, before=""):
+def tried(folder, body, limits=SMALL):
     """The verdict on an answer of that body; `right(g, q, k, v, gamma)` is right."""
     file = folder / "mine.py"
-    file.write_text(RIGHT + before + HEAD + body.strip().replace("\n", "\n    ") + "\n")
+    file.write_text(RIGHT + HEAD + body.strip().replace("\n", "\n    ") + "\n")
     return verdict(File(file), find("fading-backward"), SEED, limits)
 
 

@@ -71,13 +71,13 @@ KINDS: dict[str, Any] = {
 }
 
 
-def curve(kind: str, ranks: Alone, dtype: Any = np.float64) -> Rows:
+def curve(kind: str, ranks: Alone) -> Rows:
     """Train from the start; return the rows without the clock's, and the sum of all parameters."""
     make, attention, special = KINDS[kind]
     task = make()
     trainer = Trainer(task, replace(RECIPE, **special), attention, ranks=ranks)
     for parameter in trainer.model.parameters():
-        parameter.data = parameter.data.astype(dtype)
+        parameter.data = parameter.data.astype(np.float64)
     held_out = getattr(task, "held_out", lambda model: {})
     rows = []
     for _ in range(trainer.recipe.steps):
