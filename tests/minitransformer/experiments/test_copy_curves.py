@@ -44,16 +44,12 @@ def test_sequences_have_one_length_and_are_repeated():
     np.testing.assert_array_equal(batch.source, again.source)
 
 
-def test_a_model_is_learned_at_the_end_of_a_window():
-    assert learned_at({"every": 10, "losses": STEADY}) == 30
-    assert learned_at({"every": 10, "losses": SPIKING}) == 20
-    assert learned_at({"every": 10, "losses": SLOW}) is None
-
-
-def test_a_relapse_is_what_comes_after_learning():
-    assert worst_after({"every": 10, "losses": STEADY}) == 0.05
-    assert worst_after({"every": 10, "losses": SPIKING}) == 0.9
-    assert worst_after({"every": 10, "losses": SLOW}) == np.inf
+@pytest.mark.parametrize(
+    ("losses", "learned", "worst"), [(STEADY, 30, 0.05), (SPIKING, 20, 0.9), (SLOW, None, np.inf)]
+)
+def test_a_model_learns_by_the_end_of_a_window_and_may_relapse_after(losses, learned, worst):
+    row = {"every": 10, "losses": losses}
+    assert (learned_at(row), worst_after(row)) == (learned, worst)
 
 
 def test_training_falls_and_repeats():
