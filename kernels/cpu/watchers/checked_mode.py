@@ -126,13 +126,13 @@ def _run(
     differences = set[int]()
 
     def blocks(first: int, last: int) -> None:
-        found = np.zeros(6, np.int64)
+        found = np.zeros(shadow.NOTED + shadow.NOTES, np.int64)
         try:
             code = run(first, last, *grid, *arguments, found, *shadows)
         except (IndexError, ValueError) as error:
             raise kernel.stopped(error) from None
-        if found[5]:
-            differences.add(int(found[5]) - 1)
+        if found[shadow.DIFFERS]:
+            differences.add(int(found[shadow.DIFFERS]) - 1)
         if code > 0:
             raise kernel.divergent(code, grid, block, shared_bytes, mode)
         if code < 0 and mode is CHECKED:
@@ -241,10 +241,10 @@ def _mistake(
     variant: Variant, arguments: tuple[Any, ...], grid: Shape3, found: list[int]
 ) -> Mistake:
     """The error for what a thread noted."""
-    code, packed, other, number, thread, _ = found
+    _, number, thread, code, other, *indices = found
     body = variant.written()
     place, kind = body.places[code // shadow.KINDS], code % shadow.KINDS
-    index = shadow.unpacked(packed, place.packed)[: place.indices]
+    index = tuple(indices[: place.indices])
     block, accessing = place_of(number, grid), place_of(thread, variant.block)
     array = body.form.source.originals.get(place.array, place.array)
     given = body.form.source.name, place.filename, place.line, block

@@ -16,7 +16,7 @@ from ..source import place as place_in_file
 from ..trees import assign, name, parse
 from .instrument import Spot, Watched
 from .intervals import Intervals
-from .shadow import CLOCK, shadow_type
+from .shadow import CLOCK, NOTES, shadow_type
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,12 @@ class Checked(Watched):
             call = self.among_others("write", spot, "write", spot.index, value)
         return ast.parse(call).body
 
-    def atomic(self, spot: Spot) -> str:
+    def atomic(self, spot: Spot, swaps: bool) -> str:
         """The call that stands for the index of an element that an atomic works on."""
-        return self.among_others("change", spot, "atomic", spot.index)
+        meets = self.intervals.meets_readers(spot.view)
+        return self.among_others(
+            "swap" if swaps and meets else "change", spot, "atomic", spot.index
+        )
 
     def extreme(self, node: ast.Call, text: ast.Call) -> ast.expr:
         """The `max` or `min` of two numbers, which may be NaN."""
@@ -261,5 +264,5 @@ def _shadow_of(view: ast.expr, what: str) -> ast.expr:
 class Diagnosed(Checked):
     """Writes code that tells what the first mistake is."""
 
-    fault = "(3, {}), numba.int64"
+    fault = f"({NOTES}, {{}}), numba.int64"
     readers = "readers"

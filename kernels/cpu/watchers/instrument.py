@@ -19,7 +19,7 @@ from numba.np.numpy_support import as_dtype
 
 from ..emit import Body
 from ..errors import KernelError
-from ..form import is_atomic
+from ..form import called_name, is_atomic
 from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Lanes
 from ..rewriter import Rewriter
@@ -44,7 +44,6 @@ class Place:
     kind: str  # "read", "write", "atomic" or, of a row or a slice, "part"
     itemsize: int  # bytes of the number
     indices: int
-    packed: int  # how many numbers say which element: for local arrays the thread's too
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,10 @@ class Watched(Body):
             raise KernelError(f"kernel {self.form.source.name!r} has too many accesses to watch")
         indices = len(spot.element.indices)
         space = self.arrays.space(spot.view)
-        packed = indices + (len(self.rewriter.lane) if space == "local" else 0)
         itemsize = as_dtype(spot.element.kind.dtype).itemsize
         self.places.append(
             Place(filename, line, spot.array, spot.element.fields, space,
-                  kind, itemsize, indices, packed)
+                  kind, itemsize, indices)
         )  # fmt: skip
         return str(len(self.places) - 1)
 
@@ -332,7 +330,8 @@ class Watcher(Rewriter):
                         node.args = [self.body.converted(number, kind, text)]
             return node
         array, *others = node.args
-        whole = isinstance(node.func, ast.Name) and node.func.id == "atomic_compare_and_swap"
+        whole = called_name(node) == "atomic_compare_and_swap"
+        swaps = whole or called_name(node) == "atomic_cas"
         index = ast.Constant(0) if whole else others.pop(0)
         access = ast.copy_location(ast.Subscript(array, index, ast.Load()), node)
         found = self.arrays.element(access)
@@ -340,7 +339,7 @@ class Watcher(Rewriter):
             return self.generic_visit(node)
         others = [self.visit(other) for other in others]
         spot = self.spot(access, found)
-        node.args = [spot.view, parse(self.body.atomic(spot)), *others]
+        node.args = [spot.view, parse(self.body.atomic(spot, swaps)), *others]
         if whole:
             node.func = name("atomic_cas")
         return node

@@ -41,11 +41,12 @@ KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
 # In a word for all who read or changed an element, in place of the place.
-MANY, FAR, LOOKED, CHANGED = 1 << 11, 1 << 12, 1 << 13, 1 << 14
+MANY, FAR, LOOKED, CHANGED, SWAPPED = (1 << bit for bit in range(11, 16))
 READERS = 4  # words for those who read an element, and as many for those who changed it
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
 NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
+DIFFERS, BLOCK, THREAD, NOTED = 0, 1, 2, 3  # places in `found`
 CLOCK = WARPS + 32
 
 run__checks = sys.modules[__name__]  # what emitted code calls us: nobody else uses such a name
@@ -59,7 +60,7 @@ LEAVES: dict[str, np.dtype] = {  # what stands for a number
     "writes": np.dtype(np.int64),
     "own": np.dtype(np.int32),  # of local memory: in which block it was written
     "reads": np.dtype(np.int64),
-    "readers": np.dtype([("looked", np.int64, READERS), ("changed", np.int64, READERS)]),
+    "readers": np.dtype([(how, np.int64, READERS) for how in ("looked", "changed", "swapped")]),
 }
 
 
@@ -113,7 +114,7 @@ def _as_element(typing_context, array, value):
 
 def _by_dimensions(text: Callable[[int], str]) -> Any:
     """A function of a tuple of indices and a shape, whose text depends on how many there are."""
-    known = {"_out": _out, "_clip": _clip, "_low": _low, "np": np}
+    known = {"_out": _out, "_clip": _clip, "np": np}
     functions = [eval(f"lambda index, shape: {text(count)}", known) for count in range(MOST)]
 
     def function(index, shape):
@@ -136,24 +137,12 @@ def _clip(i, n):
     return np.uintp(max(min(np.int64(i), n - 1), 0))
 
 
-@register_jitable(forceinline=True)
-def _low(i, bits):
-    return np.int64(i) & ((1 << bits) - 1)
-
-
 MOST = 9  # indices, and one more
-BITS = (64, 64, 32, 21, 16, 12, 10, 9, 8)  # of each but the first, if there are so many
+NOTES = 2 + MOST  # numbers that say what is wrong: place and kind, the other access, indices
 
 
 def _of_each(call: str, count: int) -> list[str]:
     return [call.format(i=i) for i in range(count)]
-
-
-def _packing(count: int) -> str:
-    bits = BITS[count]
-    first, *others = (bits * (count - 1 - i) for i in range(count)) if count else (0,)
-    low = [f"_low(index[{i}], {bits}) << {by}" for i, by in enumerate(others, 1)]
-    return " | ".join([f"np.int64(index[0]) << {first}" if count else "np.int64(0)", *low])
 
 
 _outside = _by_dimensions(
@@ -162,19 +151,9 @@ _outside = _by_dimensions(
 _inside = _by_dimensions(
     lambda count: f"({''.join(_of_each('_clip(index[{i}], shape[{i}]), ', count))})"
 )
-_packed = _by_dimensions(_packing)
-
-
-def unpacked(packed: int, count: int) -> tuple[int, ...]:
-    """The indices from one number."""
-    if count == 0:
-        return ()
-    bits, found = BITS[count], []
-    for _ in range(count - 1):
-        low = packed & ((1 << bits) - 1)
-        found.append(low - (1 << bits) if low >> (bits - 1) else low)
-        packed >>= bits
-    return (packed, *found[::-1])
+_told = _by_dimensions(  # with one more, so that there is one
+    lambda count: f"({''.join(_of_each('np.int64(index[{i}]), ', count))}np.int64(0),)"
+)
 
 
 # Time ---------------------------------------------------------------------------------------------
@@ -211,21 +190,22 @@ def some_met(clock, threads, here=None):
 # Accesses -----------------------------------------------------------------------------------------
 
 
-def _note(fault, thread, place, kind, packed, other):
+def _note(fault, thread, place, kind, index, other):
     """Note what is wrong: only that something is, or, in two dimensions, what was first."""
     raise NotImplementedError
 
 
 @overload(_note, jit_options={"forceinline": True})
-def _note_for(fault, thread, place, kind, packed, other):
-    def whether(fault, thread, place, kind, packed, other):
+def _note_for(fault, thread, place, kind, index, other):
+    def whether(fault, thread, place, kind, index, other):
         fault[thread] |= kind
 
-    def what(fault, thread, place, kind, packed, other):
+    def what(fault, thread, place, kind, index, other):
         if kind != 0 and fault[0, thread] == 0:
             fault[0, thread] = place * KINDS + kind
-            fault[1, thread] = packed
-            fault[2, thread] = other
+            fault[1, thread] = other
+            for axis in range(len(index)):
+                fault[2 + axis, thread] = index[axis]
 
     return whether if fault.ndim == 1 else what
 
@@ -263,7 +243,7 @@ def _differs(new, old):
 def within(array, fault, place, thread, index):
     """Read an array that the kernel never writes: where is the nearest element?"""
     kind = OUT if _outside(index, array.shape) else 0
-    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    _note(fault, thread, place, kind, _told(index, array.shape), 0)
     return _inside(index, array.shape)
 
 
@@ -272,7 +252,7 @@ def along(array, fault, place, thread, axis, index):
     """Take an index among slices: where is the nearest?"""
     shape = (array.shape[axis],)
     kind = OUT if _outside(index, shape) else 0
-    _note(fault, thread, place, kind, _packed(index, shape), 0)
+    _note(fault, thread, place, kind, _told(index, shape), 0)
     return _inside(index, shape)[0]
 
 
@@ -282,7 +262,7 @@ def read_alone(array, writes, clock, fault, place, thread, index):
     at = _inside(index, array.shape)
     unwritten = writes[at] >> TIME_SHIFT < clock[FIRST]
     kind = OUT if _outside(index, array.shape) else UNWRITTEN if unwritten else 0
-    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    _note(fault, thread, place, kind, _told(index, array.shape), 0)
     return at
 
 
@@ -292,7 +272,7 @@ def read_own(array, writes, clock, fault, place, thread, index):
     at = _inside(index, array.shape)
     unwritten = writes[at] != np.int32(clock[FIRST] // EPOCHS)
     kind = OUT if _outside(index, array.shape) else UNWRITTEN if unwritten else 0
-    _note(fault, thread, place, kind, _packed(index, array.shape), 0)
+    _note(fault, thread, place, kind, _told(index, array.shape), 0)
     return at
 
 
@@ -302,7 +282,7 @@ def write_own(array, writes, clock, fault, place, thread, index, value):
     at, outside = _inside(index, array.shape), _outside(index, array.shape)
     array[at] = array[at] if outside else _as_element(array, value)
     writes[at] = writes[at] if outside else np.int32(clock[FIRST] // EPOCHS)
-    _note(fault, thread, place, OUT if outside else 0, _packed(index, array.shape), 0)
+    _note(fault, thread, place, OUT if outside else 0, _told(index, array.shape), 0)
 
 
 @register_jitable(forceinline=True)
@@ -315,7 +295,7 @@ def write_alone(array, writes, clock, fault, place, thread, is_global, index, va
     writes[at] = last if outside else _word(clock, place, thread, 0)
     raced = _unordered(last, clock, thread, is_global) & _differs(new, old)
     kind = OUT if outside else WRITTEN if raced else 0
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    _note(fault, thread, place, kind, _told(index, array.shape), last)
 
 
 @register_jitable(forceinline=True)
@@ -335,7 +315,7 @@ def change_alone(array, writes, clock, fault, place, thread, is_global, index):
     kept = outside | _still_counts(last, clock, is_global)
     writes[at] = last if kept else _word(clock, place, thread, ATOMIC)
     kind = OUT if outside else UNWRITTEN if unwritten else WRITTEN if raced else 0
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    _note(fault, thread, place, kind, _told(index, array.shape), last)
     return at
 
 
@@ -393,14 +373,17 @@ def _fits_for(x, low, high, differs, number, thread):
 def tell(differs, found):
     """Take the number of a place where a GPU computes otherwise to what a run has found."""
     for thread in range(differs.size):
-        if differs[thread] != 0 and found[5] == 0:
-            found[5] = differs[thread]
+        if differs[thread] != 0 and found[DIFFERS] == 0:
+            found[DIFFERS] = differs[thread]
 
 
 # Where threads read and write in the same stretch, a run that only asks whether something is wrong
 # keeps one word for all who read an element or changed it by an atomic: the last one's, with marks
 # that say which of the two they did, whether there are several that nothing orders, and whether any
 # is of another block. It may suspect too much, never too little.
+#
+# To compare and swap is a change that minds no plain read, nor does a plain read mind it: a loop
+# around it begins with one, and what it compares is whether that was right.
 
 
 @register_jitable(forceinline=True)
@@ -419,7 +402,7 @@ def _with_one_more(word, clock, thread, is_global, mark):
     past = near & (word >> TIME_SHIFT < clock[SINCE])  # before a barrier
     many = _may_clash(word, clock, thread, is_global)
     far = is_global & (((word != 0) & (not near)) | (word & FAR != 0))
-    before = 0 if past else word & (LOOKED | CHANGED)
+    before = 0 if past else word & (LOOKED | CHANGED | SWAPPED)
     return _word(clock, 0, thread, 0) | before | mark | (MANY if many else 0) | (FAR if far else 0)
 
 
@@ -431,7 +414,7 @@ def _suspect_read(array, writes, reads, clock, fault, place, thread, is_global, 
     changed = (others & CHANGED != 0) & _may_clash(others, clock, thread, is_global)
     wrong = outside | unwritten | changed | _unordered(last, clock, thread, is_global)
     reads[at] = others if outside else _with_one_more(others, clock, thread, is_global, LOOKED)
-    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
+    _note(fault, thread, place, OUT if wrong else 0, (0,), 0)
     return at
 
 
@@ -444,25 +427,32 @@ def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global,
     writes[at] = last if outside else _word(clock, place, thread, 0)
     raced = _unordered(last, clock, thread, is_global)
     raced |= _may_clash(others, clock, thread, is_global)
-    _note(fault, thread, place, OUT if outside | (raced & _differs(new, old)) else 0, 0, 0)
+    _note(fault, thread, place, OUT if outside | (raced & _differs(new, old)) else 0, (0,), 0)
 
 
-@register_jitable(forceinline=True)
-def _suspect_change(array, writes, reads, clock, fault, place, thread, is_global, index):
-    at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, others = writes[at], reads[at]
-    unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
-    looked = (others & LOOKED != 0) & _may_clash(others, clock, thread, is_global)
-    wrong = outside | unwritten | looked
-    wrong |= _unordered(last, clock, thread, is_global) & (last & ATOMIC == 0)
-    kept = outside | _still_counts(last, clock, is_global)
-    writes[at] = last if kept else _word(clock, place, thread, ATOMIC)
-    reads[at] = others if outside else _with_one_more(others, clock, thread, is_global, CHANGED)
-    _note(fault, thread, place, OUT if wrong else 0, 0, 0)
-    return at
+def _suspects(swaps: bool) -> Any:
+    """An atomic, which may be one that compares and swaps."""
+    mark = SWAPPED if swaps else CHANGED
+
+    @register_jitable(forceinline=True)
+    def suspect(array, writes, reads, clock, fault, place, thread, is_global, index):
+        at, outside = _inside(index, array.shape), _outside(index, array.shape)
+        last, others = writes[at], reads[at]
+        unwritten = (not is_global) & (last >> TIME_SHIFT < clock[FIRST])
+        looked = (not swaps) & (others & LOOKED != 0) & _may_clash(others, clock, thread, is_global)
+        wrong = outside | unwritten | looked
+        wrong |= _unordered(last, clock, thread, is_global) & (last & ATOMIC == 0)
+        kept = swaps | outside | _still_counts(last, clock, is_global)
+        writes[at] = last if kept else _word(clock, place, thread, ATOMIC)
+        reads[at] = others if outside else _with_one_more(others, clock, thread, is_global, mark)
+        _note(fault, thread, place, OUT if wrong else 0, (0,), 0)
+        return at
+
+    return suspect
 
 
-# The run that tells what is wrong keeps four who read an element, and four who changed it.
+# The run that tells what is wrong keeps four who read an element, four who changed it, and four who
+# swapped it.
 
 
 @register_jitable
@@ -502,7 +492,7 @@ def _tell_read(array, writes, reads, clock, fault, place, thread, is_global, ind
         elif changed != 0:
             kind, last = WRITTEN, changed
         _remember(reads[at].looked, _word(clock, place, thread, 0))
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    _note(fault, thread, place, kind, _told(index, array.shape), last)
     return at
 
 
@@ -515,33 +505,43 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
         array[at] = value
         looked = _last_of(reads[at].looked, clock, thread, is_global)
         changed = _last_of(reads[at].changed, clock, thread, is_global)
+        swapped = _last_of(reads[at].swapped, clock, thread, is_global)
+        before = looked if looked != 0 else changed if changed != 0 else swapped
         new = _differs(array[at], old)
         if new and _unordered(last, clock, thread, is_global):
             kind = WRITTEN
-        elif new and (looked != 0 or changed != 0):
-            kind, last = READ, looked if looked != 0 else changed
+        elif new and before != 0:
+            kind, last = READ, before
         writes[at] = _word(clock, place, thread, 0)
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
+    _note(fault, thread, place, kind, _told(index, array.shape), last)
 
 
-@register_jitable
-def _tell_change(array, writes, reads, clock, fault, place, thread, is_global, index):
-    at, outside = _inside(index, array.shape), _outside(index, array.shape)
-    last, kind = writes[at], OUT
-    if not outside:
-        kind, word = 0, _word(clock, place, thread, ATOMIC)
-        looked = _last_of(reads[at].looked, clock, thread, is_global)
-        if not is_global and last >> TIME_SHIFT < clock[FIRST]:
-            kind = UNWRITTEN
-        elif last & ATOMIC == 0 and _unordered(last, clock, thread, is_global):
-            kind = WRITTEN
-        elif looked != 0:
-            kind, last = READ, looked
-        if not _still_counts(writes[at], clock, is_global):
-            writes[at] = word
-        _remember(reads[at].changed, word)
-    _note(fault, thread, place, kind, _packed(index, array.shape), last)
-    return at
+def _tells(swaps: bool) -> Any:
+    """An atomic, which may be one that compares and swaps."""
+
+    @register_jitable
+    def tell(array, writes, reads, clock, fault, place, thread, is_global, index):
+        at, outside = _inside(index, array.shape), _outside(index, array.shape)
+        last, kind = writes[at], OUT
+        if not outside:
+            kind, word = 0, _word(clock, place, thread, ATOMIC)
+            looked = _last_of(reads[at].looked, clock, thread, is_global)
+            if not is_global and last >> TIME_SHIFT < clock[FIRST]:
+                kind = UNWRITTEN
+            elif last & ATOMIC == 0 and _unordered(last, clock, thread, is_global):
+                kind = WRITTEN
+            elif looked != 0 and not swaps:
+                kind, last = READ, looked
+            if swaps:
+                _remember(reads[at].swapped, word)
+            else:
+                if not _still_counts(writes[at], clock, is_global):
+                    writes[at] = word
+                _remember(reads[at].changed, word)
+        _note(fault, thread, place, kind, _told(index, array.shape), last)
+        return at
+
+    return tell
 
 
 def _by_run(function: Any, suspects: Any, tells: Any) -> None:
@@ -567,9 +567,14 @@ def change(array, writes, reads, clock, fault, place, thread, is_global, index):
     """Let an atomic work on an element that others may be reading or writing."""
 
 
+def swap(array, writes, reads, clock, fault, place, thread, is_global, index):
+    """Let an atomic compare, and swap, an element that others may be reading or writing."""
+
+
 _by_run(read, _suspect_read, _tell_read)
 _by_run(write, _suspect_write, _tell_write)
-_by_run(change, _suspect_change, _tell_change)
+_by_run(change, _suspects(swaps=False), _tells(swaps=False))
+_by_run(swap, _suspects(swaps=True), _tells(swaps=True))
 
 
 def is_fine(fault, thread):
@@ -608,8 +613,9 @@ def _faulty_for(fault, found, block):
             ):
                 chosen = thread
         if chosen >= 0:
-            found[0], found[1], found[2] = fault[0, chosen], fault[1, chosen], fault[2, chosen]
-            found[3], found[4] = block, chosen
+            found[BLOCK], found[THREAD] = block, chosen
+            for note in range(NOTES):
+                found[NOTED + note] = fault[note, chosen]
         return chosen >= 0
 
     return whether if fault.ndim == 1 else what

@@ -80,7 +80,7 @@ class Traced(Watched):
         """The statement that stands for an assignment to an element."""
         return ast.parse(self.call("trace_write", spot, "write", value)).body
 
-    def atomic(self, spot: Spot) -> str:
+    def atomic(self, spot: Spot, swaps: bool) -> str:
         """The call that stands for the index of an element that an atomic works on."""
         return self.call("trace", spot, "atomic")
 

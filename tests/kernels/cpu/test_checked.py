@@ -1,6 +1,7 @@
 """The checked mode finds every planted mistake, and names it."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,61 @@ def test_block_and_thread_are_named_in_all_dimensions() -> None:
         blocks_of_two_kinds[(3, 1), (2, 3)](x, out)
     assert caught.value.block == (2, 0, 0)
     assert caught.value.threads == ((0, 1, 0), (0, 0, 0))
+
+
+@cuda.jit
+def far_away(x, i, shift):
+    x[0, 0, 0, 0, i] += cuda.threadIdx.x
+    x[0, 0, 0, 0, i + shift] = 1
+
+
+@pytest.mark.parametrize("i", [3000, -3000])
+def test_an_element_is_named_by_all_of_its_indices(i: int) -> None:
+    x = np.zeros((1, 1, 1, 1, 4000))
+    with mk.checked(), pytest.raises(DataRace, match=r"at \[0, 0, 0, 0, 3000\]"):
+        far_away[1, 4](x, 3000, 1)
+    with mk.checked(), pytest.raises(OutOfBounds) as found:
+        far_away[1, 1](x, 5, 2 * i - 5)
+    assert found.value.index == (0, 0, 0, 0, 2 * i)
+
+
+@cuda.jit
+def largest_by_swaps(x, out):
+    """The loop of CUDA's Programming Guide, of which any atomic can be made."""
+    i = cuda.grid(1)
+    old = out[0]
+    done = False
+    while not done:
+        seen = old
+        old = cuda.atomic.cas(out, 0, seen, max(seen, x[i]))
+        done = old == seen
+
+
+def test_what_is_compared_and_swapped_may_be_read_before() -> None:
+    x, out = np.random.default_rng(0).permutation(64), np.zeros(1, np.int64)
+    with mk.checked():
+        largest_by_swaps[2, 32](x, out)
+    assert out == [63]
+
+
+@cuda.jit
+def given_back(lock, out):
+    out[cuda.threadIdx.x] = cuda.atomic.cas(lock, 0, 0, 1)
+    lock[0] = cuda.threadIdx.x
+
+
+@cuda.jit
+def added_after_a_look(lock, out):
+    old = lock[0]
+    if cuda.threadIdx.x == 3:
+        cuda.atomic.add(lock, 0, 1)
+    out[cuda.threadIdx.x] = cuda.atomic.cas(lock, 0, old, 5)
+
+
+@pytest.mark.parametrize("kernel", [given_back, added_after_a_look])
+def test_a_swap_excuses_no_write_and_no_other_atomic(kernel: Any) -> None:
+    with mk.checked(), pytest.raises(DataRace, match="'lock'"):
+        kernel[1, 32](np.zeros(1, np.int64), np.zeros(32, np.int64))
 
 
 def test_kernels_with_tests_of_their_own_can_be_left_out() -> None:
