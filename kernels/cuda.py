@@ -7,6 +7,7 @@ NumPy arrays on the CPU, by way of `cpu/`, from the same source.
 
 from __future__ import annotations
 
+import difflib
 import sys
 import types
 from collections.abc import Callable
@@ -31,6 +32,10 @@ NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GP
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
 _INT = {int}
 THREADS = 256  # of a block, where nobody says how many
+OPTIONS = {  # of `jit`; compilers have more
+    "checked", "debug", "device", "extensions", "fastmath", "forceinline", "inline",
+    "launch_bounds", "lineinfo", "link", "max_registers", "opt", "signature",
+}  # fmt: skip
 FUNCTIONS = {"vectorize", "guvectorize", "reduce", "Reduce"}  # take functions of numbers
 
 
@@ -405,6 +410,9 @@ class _Door:
                 f"@cuda.jit takes a function or a signature, got {function!r}; write @cuda.jit "
                 "alone above a function"
             )
+        for option in options.keys() - OPTIONS:
+            if meant := difflib.get_close_matches(option, OPTIONS, 1, 0.75):
+                raise TypeError(f"@cuda.jit has no option {option!r}; did you mean {meant[0]!r}?")
         if options.get("extensions"):
             raise KernelError(
                 "@cuda.jit got extensions, which convert arguments for Numba's launches alone; "

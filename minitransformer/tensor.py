@@ -276,9 +276,13 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):  # equals no tensor, says Python then
+            return NotImplemented
         return F.compare("equal", self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):
+            return NotImplemented
         return F.compare("not_equal", self, other)
 
     def __lt__(self, other: Any) -> Tensor:

@@ -56,6 +56,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..arrays import Array, array_module, contiguous, outputs_of, version_of
 from ..checks import QKV, finite, host
 from ..layers.dropout import arguments as dropout_arguments
@@ -189,7 +191,10 @@ def _arguments(
 ) -> tuple[tuple[Array, ...], Options]:  # fmt: skip
     """What every kernel takes; without relative scores, an array in their place that none reads."""
     number, reach = query.dtype.type, _reach(relative_scores, pattern)
+    largest = float(np.finfo(query.dtype).max)
     scale = query.shape[3] ** -0.5 if scale is None else finite("softmax", "scale", scale)
+    if abs(scale) > largest:
+        raise ValueError(f"softmax: scale must be a number of {query.dtype}, got {scale}")
     options = Options(
         *visible.lengths(query, key),
         visible.causal,

@@ -50,7 +50,7 @@ class _Var(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, dim: Dim, correction: float, keepdim: bool) -> Array:
         centred = x - x.mean(axis=dim, keepdims=True)
-        divisor = x.dtype.type(_count(x.shape, dim) - correction)
+        divisor = x.dtype.type(max(_count(x.shape, dim) - correction, 0))
         ctx.save(centred, dim, divisor, keepdim)
         return (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
 

@@ -30,7 +30,15 @@ class SinusoidalPositions(Module):
         self.d_model = d_model
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add to x (N, L, D) the waves at the positions offset, ..., offset + L - 1."""
+        """Add to x (N, L, D) the waves at the positions offset, ..., offset + L - 1.
+
+        Raises:
+            ValueError: x has another shape.
+        """
+        if x.ndim != 3 or x.shape[2] != self.d_model:
+            raise ValueError(
+                f"SinusoidalPositions: x must have the shape (N, L, {self.d_model}), got {x.shape}"
+            )
         length = x.shape[1]
         block = max(_KEPT, 1 << length.bit_length())
         first = offset // block * block

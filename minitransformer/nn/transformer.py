@@ -286,8 +286,17 @@ class TokenEmbedding(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Any, offset: int = 0) -> Tensor:
-        """Map integers (N, L), the first of which stands at position `offset`, to (N, L, D)."""
-        return self.dropout(self.positions(self.tokens(tokens), offset))
+        """Map integers (N, L), the first of which stands at position `offset`, to (N, L, D).
+
+        Raises:
+            ValueError: the integers have another number of axes.
+        """
+        vectors = self.tokens(tokens)
+        if vectors.ndim != 3:
+            raise ValueError(
+                f"TokenEmbedding: tokens must have the shape (N, L), got {vectors.shape[:-1]}"
+            )
+        return self.dropout(self.positions(vectors, offset))
 
 
 class TransformerLM(Module):
@@ -339,7 +348,10 @@ class TransformerLM(Module):
         return DecoderState(0, self.decoder.init_state())
 
     def step(self, tokens: Any, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Map the next tokens (N, L) to logits (N, L, V); return them and the next state."""
+        """Map the next tokens (N, L) to logits (N, L, V); return them and the next state.
+
+        The state given may be used up: to go on from it twice, copy it before (`copy.deepcopy`).
+        """
         x = self.embedding(tokens, state.position)
         decoded, layers = self.decoder.step(x, state.layers)
         return self.head(decoded), DecoderState(state.position + x.shape[1], layers)
@@ -409,7 +421,10 @@ class Transformer(Module):
         return DecoderState(0, self.decoder.init_state(memory, source_lengths))
 
     def step(self, tokens: Any, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Map the next target tokens (N, L) to logits (N, L, V); return them and the next state."""
+        """Map the next target tokens (N, L) to logits (N, L, V); return them and the next state.
+
+        The state given may be used up: to go on from it twice, copy it before (`copy.deepcopy`).
+        """
         x = self.target_embedding(tokens, state.position)
         decoded, layers = self.decoder.step(x, state.layers)
         return self.head(decoded), DecoderState(state.position + x.shape[1], layers)

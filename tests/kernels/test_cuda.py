@@ -113,6 +113,12 @@ def test_configure_is_another_way_to_write_a_launch() -> None:
     assert x.all()
 
 
+@pytest.mark.parametrize("option", ["devcie", "cheked", "fast_math", "max_register"])
+def test_an_option_that_is_almost_one_is_refused(option: str) -> None:
+    with pytest.raises(TypeError, match=f"@cuda.jit has no option '{option}'; did you mean '"):
+        cuda.jit(**{option: True})(lambda x: None)
+
+
 def test_extensions_are_refused() -> None:
     with pytest.raises(KernelError, match="extensions, which convert arguments for Numba's"):
         cuda.jit(extensions=[object()])(lambda x: None)

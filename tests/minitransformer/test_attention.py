@@ -483,6 +483,8 @@ test_other_refusals = refusals(
      "linear_attention: cu_seqlens must be N + 1 integers, where each of N seq"),
     (lambda: softmax_attention(*map(Tensor, FLOATING.values()), scale=float("inf")),
      "softmax_attention: scale must be a finite number, got"),
+    (lambda: softmax_attention(*(Tensor(x.astype("f")) for x in FLOATING.values()), scale=1e39),
+     "softmax: scale must be a number of float32, got 1e+39"),
     (lambda: linear_attention_step(*map(Tensor, FLOATING.values())),
      "linear_attention_step: query must have the shape (N, "),
     (lambda: linear_attention(*map(Tensor, FLOATING.values()), algorithm=TERMS),

@@ -232,3 +232,9 @@ def test_an_embedding_named_often_adds_up_its_gradients(shape: Any, dtype: str) 
     wanted = np.eye(shape[0])[indices].T @ gradient.astype(np.float64)
     assert weight.grad.dtype == dtype
     np.testing.assert_array_equal(weight.grad.numpy(), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+def test_a_variance_of_too_few_is_infinite_not_negative() -> None:
+    for correction in 2, 5:
+        assert F.var(Tensor([1.0, 2.0]), correction=correction).item() == np.inf

@@ -289,6 +289,12 @@ def test_the_model_of_s1_has_the_size_that_it_should() -> None:
 
 
 test_refusals = refusals(
+    (lambda: language_model()([[[1, 2]]]),
+     "TokenEmbedding: tokens must have the shape (N, L), got (1, 1, 2)"),
+    (lambda: language_model()([1, 2]),
+     "TokenEmbedding: tokens must have the shape (N, L), got (2,)"),
+    (lambda: nn.SinusoidalPositions(8)(Tensor(np.zeros((1, 3, 1)))),
+     "SinusoidalPositions: x must have the shape (N, L, 8), got (1, 3, 1)"),
     (lambda: language_model(activation="sine"),
      "FeedForward: activation must be one of 'relu', 'gelu', got 'sine'"),
     (lambda: language_model(positions="learned"),

@@ -252,6 +252,12 @@ def test_random_graphs(seed: int) -> None:
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
 
 
+def test_what_is_no_number_equals_no_tensor() -> None:
+    x = Tensor([1.0, 2.0])
+    assert x != None and x != "a" and x in [None, x]  # noqa: E711
+    assert [x == None, x == "a"] == [False, False]  # noqa: E711
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_a_matrix_is_an_array_like_others() -> None:
     x = Tensor(np.matrix([[1.0, 2.0], [3.0, 4.0]]))
