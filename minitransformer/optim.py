@@ -339,19 +339,13 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> f
     gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
         return 0.0
-    norm = _norm(gradients)
-    if math.isinf(norm):  # a square may be that in float32, where the norm is not
-        norm = _norm([gradient.astype(np.float64) for gradient in gradients])
+    squares = [array_module(g).vdot(g, g) for g in gradients]
+    # They become numbers in one copy: a GPU is waited for once.
+    norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
     if max_norm < norm < math.inf:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm
-
-
-def _norm(arrays: list[Array]) -> float:
-    squares = [array_module(x).vdot(x, x) for x in arrays]
-    # They become numbers in one copy: a GPU is waited for once.
-    return math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
 
 
 def _tensors(function: str, parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
