@@ -21,6 +21,7 @@ import numpy as np
 
 from minitransformer_kernels import algorithms, checked, chunked, linear, softmax
 from minitransformer_kernels.cpu import tuned
+from minitransformer_kernels.cpu.cache import version
 from minitransformer_kernels.cpu.form import Shape3
 from minitransformer_kernels.cpu.launch import CpuKernel
 from minitransformer_kernels.cpu.lowering import Mode
@@ -96,7 +97,8 @@ class Written:
 
     def __init__(self, run: Run, *lacking: str) -> None:
         self.run, self.text_of = run, dict[Path, str]()
-        self.mode = Mode(f"lacks {', '.join(lacking) or 'nothing'}", RUNTIME, Tuned)
+        name = f"lacks {', '.join(lacking)}, by {version(Path(__file__).parent)}"  # in the cache
+        self.mode = Mode(name, RUNTIME, Tuned)
         with left_out(*lacking):
             self()
 

@@ -399,6 +399,10 @@ class _Door:
         is first launched, for the arguments that it gets; with a signature in place of the function
         (`@cuda.jit("void(float32[:], int32)")`) numbers are converted to its types. On NumPy arrays
         `checked=True` checks every launch and `checked=False` none, in place of the first.
+
+        Raises:
+            TypeError: there is no such option, but one of almost that name.
+            KernelError: what is decorated is no function, or an option can have no effect.
         """
         if signatures.is_signature(function):
             options["signature"] = function

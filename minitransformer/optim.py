@@ -55,7 +55,7 @@ class Optimizer:
         self.lr = lr
         self.weight_decay = _not_negative(self, "weight_decay", weight_decay)
         self.steps = 0
-        self.updates = [0] * len(self.parameters)  # of each: it may have had no gradient
+        self.counts = [0] * len(self.parameters)  # updates of each: it may have had no gradient
         self._state: dict[str, Array] = {}
         self._joined: list[_Together] | None = None
         self._check_parameters()
@@ -88,16 +88,16 @@ class Optimizer:
         """
         rate = self.learning_rate
         self.steps += 1
-        before = tuple(self.updates)
+        before = tuple(self.counts)
         for together in self._small():
             together.update(self, rate)
         for index, parameter in enumerate(self.parameters):
-            if parameter.grad is not None and self.updates[index] == before[index]:
+            if parameter.grad is not None and self.counts[index] == before[index]:
                 try:
                     moments = (self._moment(name, index) for name in self.moments)
                     arrays = parameter.data, self._gradient(index), *moments
                     self._update(rate, before[index] + 1, *arrays)
-                    self.updates[index] += 1
+                    self.counts[index] += 1
                 except (TypeError, ValueError) as error:
                     error.add_note(
                         f"in {type(self).__name__}.step, of parameter {index}; if its data was "
@@ -112,7 +112,7 @@ class Optimizer:
             for name in self.moments
             for index in range(len(self.parameters))
         }
-        return {"steps": np.array([self.steps]), "updates": np.array(self.updates), **moments}
+        return {"steps": np.array([self.steps]), "counts": np.array(self.counts), **moments}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a `state_dict` of the same kind of optimizer over the same parameters.
@@ -131,8 +131,8 @@ class Optimizer:
                 f"{type(self).__name__}.load_state_dict: the state does not fit: "
                 f"{'; '.join(wrong)}. Build the optimizer as it was when the state was saved"
             )
-        self.steps, self.updates = int(state["steps"][0]), state["updates"].tolist()
-        for key in own.keys() - {"steps", "updates"}:
+        self.steps, self.counts = int(state["steps"][0]), state["counts"].tolist()
+        for key in own.keys() - {"steps", "counts"}:
             moment = self._state[key]
             moment[...] = array_module(moment).asarray(state[key])
 
@@ -152,7 +152,7 @@ class Optimizer:
             for index, parameter in enumerate(self.parameters):
                 array = parameter.data
                 if _is_small(array) and self._moments_fit(index, array):
-                    indices.setdefault((array.dtype, self.updates[index]), []).append(index)
+                    indices.setdefault((array.dtype, self.counts[index]), []).append(index)
             self._joined = [_Together(self, group) for group in indices.values()]
         return self._joined
 
@@ -432,7 +432,7 @@ class _Together:
 
     def holds(self, optimizer: Optimizer) -> bool:
         """Whether the parameters have the arrays that they had; the rows of a copy are no views."""
-        if len({optimizer.updates[index] for index in self._indices}) > 1:
+        if len({optimizer.counts[index] for index in self._indices}) > 1:
             return False
         pairs = zip(self._tensors, self._arrays, strict=True)
         same = [tensor.data is array and array.flags.writeable for tensor, array in pairs]
@@ -448,12 +448,12 @@ class _Together:
             return
         np.concatenate(gradients, axis=None, out=self._gradients)
         np.concatenate(self._rows, out=self._parameters)
-        count = optimizer.updates[self._indices[0]] + 1
+        count = optimizer.counts[self._indices[0]] + 1
         optimizer._update(rate, count, self._parameters, self._gradients, *self._moments)
         for row, part in zip(self._rows, self._parts, strict=True):
             row[:] = part
         for index in self._indices:
-            optimizer.updates[index] = count
+            optimizer.counts[index] = count
 
 
 def _is_small(array: Array) -> bool:

@@ -191,9 +191,9 @@ def _arguments(
 ) -> tuple[tuple[Array, ...], Options]:  # fmt: skip
     """What every kernel takes; without relative scores, an array in their place that none reads."""
     number, reach = query.dtype.type, _reach(relative_scores, pattern)
-    largest = float(np.finfo(query.dtype).max)
-    scale = query.shape[3] ** -0.5 if scale is None else finite("softmax", "scale", scale)
-    if abs(scale) > largest:
+    if scale is None:
+        scale = query.shape[3] ** -0.5
+    elif abs(finite("softmax", "scale", scale)) > np.finfo(query.dtype).max:
         raise ValueError(f"softmax: scale must be a number of {query.dtype}, got {scale}")
     options = Options(
         *visible.lengths(query, key),

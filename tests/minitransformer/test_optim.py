@@ -231,7 +231,7 @@ def test_a_gradient_that_comes_late_is_a_parameters_first(make: Any) -> None:
             p[name].grad = Tensor(np.float32([1, step]))
         for optimizer in (both, *alone)[: 3 if step > 5 else 2]:
             optimizer.step()
-    assert both.updates == [9, 3] and both.steps == 9
+    assert both.counts == [9, 3] and both.steps == 9
     for name in names[:2]:
         np.testing.assert_array_equal(p[name].numpy(), p[f"{name} alone"].numpy())
 

@@ -2,7 +2,7 @@
 
 Beside each array that a kernel writes to stands *shadow memory*, of the same shape: where the array
 has a number, it has one word that says who wrote it last, and, where threads also read it, one or
-eight words for the last who read it, or changed it by an atomic. A word is
+twelve words for the last who read it, or changed it by an atomic. A word is
 
     when << 23 | where << 11 | atomic << 10 | thread
 
@@ -42,7 +42,7 @@ THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
 # In a word for all who read or changed an element, in place of the place.
 MANY, FAR, LOOKED, CHANGED, SWAPPED = (1 << bit for bit in range(11, 16))
-READERS = 4  # words for those who read an element, and as many for those who changed it
+READERS = 4  # words for those who read an element, for those who changed it, and who swapped it
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
 NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
