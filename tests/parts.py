@@ -14,9 +14,12 @@ PARTS = {
     "mutants": rf"{MUTANT}|kernels/test_mutants",  # which looks at all lists of bugs
     "ptx": r"kernels/gpu/ptx/",
     "softmax": r"kernels/test_(softmax|local|graph)|kernels/.*[\[-](softmax|local)",
-    "positions": r"kernels/test_(fourier|relative|delta)|kernels/.*[\[-](fourier|relative|delta)",
-    "linear": r"kernels/test_(properties|algorithms|features|numerics)|kernels/.*test_attention",
+    "relative": r"kernels/test_relative|kernels/.*[\[-]relative",
+    "fourier": r"kernels/test_(fourier|delta)|kernels/.*[\[-](fourier|delta)",
+    "features": r"kernels/test_features",
+    "linear": r"kernels/test_(properties|algorithms|numerics)|kernels/.*test_attention",
     "machinery": r"kernels/",
+    "public": r"minitransformer/test_",
     "engine": r"",
 }
 

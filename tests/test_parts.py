@@ -13,12 +13,14 @@ from .parts import PARTS, killed, part_of, room_of
 @pytest.mark.parametrize(
     ("test", "part"),
     [
-        ("tests/minitransformer/test_local.py::test_properties[cpu-hides_the_future]", "engine"),
+        ("tests/minitransformer/test_local.py::test_properties[cpu-hides_the_future]", "public"),
+        ("tests/minitransformer/parallel/test_world.py::test_ranks", "engine"),
         ("tests/test_packaging.py::test_wheel", "engine"),
         ("tests/kernels/test_properties.py::test_property[cpu-local-stays_finite]", "softmax"),
         ("tests/kernels/test_properties.py::test_property[cpu-naive-stays_finite]", "linear"),
-        ("tests/kernels/test_properties.py::test_a_long_sequence[cpu-delta-True]", "positions"),
-        ("tests/kernels/test_checked.py::test_attention[relative_naive-0-all]", "positions"),
+        ("tests/kernels/test_properties.py::test_a_long_sequence[cpu-delta-True]", "fourier"),
+        ("tests/kernels/test_checked.py::test_attention[relative_naive-0-all]", "relative"),
+        ("tests/kernels/test_features.py::test_attention_with_the_map[cpu-naive-elu]", "features"),
         ("tests/kernels/test_checked.py::test_attention[naive-0-float64-all]", "linear"),
         ("tests/kernels/cpu/test_launch.py::test_empty_arrays", "machinery"),
         ("tests/kernels/gpu/ptx/test_operations.py::test_property[naive-stays_finite]", "ptx"),
