@@ -14,12 +14,13 @@ drops each gradient as soon as its node has used it.
 from __future__ import annotations
 
 import heapq
+import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from .device import Array, array_module, device_of
 from .tensor import Tensor
@@ -27,6 +28,9 @@ from .tensor import Tensor
 Edge: TypeAlias = "tuple[Context, int] | Tensor"
 """Where a gradient goes: output ``int`` of a node, or a leaf."""
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+_BEGIN_LATER = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
 _recording = ContextVar("recording", default=True)
 _order = itertools.count()
 
@@ -36,11 +40,13 @@ def is_grad_enabled() -> bool:
     return _recording.get()
 
 
-@contextmanager
-def no_grad() -> Iterator[None]:
+class no_grad:
     """Record nothing inside this block (or, as ``@no_grad()``, inside a function).
 
     The setting belongs to the current thread or task, as PyTorch's does.
+
+    Raises:
+        TypeError: What it decorates only begins when it is called: a generator or a coroutine.
 
     Example:
         >>> x = Tensor([1.0], requires_grad=True)
@@ -49,11 +55,27 @@ def no_grad() -> Iterator[None]:
         >>> y.requires_grad
         False
     """
-    token = _recording.set(False)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
+
+    def __enter__(self) -> None:
+        self._token = _recording.set(False)
+
+    def __exit__(self, *error: object) -> None:
+        _recording.reset(self._token)
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        """Return a function that does the same and records nothing."""
+        if any(begins_later(function) for begins_later in _BEGIN_LATER):
+            raise TypeError(
+                f"no_grad: {function.__name__} is a generator or a coroutine, whose body runs "
+                "after the call; write `with no_grad():` inside, around what has no yield or await"
+            )
+
+        @wraps(function)
+        def unrecorded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            with no_grad():
+                return function(*args, **kwargs)
+
+        return unrecorded
 
 
 class Context:
@@ -155,7 +177,7 @@ class Function:
             RuntimeError: Some inputs live on the CPU and some on CUDA.
         """
         record = _recording.get()
-        needs = tuple([record and isinstance(x, Tensor) and x.requires_grad for x in inputs])
+        needs = tuple([record and isinstance(x, Tensor) and x._requires_grad for x in inputs])
         ctx = Context(cls, needs)
         arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
         try:

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from minitransformer_kernels.checks import finite, whole
+
 from . import random
 from .device import to_numpy
 from .function import no_grad
@@ -32,10 +34,13 @@ Choice = Callable[[NDArray[np.floating[Any]]], Tokens]
 def greedy(logits: NDArray[np.floating[Any]]) -> Tokens:
     """Choose the likeliest token of each row of logits (N, V): (N,) integers.
 
+    Raises:
+        ValueError: the logits have another shape, or NaN among them.
+
     >>> greedy(np.array([[0.5, 2.0, 1.0]])).tolist()
     [1]
     """
-    likeliest: Tokens = logits.argmax(axis=-1)
+    likeliest: Tokens = _checked_logits("greedy", logits).argmax(axis=-1)
     return likeliest
 
 
@@ -50,7 +55,8 @@ class Sampler:
         seed: makes the choices repeatable; None draws from the engine's generator.
 
     Raises:
-        ValueError: a setting is out of its range.
+        TypeError: a setting is no number.
+        ValueError: a setting is out of its range; or, called, as for `greedy`.
 
     Source: Fan et al. 2018 (top k); Holtzman et al. 2020, section 3.1 (top p).
 
@@ -65,16 +71,16 @@ class Sampler:
         top_p: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        if not (temperature > 0 and np.isfinite(temperature)):
+        if not finite("Sampler", "temperature", temperature, "a finite number above 0") > 0:
             raise ValueError(
                 f"Sampler: temperature must be a finite number above 0, got {temperature}; "
                 "for the likeliest token use generation.greedy"
             )
-        if top_k is not None and top_k < 1:
-            raise ValueError(
-                f"Sampler: top_k must be 1 or more, got {top_k}; None considers all tokens"
-            )
-        if not 0 < top_p <= 1:
+        if top_k is not None:
+            whole("Sampler", "top_k, unless None,", top_k, least=1)
+        if seed is not None:
+            whole("Sampler", "seed, unless None,", seed, least=0)
+        if not 0 < finite("Sampler", "top_p", top_p, "a number in (0, 1]") <= 1:
             raise ValueError(
                 f"Sampler: top_p must be in (0, 1], got {top_p}; 1 considers all tokens"
             )
@@ -83,7 +89,7 @@ class Sampler:
 
     def __call__(self, logits: NDArray[np.floating[Any]]) -> Tokens:
         """Choose one token for each row of logits (N, V); return (N,) integers."""
-        likeliest_first = np.argsort(-logits, axis=-1, kind="stable")
+        likeliest_first = np.argsort(-_checked_logits("Sampler", logits), axis=-1, kind="stable")
         scores = np.take_along_axis(logits.astype(np.float64), likeliest_first, -1)
         scores = (scores - scores[:, :1]) / self.temperature
         scores = np.where(self._considered(scores), scores, -np.inf)
@@ -126,8 +132,9 @@ def generate(
         (N, T) integers, the new tokens; T is `max_new_tokens`, or less where all ended before.
 
     Raises:
-        ValueError: the prompt has not the shape (N, P), or `max_new_tokens` is negative.
-        TypeError: the prompt is not made of integers, or `source` is missing or too much.
+        ValueError: the prompt has not the shape (N, P), the sources are not as many, a number is
+            out of its range, the logits have NaN among them, or `choose` gives no N tokens.
+        TypeError: something is not made of integers, or `source` is missing or too much.
 
     >>> from minitransformer import nn
     >>> model = nn.Transformer(10, 10, 16, 2, 1, 1, attention="softmax")
@@ -135,15 +142,16 @@ def generate(
     (1, 4)
     """
     tokens = _checked_prompt(prompt)
-    if max_new_tokens < 0:
-        raise ValueError(f"generate: max_new_tokens must be 0 or more, got {max_new_tokens}")
+    whole("generate", "max_new_tokens", max_new_tokens, least=0)
+    if end_token is not None:
+        whole("generate", "end_token, unless None,", end_token)
     chosen: list[Tokens] = []
     ended = np.zeros(len(tokens), dtype=bool)
     with no_grad(), _evaluation(model):
-        state = _first_state(model, source, source_lengths)
+        state = _first_state(model, len(tokens), source, source_lengths)
         while len(chosen) < max_new_tokens and not ended.all():
             logits, state = model.step(tokens, state)
-            new = choose(to_numpy(logits.data[:, -1]))
+            new = _checked_choice(choose(to_numpy(logits.data[:, -1])), len(tokens))
             if end_token is not None:
                 new = np.where(ended, end_token, new)
                 ended = new == end_token
@@ -152,9 +160,14 @@ def generate(
     return np.array(chosen, dtype=np.int64).reshape(-1, len(tokens)).T
 
 
-def _first_state(model: Transformer | TransformerLM, source: Any, source_lengths: Any) -> Any:
+def _first_state(model: Any, count: int, source: Any, source_lengths: Any) -> Any:
+    """Return the state of a model before the first of `count` prompts' tokens."""
+    if not hasattr(model, "init_state"):
+        raise TypeError(
+            f"generate: expected a Transformer or a TransformerLM, got {type(model).__name__}"
+        )
     if isinstance(model, TransformerLM):
-        if source is not None:
+        if source is not None or source_lengths is not None:
             raise TypeError(
                 "generate: source is for a Transformer, which has an encoder; give a "
                 "TransformerLM everything in its prompt"
@@ -162,6 +175,11 @@ def _first_state(model: Transformer | TransformerLM, source: Any, source_lengths
         return model.init_state()
     if source is None:
         raise TypeError("generate: a Transformer needs a source (N, Ls) for its encoder, got None")
+    if np.shape(source)[:1] != (count,):
+        raise ValueError(
+            f"generate: source must have the shape (N={count}, Ls), as many as there are prompts, "
+            f"got {np.shape(source)}"
+        )
     return model.init_state(source, source_lengths)
 
 
@@ -174,6 +192,28 @@ def _checked_prompt(prompt: ArrayLike) -> Tokens:
         )
     if tokens.dtype.kind not in "iu":
         raise TypeError(f"generate: prompt must be integers, got {tokens.dtype}")
+    return tokens
+
+
+def _checked_logits(name: str, logits: Any) -> NDArray[np.floating[Any]]:
+    if np.ndim(logits) != 2:
+        raise ValueError(f"{name}: logits must have the shape (N, V), got {np.shape(logits)}")
+    if np.isnan(logits).any():
+        raise ValueError(
+            f"{name}: {int(np.isnan(logits).sum())} of {logits.size} logits are NaN, so that no "
+            "token is likeliest; look for NaN in the model's parameters"
+        )
+    checked: NDArray[np.floating[Any]] = logits
+    return checked
+
+
+def _checked_choice(choice: Any, count: int) -> Tokens:
+    tokens = np.asarray(choice)
+    if tokens.shape != (count,) or tokens.dtype.kind not in "iu":
+        raise ValueError(
+            f"generate: choose must return a token for each of {count} sequences, integers "
+            f"({count},), got {tokens.dtype} {tokens.shape}"
+        )
     return tokens
 
 

@@ -54,6 +54,7 @@ def gradcheck(
     Raises:
         GradientError: A gradient is wrong; the message names the worst element. Also when the
             function changes its inputs, is random, or does not compute in float64.
+        TypeError: There is no floating input or output.
 
     Source: the cotangent as in JAX's ``check_grads``, the element-wise form as in PyTorch.
 
@@ -96,7 +97,11 @@ class _Check:
         self.inputs = [_float64(x) if _is_floating(x) else x for x in inputs]
         self.checked = [i for i, x in enumerate(inputs) if _is_floating(x)]
         self.point = [self.inputs[i].copy() for i in self.checked]
+        if not self.point:
+            raise TypeError("gradcheck: expected floating arrays or tensors among the inputs")
         outputs = self.call(self.point)
+        if not outputs:
+            raise TypeError("gradcheck: the function must return floating tensors")
         self.inputs_unchanged()
         drawn = [generator.standard_normal(y.shape) for y in outputs]
         self.cotangents = [x + np.copysign(0.2, x) for x in drawn]  # near zero, one hides mistakes

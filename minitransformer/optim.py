@@ -83,7 +83,7 @@ class Optimizer:
         """Update every parameter that has a gradient, in place.
 
         Raises:
-            TypeError: a gradient is no tensor, or data is no array of floating numbers.
+            TypeError: data is no array of floating numbers.
             ValueError: a parameter's data does not fit its gradient, or what is kept beside it.
         """
         rate = self.learning_rate
@@ -369,6 +369,11 @@ def constant(lr: float) -> Schedule:
 
 def warmup(steps: int, then: Schedule) -> Schedule:
     """Rise linearly, over so many steps, to another schedule, which counts from step 0 too."""
+    if not callable(then):
+        raise TypeError(
+            f"warmup: expected a schedule, such as optim.cosine(...), got {then!r}; "
+            "a constant one is lambda step: rate"
+        )
     return lambda step: then(step) * min(1.0, (step + 1) / max(1, steps))
 
 

@@ -38,11 +38,9 @@ class Tensor:
 
     Attributes:
         data: The array.
-        grad: After ``backward``, the gradient of a leaf, added up over calls; else None.
-        requires_grad: Whether the tensor is part of the tape.
 
     Raises:
-        TypeError: A gradient was asked of a tensor that is not floating.
+        TypeError: A gradient was asked of a tensor that is not floating, or is no tensor.
         RuntimeError: The device is not available.
 
     Example:
@@ -52,7 +50,7 @@ class Tensor:
         Tensor([[2., 4.]], dtype=float32)
     """
 
-    __slots__ = ("data", "edge", "grad", "requires_grad")
+    __slots__ = ("_grad", "_requires_grad", "data", "edge")
     data: Array
     # NumPy then leaves `array + tensor` to Tensor.__radd__.
     __array_ufunc__ = None
@@ -60,21 +58,16 @@ class Tensor:
     def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None) -> None:
         self.data = as_array(data.data if isinstance(data, Tensor) else data, device)
         self.requires_grad = requires_grad
-        self.grad: Tensor | None = None
+        self._grad: Tensor | None = None
         self.edge: tuple[Context, int] | None = None  # the node that made it; a leaf has none
-        if requires_grad and self.data.dtype.kind != "f":
-            raise TypeError(
-                f"Tensor: only floating tensors can require a gradient, got {self.data.dtype}; "
-                "convert with .to(dtype=numpy.float32)"
-            )
 
     @classmethod
     def wrap(cls, array: Any, edge: tuple[Context, int] | None = None) -> Tensor:
         """Return a function's output as a tensor, skipping the checks of the constructor."""
         tensor = cls.__new__(cls)
         tensor.data = np.asarray(array) if isinstance(array, np.generic) else array
-        tensor.requires_grad = edge is not None and array.dtype.kind == "f"
-        tensor.grad = None
+        tensor._requires_grad = edge is not None and array.dtype.kind == "f"
+        tensor._grad = None
         tensor.edge = edge
         return tensor
 
@@ -139,10 +132,39 @@ class Tensor:
 
         Raises:
             RuntimeError: CUDA is not available; the message says what to install.
+            TypeError: The dtype is not one of real numbers or booleans.
         """
         return F.to(self, device, dtype=dtype)
 
     # -- The tape ----------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the tensor is part of the tape; a floating one can be made a leaf of it."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted and self.data.dtype.kind != "f":
+            raise TypeError(
+                f"Tensor: only floating tensors can require a gradient, got {self.data.dtype}; "
+                "convert with .to(dtype=numpy.float32)"
+            )
+        self._requires_grad = wanted
+
+    @property
+    def grad(self) -> Tensor | None:
+        """After ``backward``, the gradient of a leaf, added up over calls; else None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        if not (gradient is None or isinstance(gradient, Tensor)):
+            raise TypeError(
+                f"Tensor: grad is a Tensor or None, got {type(gradient).__name__}; "
+                "wrap it: Tensor(...)"
+            )
+        self._grad = gradient
 
     @property
     def is_leaf(self) -> bool:
@@ -190,7 +212,7 @@ class Tensor:
 
     def accumulate(self, gradient: Array) -> None:
         """Add an array that nobody else holds to ``grad``, without writing to the earlier one."""
-        self.grad = Tensor.wrap(gradient if self.grad is None else self.grad.data + gradient)
+        self._grad = Tensor.wrap(gradient if self._grad is None else self._grad.data + gradient)
 
     # -- Python ------------------------------------------------------------------------------
 

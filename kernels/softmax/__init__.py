@@ -193,7 +193,7 @@ def _arguments(
     number, reach = query.dtype.type, _reach(relative_scores, pattern)
     if scale is None:
         scale = query.shape[3] ** -0.5
-    elif abs(finite("softmax", "scale", scale)) > np.finfo(query.dtype).max:
+    elif abs(finite("softmax", "scale", scale)) > float(np.finfo(query.dtype).max):
         raise ValueError(f"softmax: scale must be a number of {query.dtype}, got {scale}")
     options = Options(
         *visible.lengths(query, key),

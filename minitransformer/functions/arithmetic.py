@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +48,15 @@ def match(name: str, left: Any, right: Any) -> tuple[Any, Any]:
     if x.shape != y.shape:
         _check_broadcast(name, x.shape, y.shape)
     return left, right
+
+
+def alike(*arrays: Array) -> Sequence[Array]:
+    """Return arrays, integers among floating ones converted to their dtype."""
+    floating = [x.dtype for x in arrays if x.dtype.kind == "f"]
+    if len(floating) in (0, len(arrays)):
+        return arrays
+    dtype = np.result_type(*floating)
+    return [x if x.dtype.kind == "f" else x.astype(dtype) for x in arrays]
 
 
 def _number(value: Any, other: Any) -> Any:
@@ -168,6 +178,8 @@ class _Matmul(Function):
 
     @staticmethod
     def forward(ctx: Context, x: Array, y: Array) -> Array:
+        if x.dtype is not y.dtype:
+            x, y = alike(x, y)
         ctx.save(x, y)
         return product(x, y)
 
@@ -186,6 +198,8 @@ class _Matmul(Function):
 class _Linear(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, weight: Array, bias: Array | None) -> Array:
+        if x.dtype is not weight.dtype:
+            x, weight = alike(x, weight)
         ctx.save(x, weight)
         result = product(x, weight.T)
         if bias is not None:
@@ -374,6 +388,8 @@ def to(x: Tensor, device: str | None = None, *, dtype: DTypeLike | None = None) 
     """Return ``x`` on another device or in another dtype; see :meth:`Tensor.to`."""
     target = x.device if device is None else resolve_device(device)
     kind = x.dtype if dtype is None else np.dtype(dtype)
+    if kind.kind not in "fiub":
+        raise TypeError(f"to: expected a dtype of numbers that are real or booleans, got {kind}")
     if target == x.device and kind == x.dtype:
         return x
     return _To.apply(x, target, kind)

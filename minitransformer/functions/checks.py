@@ -36,12 +36,16 @@ def number(name: str, expected: str, value: float) -> float:
 
 def dims(dim: Dim, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that ``dim`` names, as given."""
-    return tuple(range(ndim)) if dim is None else (dim,) if isinstance(dim, WHOLE) else dim
+    return tuple(range(ndim)) if dim is None else dim if isinstance(dim, tuple) else (dim,)
 
 
 def in_range(name: str, dim: Dim, shape: tuple[int, ...]) -> None:
     """Refuse dimensions, one or several or None for all, that a shape does not have."""
     for d in dims(dim, len(shape)):
+        if not isinstance(d, WHOLE):
+            raise TypeError(
+                f"{name}: dim must be a whole number, a tuple of them or None, got {dim!r}"
+            )
         if not -len(shape) <= d < len(shape):
             raise ValueError(f"{name}: dim {d} is out of range for a tensor of shape {shape}")
 

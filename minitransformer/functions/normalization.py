@@ -12,7 +12,7 @@ import numpy as np
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import floating, in_range, number, shape_of
+from .checks import WHOLE, floating, in_range, number, shape_of
 
 
 class _Softmax(Function):
@@ -92,13 +92,13 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     [0.5, 0.5]
     """
     in_range("softmax", dim, shape_of("softmax", x))
-    return _Softmax.apply(floating("softmax", x), dim)
+    return _Softmax.apply(floating("softmax", x), dim) if x.size else x
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return the logarithm of :func:`softmax`, exact where the softmax itself would round to 0."""
     in_range("log_softmax", dim, shape_of("log_softmax", x))
-    return _LogSoftmax.apply(floating("log_softmax", x), dim)
+    return _LogSoftmax.apply(floating("log_softmax", x), dim) if x.size else x
 
 
 def layer_norm(
@@ -126,12 +126,13 @@ def layer_norm(
     >>> layer_norm(Tensor([[1.0, 3.0]]), 2, eps=0.0).tolist()
     [[-1.0, 1.0]]
     """
-    if not isinstance(normalized_shape, int | np.integer | Sequence):
-        raise TypeError(
-            f"layer_norm: normalized_shape must be a size or several, got {normalized_shape!r}"
-        )
     several = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     shape = tuple(several)
+    if not all(isinstance(size, WHOLE) and size > 0 for size in shape):
+        raise TypeError(
+            "layer_norm: normalized_shape must be a whole number above 0 or several, "
+            f"got {normalized_shape!r}"
+        )
     number("layer_norm", "a number eps", eps)
     if not shape or shape_of("layer_norm", x)[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")

@@ -10,14 +10,18 @@ from typing import Any
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .arithmetic import sum_to
+from .arithmetic import alike, sum_to
 from .checks import WHOLE, in_range, shape_of
 from .selection import sum_by_owner
 
 
 def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
     """Return ``f(x, 2, 3)`` and ``f(x, (2, 3))`` alike as ``(2, 3)``."""
-    return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], WHOLE) else tuple(sizes)  # type: ignore[arg-type]
+    several = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    for size in several:
+        if not isinstance(size, WHOLE):
+            raise TypeError(f"sizes and dimensions must be whole numbers, got {size!r}")
+    return tuple(several)  # type: ignore[arg-type]
 
 
 def _place(name: str, dim: int, shape: tuple[int, ...]) -> int:
@@ -89,7 +93,7 @@ class _Cat(Function):
     @staticmethod
     def forward(ctx: Context, *arrays: Array, dim: int) -> Array:
         ctx.save(dim, [array.shape[dim] for array in arrays])
-        return array_module(arrays[0]).concatenate(arrays, axis=dim)
+        return array_module(arrays[0]).concatenate(alike(*arrays), axis=dim)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, ...]:
@@ -241,6 +245,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     >>> cat([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
     [1.0, 2.0, 3.0]
     """
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+        raise TypeError(f"cat: expected a list of tensors, got {type(tensors).__name__}")
     if not tensors:
         raise ValueError("cat: expected at least one tensor, got none")
     at = _place("cat", dim, tensors[0].shape)

@@ -41,7 +41,8 @@ class MultiHeadAttention(Module):
 
     Raises:
         ValueError: a size is below 1, D is not a multiple of H where E follows from it, there is no
-            such variant, it has no weights to drop, or a fraction is not in [0, 1).
+            such variant, it has no weights to drop, a fraction is not in [0, 1), or `out_dim` is
+            given for heads that are not joined.
 
     Source: Vaswani et al. 2017, section 3.2.2; S3.
 
@@ -76,6 +77,12 @@ class MultiHeadAttention(Module):
         self.head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
         value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
         check_positive(self, head_dim=self.head_dim, value_head_dim=value_head_dim)
+
+        if not joined and out_dim is not None:
+            raise ValueError(
+                "MultiHeadAttention: out_dim is the width of the projection that joins the heads, "
+                f"got {out_dim} with joined=False; leave it out"
+            )
 
         query_width, value_width = num_heads * self.head_dim, num_heads * value_head_dim
         query_dim, key_dim, value_dim, out_dim = (

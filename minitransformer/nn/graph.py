@@ -400,6 +400,11 @@ class GraphAttention(Module):
             return Tensor(kernels.weights(self._scores(x, graph, query_x).data, graph.edges))
 
     def _scores(self, x: Tensor, graph: Graph, query_x: Tensor | None) -> Tensor:
+        if not isinstance(graph, Graph):
+            raise TypeError(
+                f"GraphAttention: expected a Graph, got {type(graph).__name__}; make one by "
+                "nn.Graph.from_edges"
+            )
         query_x = x if query_x is None else query_x
         sizes = {"in": self.in_features, "Tk": graph.num_keys, "Tq": graph.num_queries}
         layout = {"x": (x, "Tk in"), "query_x": (query_x, "Tq in")}

@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import functions as F
 from .. import random
+from ..functions.checks import WHOLE, number
 from ..tensor import Tensor
 from .module import Module, Parameter
 
@@ -83,6 +84,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        check_positive(self, **{f"normalized_shape[{dim}]": size for dim, size in enumerate(shape)})
         self.normalized_shape = shape
         self.eps = eps
         self.weight = Parameter(np.ones(shape, np.float32))
@@ -107,7 +109,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p < 1:
+        if not 0 <= number("Dropout", "a fraction p in [0, 1)", p) < 1:
             raise ValueError(f"Dropout: p must be a fraction in [0, 1), got {p}")
         self.p = p
 
@@ -162,7 +164,7 @@ class Tanh(Module):
 def check_positive(module: Module, **sizes: int) -> None:
     """Refuse a size that is no whole number above 0, by a ValueError that names the module."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, WHOLE) or size < 1:
             raise ValueError(
                 f"{type(module).__name__}: {name} must be a whole number above 0, got {size!r}"
             )

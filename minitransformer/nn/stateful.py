@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..tensor import Tensor
 from .module import Module
-from .variant import AttentionVariant
+from .variant import AttentionVariant, check_state
 
 
 class Decoding(NamedTuple):
@@ -70,6 +70,7 @@ class StatefulAttention(AttentionVariant):
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Add the tokens to the state and read it, see `AttentionVariant.step`."""
+        check_state(self, state, Decoding)
         past, position = state
         count = query.shape[2]
         if count == 1:

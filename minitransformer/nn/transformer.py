@@ -14,7 +14,7 @@ from .attention import MultiHeadAttention
 from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ReLU, check_positive
 from .module import Module, ModuleList, Sequential
 from .positions import position_encoding
-from .variant import AttentionVariant
+from .variant import AttentionVariant, check_state
 
 ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "gelu": GELU}
 
@@ -243,6 +243,11 @@ class _Stack(Module):
 
     def step(self, x: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Map the next tokens x (N, L, D); return the output and the layers' next states."""
+        if len(states) != len(self.layers):
+            raise ValueError(
+                f"{type(self).__name__}.step: expected the states of {len(self.layers)} layers, "
+                f"got {len(states)}"
+            )
         after = []
         for layer, state in zip(self.layers, states, strict=True):
             x, state = layer.step(x, state)
@@ -352,6 +357,7 @@ class TransformerLM(Module):
 
         The state given may be used up: to go on from it twice, copy it before (`copy.deepcopy`).
         """
+        check_state(self, state, DecoderState)
         x = self.embedding(tokens, state.position)
         decoded, layers = self.decoder.step(x, state.layers)
         return self.head(decoded), DecoderState(state.position + x.shape[1], layers)
@@ -425,6 +431,7 @@ class Transformer(Module):
 
         The state given may be used up: to go on from it twice, copy it before (`copy.deepcopy`).
         """
+        check_state(self, state, DecoderState)
         x = self.target_embedding(tokens, state.position)
         decoded, layers = self.decoder.step(x, state.layers)
         return self.head(decoded), DecoderState(state.position + x.shape[1], layers)

@@ -152,6 +152,7 @@ class AttentionVariant(Module):
         Returns:
             The output (N, H, L, M) and the next state; the state given may be used up.
         """
+        check_state(self, state, KeyValueCache)
         offset = state.length
         state.append(key, value)
         keys, values = Tensor(state.keys), Tensor(state.values)
@@ -166,6 +167,16 @@ class AttentionVariant(Module):
         """Attend to what was remembered; the first query stands at position `query_offset`."""
         visible = {"query_offset": query_offset, "key_lengths": memory.lengths}
         return self(query, memory.key, memory.value, **visible)
+
+
+def check_state(module: Module, state: Any, expected: type) -> None:
+    """Refuse what no `init_state` or `step` of a like module returned, by a TypeError."""
+    if not isinstance(state, expected):
+        name = type(module).__name__
+        raise TypeError(
+            f"{name}.step: expected the {expected.__name__} that {name}.init_state() or an earlier "
+            f"step returned, got {type(state).__name__}"
+        )
 
 
 Variant = TypeVar("Variant", bound=Callable[[], AttentionVariant])

@@ -30,6 +30,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: zeros(2).mean(-2), ValueError, "mean: dim -2 is out of range"),
     (lambda: zeros(2).var(3), ValueError, "var: dim 3 is out of range"),
     (lambda: zeros(2).amax((0, 1)), ValueError, "amax: dim 1 is out of range"),
+    (lambda: zeros(2).sum([0]), TypeError, r"sum: dim must be a whole number, a tuple .*, got \[0"),
     (lambda: zeros(2).argmax(1), ValueError, "argmax: dim 1 is out of range"),
     (lambda: Tensor([1, 2]).mean(), TypeError, "mean: expected a floating tensor, got int64"),
     (lambda: Tensor([1, 2]).var(), TypeError, "var: expected a floating tensor, got int64"),
@@ -41,6 +42,9 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.layer_norm(zeros(2, 3), 2), ValueError, r"layer_norm: .* \*\(2,\)\), got \(2, 3\)"),
     (lambda: F.layer_norm(zeros(2, 3), 3, zeros(3), zeros(2)), ValueError,
      r"layer_norm: expected bias of shape \(3,\), got \(2,\)"),
+    (lambda: F.layer_norm(zeros(2, 0), 0), TypeError, "layer_norm: .* number above 0 .* got 0"),
+    (lambda: zeros(2).reshape(2.0), TypeError, "sizes and dimensions must be whole .*, got 2.0"),
+    (lambda: zeros(2).to(dtype=complex), TypeError, "to: expected a dtype .*, got complex128"),
     (lambda: zeros(2, 3).reshape(4, -1), ValueError, r"reshape: \(2, 3\) has 6 elements and can"),
     (lambda: zeros(2).reshape(-1, -1), ValueError, "reshape: .* cannot become"),
     (lambda: zeros(2, 3).permute(0, 0), ValueError, "permute: expected each of the 2 dimensions"),
@@ -50,6 +54,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: zeros(2, 3).expand(4, 3), ValueError, r"expand: \(2, 3\) cannot be expanded to"),
     (lambda: zeros(2)[3], IndexError, "index 3 is out of bounds"),
     (lambda: F.cat([]), ValueError, "cat: expected at least one tensor, got none"),
+    (lambda: F.cat(zeros(2, 3)), TypeError, "cat: expected a list of tensors, got Tensor"),
     (lambda: F.cat([zeros(2, 3), zeros(2, 4)]), ValueError, "cat: shapes must agree but for dim 0"),
     (lambda: F.stack([zeros(2), zeros(3)]), ValueError, "stack: expected equal shapes"),
     (lambda: F.split(zeros(5), [2, 2]), ValueError, r"split: \[2, 2\] does not cut dim 0 of \(5,"),
@@ -121,6 +126,19 @@ def test_power_at_zero() -> None:
     (x**y).sum().backward()
     assert x.grad.tolist() == [0.0, 0.0]
     assert y.grad.tolist() == [0.0, 0.0]
+
+
+def test_integers_among_floating_numbers_take_their_dtype() -> None:
+    x, n = Tensor([0.5, 1.5], requires_grad=True), Tensor([1, 2])
+    results = x + n, x @ n, n @ x, F.cat([n, x]), F.stack([x, n]), F.linear(x, Tensor([[1, 2]]))
+    assert {y.dtype for y in results} == {np.dtype(np.float32)}
+    results[1].backward()
+    assert x.grad.tolist() == [1.0, 2.0] and (n @ n).dtype == F.cat([n, n]).dtype == np.int64
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_nothing_has_a_softmax_of_its_shape(function: Any) -> None:
+    assert function(zeros(2, 0)).shape == function(zeros(0, 2), 0).shape[::-1] == (2, 0)
 
 
 def test_equal_maxima_share_the_gradient() -> None:

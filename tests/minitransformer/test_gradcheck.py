@@ -137,6 +137,15 @@ def test_float32_inside_is_found() -> None:
         gradcheck(lambda x: x.to(dtype=np.float32), [np.ones(2)])
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs", "message"),
+    [(F.exp, [np.ones(2, int)], "among the inputs"), (lambda x: 3.0, [np.ones(2)], "must return")],
+)
+def test_nothing_to_check_is_no_success(function: Any, inputs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        gradcheck(function, inputs)
+
+
 def test_nested_outputs_constants_and_other_inputs() -> None:
     def function(x: Tensor, power: int, indices: Any, unused: Tensor) -> Any:
         return [x**power, (F.exp(x)[indices], Tensor(np.ones(2))), None, Tensor([1])]

@@ -166,6 +166,8 @@ def test_a_union_keeps_its_parts_apart() -> None:
     assert (union.num_queries, union.num_keys, union.num_edges) == (7, 9, 11)
     parts = [layer(x, g, q).numpy() for x, g, q in zip(keys, graphs, queries, strict=True)]
     assert_allclose(whole.numpy(), np.concatenate(parts), rtol=1e-6)
+    with pytest.raises(TypeError, match="GraphAttention: expected a Graph, got tuple"):
+        layer(keys[0], ([0, 1], [0]))
     with pytest.raises(ValueError, match="at least one graph"):
         Graph.union([])
     with pytest.raises(ValueError, match="without numbers of their own"):

@@ -264,6 +264,8 @@ test_refusals = refusals(
     (lambda: MultiHeadAttention(8, 2, attention="linear", dropout=0.1),
      "MultiHeadAttention: dropout=0.1 drops attention weights, which LinearAttention never has at "
      "hand; drop numbers of the output by out_dropout=0.1, or use attention='softmax'"),
+    (lambda: MultiHeadAttention(8, 2, joined=False, out_dim=3),
+     "MultiHeadAttention: out_dim is the width of the projection that joins the heads, got 3 with"),
     (lambda: MultiHeadAttention(4, 2)(beams(3, 2, 5), beams(2, 3, 5)),
      "MultiHeadAttention: key must have the dimensions (3, 2) of the queries before its 2 last, or "
      "1 where they share it, got (2, 3, 5, 4)"),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,19 @@ def test_a_list_holds_modules_only() -> None:
     assert [type(layer) for layer in layers] == [nn.ReLU, nn.Tanh]
     with pytest.raises(TypeError, match="ModuleList: item 1 must be a Module, got function; wrap"):
         nn.ModuleList([nn.ReLU(), lambda x: x])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: nn.LayerNorm(-1), r"normalized_shape\[0\] must be a whole number above 0, got -1"),
+        (lambda: nn.Linear(True, 2), "in_features must be a whole number above 0, got True"),
+        (lambda: nn.Dropout("a"), r"expected a fraction p in \[0, 1\), got 'a'"),
+    ],
+)
+def test_sizes_and_fractions_are_looked_at(build: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        build()
 
 
 def test_linear_starts_with_xavier_uniform_weights_and_zero_biases() -> None:

@@ -325,7 +325,6 @@ def test_small_parameters_part_from_the_array_they_shared(make: Any, change: str
     ("name", "array", "error", "message"),
     [
         ("data", [1.0], TypeError, "data must be an array, got list"),
-        ("grad", [1.0], TypeError, "grad.data must be an array, got NoneType"),
         ("data", np.ones(5, np.float32), ValueError, "must have the shape"),
         ("data", np.ones(2, np.float32), ValueError, "must have the shape"),
         ("data", np.ones(3), ValueError, "is float32, but parameter is float64"),
@@ -439,6 +438,8 @@ test_refusals = refusals(
      "SGD: lr must be a finite number at step 0, got 'a'"),
     (lambda: optim.clip_grad_norm_(ONE, 0.0),
      "clip_grad_norm_: max_norm must be above 0, got 0.0; to switch clipping off"),
+    (lambda: optim.warmup(3, 0.1), TypeError,
+     "warmup: expected a schedule, such as optim.cosine(...), got 0.1; a constant one is lambda"),
     (lambda: optim.cosine(1.0, math.nan), "cosine: steps must be 1 or more, got nan"),
     (lambda: optim.cosine(1.0, 0), "cosine: steps must be 1 or more, got 0"),
     (lambda: optim.step_decay(1.0, 0), "step_decay: every must be 1 or more"),

@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -197,6 +197,18 @@ def test_no_grad_records_nothing() -> None:
     assert (x * 2).requires_grad
 
 
+def test_no_grad_refuses_what_only_begins_when_called() -> None:
+    def generator() -> Iterator[None]:
+        yield
+
+    async def coroutine() -> None:
+        pass
+
+    for function in (generator, coroutine):
+        with pytest.raises(TypeError, match=f"no_grad: {function.__name__} is a generator or a co"):
+            no_grad()(function)
+
+
 def test_what_no_backward_needs_is_freed() -> None:
     x = leaf(1000)
     middle = x + 1  # addition saves nothing, and reshaping keeps a view
@@ -269,6 +281,8 @@ def test_a_matrix_is_an_array_like_others() -> None:
     ("call", "error", "message"),
     [
         (lambda: Tensor([1], requires_grad=True), TypeError, "only floating tensors can require"),
+        (lambda: setattr(Tensor([1]), "requires_grad", True), TypeError, "only floating tensors"),
+        (lambda: setattr(leaf(1), "grad", np.ones(1)), TypeError, "a Tensor or None, got ndarray"),
         (lambda: Tensor(["a"]), TypeError, "as_array: expected numbers, got dtype <U1"),
         (lambda: Tensor(np.ma.array([1.0], mask=[1])), TypeError, "has elements without a number"),
         (lambda: Tensor([1.0], device="tpu"), ValueError, "expected 'auto', 'cpu' or 'cuda'"),
