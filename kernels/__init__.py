@@ -19,6 +19,7 @@ if __name__ == "kernels":
 from .cpu import (
     DataRace,
     DivergentBarrier,
+    EndlessLoop,
     KernelError,
     OutOfBounds,
     UninitializedRead,
@@ -27,6 +28,6 @@ from .cpu import (
 )
 
 __all__ = [
-    "DataRace", "DivergentBarrier", "KernelError", "OutOfBounds", "UninitializedRead",
-    "UnsupportedKernel", "checked",
+    "DataRace", "DivergentBarrier", "EndlessLoop", "KernelError", "OutOfBounds",
+    "UninitializedRead", "UnsupportedKernel", "checked",
 ]  # fmt: skip

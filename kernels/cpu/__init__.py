@@ -26,6 +26,7 @@ Nothing here knows of attention: the package could be lifted out as it is.
 from .errors import (
     DataRace,
     DivergentBarrier,
+    EndlessLoop,
     KernelError,
     OutOfBounds,
     UninitializedRead,
@@ -37,7 +38,6 @@ from .runtime.pool import num_threads
 from .watchers.checked_mode import DiffersOnGpu, checked
 
 __all__ = [
-    "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "KernelError", "OutOfBounds",
-    "UninitializedRead", "UnsupportedKernel", "checked", "num_threads",
-    "rehearsed",
+    "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "EndlessLoop", "KernelError",
+    "OutOfBounds", "UninitializedRead", "UnsupportedKernel", "checked", "num_threads", "rehearsed",
 ]  # fmt: skip

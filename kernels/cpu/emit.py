@@ -108,10 +108,10 @@ class Body:
                     self.scalar(statement)
                 case Loop(ast.For() as loop, body):
                     self.counted(loop, body)
-                case Loop(ast.While(test=test), body):
+                case Loop(ast.While(test=test) as loop, body):
                     with self.text.block(f"while {self.source(test)}:"):
                         self.compound_body(body)
-                        self.turn()
+                        self.turn(loop)
                 case Branch(test, body, orelse):
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
@@ -133,7 +133,7 @@ class Body:
         """A `for` at block level."""
         self.compound(f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:", body)
 
-    def turn(self) -> None:
+    def turn(self, loop: ast.While) -> None:
         """A turn of a `while` at block level ends."""
 
     def barrier(self, node: Barrier) -> None:

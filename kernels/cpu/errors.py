@@ -92,5 +92,9 @@ class UninitializedRead(Mistake):
     """A read of shared or local memory that nobody has written."""
 
 
+class EndlessLoop(Mistake):
+    """A `while` that hundreds of millions of turns did not bring to its end."""
+
+
 class DataRace(Mistake):
     """Two threads access an element, one of them writes, and nothing orders the two."""

@@ -7,6 +7,7 @@ arrays with shadow memory (see `shadow`). The first mistake is raised:
     UninitializedRead    shared or local memory that nobody has written
     DataRace             two accesses of two threads, one a write, with no barrier between
     DivergentBarrier     a barrier that not all threads of the block reach
+    EndlessLoop          a `while` that does not come to its end
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..errors import DataRace, KernelError, Mistake, OutOfBounds, UninitializedRead
+from ..errors import DataRace, EndlessLoop, KernelError, Mistake, OutOfBounds, UninitializedRead
 from ..form import Shape3
 from ..launch import CpuKernel, place_of
 from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
@@ -75,7 +76,7 @@ def launch(
     """Run every block of a grid, and raise the first mistake.
 
     Raises:
-        OutOfBounds, UninitializedRead, DataRace, DivergentBarrier: see above.
+        OutOfBounds, UninitializedRead, DataRace, DivergentBarrier, EndlessLoop: see above.
         KernelError: as `CpuKernel.launch` does.
     """
     arguments = kernel.prepared(arguments)
@@ -248,6 +249,11 @@ def _mistake(
     block, accessing = place_of(number, grid), place_of(thread, variant.block)
     array = body.form.source.originals.get(place.array, place.array)
     given = body.form.source.name, place.filename, place.line, block
+    if kind == shadow.ENDLESS:
+        message = (f"in block {block}, thread {accessing} has not come to the end of this loop "
+                   f"after {shadow.MOST_TURNS:,} turns. Does each turn change what `while` asks? A "
+                   "loop that needs more of them runs with @cuda.jit(checked=False)")  # fmt: skip
+        return EndlessLoop(message, *given, (accessing,))
     where = f"{place.space} array {array!r} at {list(index)}" if index else f"record {array!r}"
     if place.fields:
         where += f", field {'.'.join(place.fields)!r}"

@@ -13,7 +13,7 @@ from ..compiler import LANES
 from ..form import Array
 from ..regions import Barrier, Lanes, Node
 from ..source import place as place_in_file
-from ..trees import assign, name, parse
+from ..trees import assign, name, parse, walk
 from .instrument import Spot, Watched
 from .intervals import Intervals
 from .shadow import CLOCK, NOTES, shadow_type
@@ -43,6 +43,7 @@ class Checked(Watched):
         self.parameters = ("run__found", *shadows)
         self.in_order = False  # does the region being written depend on the order of its threads?
         self.differences: list[Difference] = []
+        self.loops = any(isinstance(node, ast.While) for node in walk(self.form.body))
 
     def module(self, runtime: str, fastmath: bool) -> str:
         """Write the module; it also says which arguments have shadow memory.
@@ -99,6 +100,8 @@ class Checked(Watched):
         self.text.line("run__fault[:] = 0")
         self.text.line(f"run__differs = stack(({self.threads},), numba.int32)")
         self.text.line("run__differs[:] = 0")
+        if self.loops:
+            self.text.line(f"run__turns = stack(({self.threads},), numba.int64)")
         super().write()
 
     def numbered(self, node: ast.AST, what: str) -> str:
@@ -110,6 +113,8 @@ class Checked(Watched):
     def start(self) -> None:
         """A block begins: set its clock."""
         self.text.line("run__checks.block_starts(run__clock, block)")
+        if self.loops:
+            self.text.line("run__turns[:] = 0")
 
     def ran(self, region: Lanes, header: int) -> None:
         """Take the note from a loop whose turns depend on each other."""
@@ -125,17 +130,25 @@ class Checked(Watched):
                 self.text.line("run__checks.tell(run__differs, run__found)")
             self.stop()
 
-    def turn(self) -> None:
-        """End a loop that a mistake keeps going."""
+    def turn(self, loop: ast.While) -> None:
+        """End a loop that a mistake keeps going, or that does not end; it is all threads' turn."""
+        place = self.place_of_loop(loop)
+        self.text.line(f"run__checks.turned(run__turns, run__fault, {place}, 0, {self.threads})")
         self.stop()
 
     def own_loop(self, loop: ast.For | ast.While) -> Any:
-        """A loop that each thread runs for itself, while all is well."""
+        """A loop that each thread runs for itself, while all is well and it may end."""
+        place = self.place_of_loop(loop) if isinstance(loop, ast.While) else ""
         super().own_loop(loop)
-        if isinstance(loop, ast.While):  # a mistake may keep it going
-            fine = parse(f"run__checks.is_fine(run__fault, {self.thread()})")
-            loop.test = ast.BoolOp(ast.And(), [fine, loop.test])
+        if isinstance(loop, ast.While):
+            given = f"run__turns, run__fault, {place}, {self.thread()}"
+            goes_on = parse(f"run__checks.goes_on({given})")
+            loop.test = ast.BoolOp(ast.And(), [goes_on, loop.test])
         return loop
+
+    def place_of_loop(self, loop: ast.While) -> str:
+        """Number a loop; return its number as text."""
+        return self.numbered_place(loop, "", (), "", "turn", 0, 0)
 
     def stop(self) -> None:
         """End the block if a thread has noted something."""

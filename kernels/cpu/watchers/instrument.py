@@ -34,14 +34,14 @@ MARK = "executed"  # the call that marks a statement
 
 @dataclass(frozen=True)
 class Place:
-    """An access in a kernel's text."""
+    """An access in a kernel's text, or a loop."""
 
     filename: str
     line: int
     array: str
     fields: tuple[str, ...]  # of a record that is the array's element
     space: str  # "global", "shared" or "local"
-    kind: str  # "read", "write", "atomic" or, of a row or a slice, "part"
+    kind: str  # "read", "write", "atomic", of a row or a slice "part", of a loop "turn"
     itemsize: int  # bytes of the number
     indices: int
 
@@ -70,16 +70,16 @@ class Watched(Body):
 
     def place(self, spot: Spot, kind: str) -> str:
         """Number an access to an array; return its number as text."""
-        filename, line = place_in_file(spot.node)
+        element = spot.element
+        itemsize = as_dtype(element.kind.dtype).itemsize
+        known = element.fields, self.arrays.space(spot.view), kind, itemsize, len(element.indices)
+        return self.numbered_place(spot.node, spot.array, *known)
+
+    def numbered_place(self, node: ast.AST, *known: Any) -> str:
+        """Number a place in the kernel's text, of which so much is known; the number as text."""
         if len(self.places) == PLACES:
             raise KernelError(f"kernel {self.form.source.name!r} has too many accesses to watch")
-        indices = len(spot.element.indices)
-        space = self.arrays.space(spot.view)
-        itemsize = as_dtype(spot.element.kind.dtype).itemsize
-        self.places.append(
-            Place(filename, line, spot.array, spot.element.fields, space,
-                  kind, itemsize, indices)
-        )  # fmt: skip
+        self.places.append(Place(*place_in_file(node), *known))
         return str(len(self.places) - 1)
 
     def thread(self) -> str:

@@ -37,6 +37,8 @@ from ..runtime import on_stack
 from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
+ENDLESS = 5
+MOST_TURNS = 1 << 28  # of the loops of a thread, in a block: a few seconds
 KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
@@ -577,16 +579,30 @@ _by_run(change, _suspects(swaps=False), _tells(swaps=False))
 _by_run(swap, _suspects(swaps=True), _tells(swaps=True))
 
 
-def is_fine(fault, thread):
-    """Whether a thread has noted nothing."""
+@register_jitable(forceinline=True)
+def turned(turns, fault, place, thread, count):
+    """Take the turns of a loop down, and note that there are too many."""
+    turns[thread] += count
+    kind = ENDLESS if turns[thread] > MOST_TURNS else 0
+    _note(fault, thread, place, kind, (np.int64(0),), 0)
+
+
+def goes_on(turns, fault, place, thread):
+    """Take a turn of a loop down: whether its thread has noted nothing so far."""
     raise NotImplementedError
 
 
-@overload(is_fine, jit_options={"forceinline": True})
-def _is_fine_for(fault, thread):
-    if fault.ndim == 1:
-        return lambda fault, thread: fault[thread] == 0
-    return lambda fault, thread: fault[0, thread] == 0
+@overload(goes_on, jit_options={"forceinline": True})
+def _goes_on_for(turns, fault, place, thread):
+    def whether(turns, fault, place, thread):
+        turned(turns, fault, place, thread, 1)
+        return fault[thread] == 0
+
+    def what(turns, fault, place, thread):
+        turned(turns, fault, place, thread, 1)
+        return fault[0, thread] == 0
+
+    return whether if fault.ndim == 1 else what
 
 
 def faulty(fault, found, block):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minitransformer_kernels as mk
-from minitransformer_kernels import DataRace, DivergentBarrier, OutOfBounds
+from minitransformer_kernels import DataRace, DivergentBarrier, EndlessLoop, OutOfBounds
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import cuda
 
@@ -164,6 +164,42 @@ def added_after_a_look(lock, out):
 def test_a_swap_excuses_no_write_and_no_other_atomic(kernel: Any) -> None:
     with mk.checked(), pytest.raises(DataRace, match="'lock'"):
         kernel[1, 32](np.zeros(1, np.int64), np.zeros(32, np.int64))
+
+
+@cuda.jit
+def halved_nowhere(x, n):
+    stride = -n
+    while stride > 0:
+        cuda.syncthreads()
+    x[0] = stride
+
+
+@cuda.jit
+def counted_down_past_zero(x, n):
+    left = n + cuda.threadIdx.x
+    while left != 0:
+        left -= 1
+    x[0] = left
+
+
+@pytest.mark.parametrize("kernel", [halved_nowhere, counted_down_past_zero])
+def test_a_loop_that_does_not_end_is_told_at_the_first_launch(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MINITRANSFORMER_CHECK")
+    x = np.zeros(1024)
+    with pytest.raises(EndlessLoop, match="has not come to the end of this loop after") as caught:
+        kernel[1, 1024](x, -1)
+    assert caught.value.threads == ((0, 0, 0),)
+    assert caught.value.line == kernel.py_func.__code__.co_firstlineno + 3
+    assert_readable(str(caught.value))
+
+
+def test_as_many_turns_as_a_loop_needs_are_no_mistake() -> None:
+    x = np.zeros(4)
+    with mk.checked():
+        counted_down_past_zero[64, 2](x, 1 << 22)  # each block has all the turns
+    assert x[0] == 0
 
 
 def test_kernels_with_tests_of_their_own_can_be_left_out() -> None:
