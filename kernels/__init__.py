@@ -20,6 +20,7 @@ from .cpu import (
     DataRace,
     DivergentBarrier,
     EndlessLoop,
+    FailedAssertion,
     KernelError,
     OutOfBounds,
     UninitializedRead,
@@ -28,6 +29,6 @@ from .cpu import (
 )
 
 __all__ = [
-    "DataRace", "DivergentBarrier", "EndlessLoop", "KernelError", "OutOfBounds",
+    "DataRace", "DivergentBarrier", "EndlessLoop", "FailedAssertion", "KernelError", "OutOfBounds",
     "UninitializedRead", "UnsupportedKernel", "checked",
 ]  # fmt: skip

@@ -398,7 +398,8 @@ class _Door:
         Options are Numba's (`fastmath`, `max_registers`, `lineinfo`). A kernel is compiled when it
         is first launched, for the arguments that it gets; with a signature in place of the function
         (`@cuda.jit("void(float32[:], int32)")`) numbers are converted to its types. On NumPy arrays
-        `checked=True` checks every launch and `checked=False` none, in place of the first.
+        `checked=True` checks every launch, as `debug=True` does, and `checked=False` none, in place
+        of the first.
 
         Raises:
             TypeError: there is no such option, but one of almost that name.
@@ -425,6 +426,8 @@ class _Door:
         signature = options.pop("signature", None)
         if device:
             return DeviceFunction(function, options, signature)
+        if checked is None and options.get("debug"):
+            checked = True  # a GPU, too, tells of a failed `assert` then
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:

@@ -27,6 +27,7 @@ from .errors import (
     DataRace,
     DivergentBarrier,
     EndlessLoop,
+    FailedAssertion,
     KernelError,
     OutOfBounds,
     UninitializedRead,
@@ -38,6 +39,7 @@ from .runtime.pool import num_threads
 from .watchers.checked_mode import DiffersOnGpu, checked
 
 __all__ = [
-    "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "EndlessLoop", "KernelError",
-    "OutOfBounds", "UninitializedRead", "UnsupportedKernel", "checked", "num_threads", "rehearsed",
+    "CpuKernel", "DataRace", "DiffersOnGpu", "DivergentBarrier", "EndlessLoop", "FailedAssertion",
+    "KernelError", "OutOfBounds", "UninitializedRead", "UnsupportedKernel", "checked",
+    "num_threads", "rehearsed",
 ]  # fmt: skip

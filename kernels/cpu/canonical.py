@@ -67,7 +67,8 @@ def canonical(
     Raises:
         UnsupportedKernel: a construct has no meaning on the CPU, or not yet.
     """
-    draft = _Draft(flatten(source, every_call=instrumented), block, shared_bytes)
+    flat = flatten(source, every_call=instrumented)
+    draft = _Draft(flat, block, shared_bytes, instrumented)
     rewriter = _Rewriter(draft)
     body = [new for statement in draft.source.tree.body for new in rewriter.statements(statement)]
     parameters, copies = _with_own_arguments(draft, body)
@@ -88,8 +89,11 @@ def canonical(
 class _Draft:
     """What the parts of this step gather."""
 
-    def __init__(self, source: Source, block: Shape3, shared_bytes: int) -> None:
+    def __init__(
+        self, source: Source, block: Shape3, shared_bytes: int, instrumented: bool
+    ) -> None:
         self.source, self.block, self.shared_bytes = source, block, shared_bytes
+        self.instrumented = instrumented
         self.parameters = [*source.parameters, *sorted(source.arrays)]
         self.names = Names(names_in(source.tree) | set(source.parameters))
         self.arrays: dict[str, Array] = {}
@@ -173,6 +177,9 @@ class _Rewriter(Transformer):
 
     def visit_Pass(self, node: ast.Pass) -> None:
         return None
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert | None:
+        return node if self.draft.instrumented else None  # else nobody hears of it
 
     def visit_If(self, node: ast.If) -> ast.AST:
         return self.with_body(node)

@@ -96,5 +96,9 @@ class EndlessLoop(Mistake):
     """A `while` that hundreds of millions of turns did not bring to its end."""
 
 
+class FailedAssertion(Mistake):
+    """An `assert` that does not hold, or a `raise`."""
+
+
 class DataRace(Mistake):
     """Two threads access an element, one of them writes, and nothing orders the two."""

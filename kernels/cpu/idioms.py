@@ -7,7 +7,7 @@ cuda.libdevice.fast_expf(x)             math.exp(x)
 B = 16; cuda.shared.array((B, B), ...)  a constant in a shape is its number
 if (i := cuda.grid(1)) < n:             i = cuda.grid(1), on a line before
 a[:] = 0                                a loop over the elements
-assert ok; raise ValueError             the thread is at its end, and nobody hears of it
+assert ok; raise ValueError             the thread is at its end; checked launches hear of it
 """
 
 from __future__ import annotations
@@ -411,10 +411,12 @@ class _Plain:
         match statement:
             case ast.Assert() if not self.is_kernel:
                 return []
+            case ast.Assert(test=ast.Constant(value=False), msg=ast.Constant()):
+                return [statement, ast.Return()]
             case ast.Assert(test=test):
-                return self.body([ast.If(negated(test), [ast.Return()], [])])
+                return self.body([ast.If(negated(test), [_failed(statement)], [])])
             case ast.Raise() if self.is_kernel:
-                return [ast.Return()]
+                return self.body([_failed(statement)])
             case ast.Assign(
                 targets=[ast.Subscript(value=ast.Name(id=array), slice=ast.Slice(None, None, None))]
             ) if array in self.ndims:
@@ -449,6 +451,11 @@ class _Plain:
             size = ast.Subscript(shape, ast.Constant(axis), ast.Load())
             made = ast.For(target(index), call("range", size), [made], [])
         return [made]
+
+
+def _failed(statement: ast.stmt) -> ast.stmt:
+    """What a thread meets where an `assert` does not hold, or at a `raise`."""
+    return ast.Assert(ast.Constant(False), ast.Constant(ast.unparse(statement)))
 
 
 def _names_something(node: ast.AST) -> bool:

@@ -8,6 +8,7 @@ arrays with shadow memory (see `shadow`). The first mistake is raised:
     DataRace             two accesses of two threads, one a write, with no barrier between
     DivergentBarrier     a barrier that not all threads of the block reach
     EndlessLoop          a `while` that does not come to its end
+    FailedAssertion      an `assert` that does not hold, or a `raise`
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..errors import DataRace, EndlessLoop, KernelError, Mistake, OutOfBounds, UninitializedRead
+from ..errors import (
+    DataRace,
+    EndlessLoop,
+    FailedAssertion,
+    KernelError,
+    Mistake,
+    OutOfBounds,
+    UninitializedRead,
+)
 from ..form import Shape3
 from ..launch import CpuKernel, place_of
 from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
@@ -76,7 +85,7 @@ def launch(
     """Run every block of a grid, and raise the first mistake.
 
     Raises:
-        OutOfBounds, UninitializedRead, DataRace, DivergentBarrier, EndlessLoop: see above.
+        Mistake: see above.
         KernelError: as `CpuKernel.launch` does.
     """
     arguments = kernel.prepared(arguments)
@@ -254,6 +263,10 @@ def _mistake(
                    f"after {shadow.MOST_TURNS:,} turns. Does each turn change what `while` asks? A "
                    "loop that needs more of them runs with @cuda.jit(checked=False)")  # fmt: skip
         return EndlessLoop(message, *given, (accessing,))
+    if kind == shadow.FAILED:
+        message = (f"in block {block}, thread {accessing} fails: `{place.array}`. A GPU tells of "
+                   "it in kernels with @cuda.jit(debug=True) alone")  # fmt: skip
+        return FailedAssertion(message, *given, (accessing,))
     where = f"{place.space} array {array!r} at {list(index)}" if index else f"record {array!r}"
     if place.fields:
         where += f", field {'.'.join(place.fields)!r}"

@@ -146,6 +146,12 @@ class Checked(Watched):
             loop.test = ast.BoolOp(ast.And(), [goes_on, loop.test])
         return loop
 
+    def failed(self, statement: ast.Assert) -> ast.stmt:
+        """An `assert` that does not hold."""
+        assert isinstance(statement.msg, ast.Constant)
+        place = self.numbered_place(statement, str(statement.msg.value), (), "", "assert", 0, 0)
+        return ast.Expr(parse(f"run__checks.failed(run__fault, {place}, {self.thread()})"))
+
     def place_of_loop(self, loop: ast.While) -> str:
         """Number a loop; return its number as text."""
         return self.numbered_place(loop, "", (), "", "turn", 0, 0)

@@ -34,14 +34,14 @@ MARK = "executed"  # the call that marks a statement
 
 @dataclass(frozen=True)
 class Place:
-    """An access in a kernel's text, or a loop."""
+    """An access in a kernel's text, or a loop; or an `assert`, whose text stands for `array`."""
 
     filename: str
     line: int
     array: str
     fields: tuple[str, ...]  # of a record that is the array's element
     space: str  # "global", "shared" or "local"
-    kind: str  # "read", "write", "atomic", of a row or a slice "part", of a loop "turn"
+    kind: str  # "read", "write", "atomic", of a row or a slice "part"; else "turn" or "assert"
     itemsize: int  # bytes of the number
     indices: int
 
@@ -128,6 +128,10 @@ class Watched(Body):
     def executed(self, mark: ast.Expr) -> Any:
         """A mark of a statement."""
         return mark
+
+    def failed(self, statement: ast.Assert) -> ast.stmt:
+        """An `assert` that does not hold."""
+        return ast.Pass()
 
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """What goes with the assignment of a view."""
@@ -306,6 +310,10 @@ class Watcher(Rewriter):
     def visit_For(self, node: ast.For) -> Any:
         """A loop that each thread runs for itself."""
         return self.body.own_loop(node)
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        """What a thread meets where an `assert` does not hold."""
+        return self.body.failed(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         """A mark, or a call for its effect."""

@@ -37,7 +37,7 @@ from ..runtime import on_stack
 from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
-ENDLESS = 5
+ENDLESS, FAILED = 5, 6  # of loops and `assert`
 MOST_TURNS = 1 << 28  # of the loops of a thread, in a block: a few seconds
 KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
@@ -585,6 +585,12 @@ def turned(turns, fault, place, thread, count):
     turns[thread] += count
     kind = ENDLESS if turns[thread] > MOST_TURNS else 0
     _note(fault, thread, place, kind, (np.int64(0),), 0)
+
+
+@register_jitable(forceinline=True)
+def failed(fault, place, thread):
+    """Note an `assert` that does not hold."""
+    _note(fault, thread, place, FAILED, (np.int64(0),), 0)
 
 
 def goes_on(turns, fault, place, thread):

@@ -3,6 +3,7 @@
 import enum
 import linecache
 import math
+import re
 import types
 from collections import namedtuple
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from numba import float32, int32
 
-from minitransformer_kernels import checked, microscope
+from minitransformer_kernels import FailedAssertion, checked, microscope
 from minitransformer_kernels.cpu import KernelError, UnsupportedKernel
 from minitransformer_kernels.cuda import cuda
 
@@ -105,12 +106,12 @@ def defaults(x, n=10):
 
 
 @cuda.jit
-def ends(x):
+def ends(x, first=0):
     """A thread that raises is at its end."""
     i = cuda.grid(1)
-    assert i != 2, "not this one"
+    assert i + first != 2, "not this one"
     x[i] += 1
-    if i > 5:
+    if i + first > 5:
         raise ValueError("too far")
     x[i] += 1
 
@@ -303,7 +304,6 @@ SUM = 2 * (1 * 2 + 4 * 3 + 7 * 4)  # of `zip`, times 2
         (tiles, (), X[::-1] + SUM),
         (functions, (np.zeros(1, np.int64),), np.sqrt(X) + np.exp(X) + 5),
         (defaults, (), X + 3 + 2 * X + 10),
-        (ends, (), X + np.array([2, 2, 0, 2, 2, 2, 1, 1])),
         (items, ((2, 3), np.float32(2), (0, 0, 7)), 2 * X + 6 + 7 + 5),
         (named_items, (Path(Point(2, 0.5), (7, 3)), (Point(np.zeros(8), 0),)), 2 * X + 0.5 + 3 * 2),
         (iterators, (), np.array([in_step(WHOLE, t, 3) for t in range(8)])),
@@ -450,6 +450,33 @@ def test_the_text_of_another_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch
         namespace["from_text"][1, 8](X.copy())
     exec(compile(other, "<string>", "exec"), namespace)
     np.testing.assert_array_equal(run(namespace["from_text"]), X + 2)
+
+
+def test_a_thread_that_fails_is_at_its_end_and_checks_tell_of_it() -> None:
+    x = X.copy()
+    with checked(False):
+        ends[1, 8](x)
+    np.testing.assert_array_equal(x, X + np.array([2, 2, 0, 2, 2, 2, 1, 1]))
+    for first, told in (
+        (0, "assert i + first != 2, 'not this one'"),
+        (3, "raise ValueError('too far')"),
+    ):
+        with checked(), pytest.raises(FailedAssertion, match=re.escape(f"`{told}`. A")) as caught:
+            ends[1, 8 - first](X[first:].copy(), first)
+        assert caught.value.threads == (((3 if first else 2), 0, 0),)
+
+
+def test_with_debug_each_launch_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINITRANSFORMER_CHECK")
+
+    @cuda.jit(debug=True, opt=False)
+    def positive(x):
+        assert x[cuda.grid(1)] > 0
+
+    for _ in range(2):
+        positive[1, 8](X + 1)
+    with pytest.raises(FailedAssertion, match=r"thread \(0, 0, 0\) fails: `assert"):
+        positive[1, 8](X)
 
 
 def test_raise_stays_out_of_device_functions() -> None:
