@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -72,12 +72,23 @@ def summary(folder: Path) -> str:
 
 def headline(page: str, folder: Path) -> str:
     """Return a page with a few of a folder's comparisons between its two headline marks."""
-    found = worst(folder)
+    found = worst(folder, _span)
     lines = "".join(f"{line}\n" for line in table([found[race] for race in HEADLINES]))
     return _HEADLINE.sub(lambda _: lines, page)
 
 
-def worst(folder: Path) -> dict[Race, Row]:
+def _each(rows: list[Row]) -> str:
+    """The ratio on every processor."""
+    return ", ".join(f"{cell(row['ours / theirs'])} on {row['on']}" for row in rows)
+
+
+def _span(rows: list[Row]) -> str:
+    """The least ratio and the largest; the rows are in their order."""
+    ratios = dict.fromkeys(cell(row["ours / theirs"]) for row in rows[:1] + rows[-1:])
+    return " to ".join(ratios) + f", on {len(rows)} others" * (len(rows) > 1)
+
+
+def worst(folder: Path, elsewhere: Callable[[list[Row]], str] = _each) -> dict[Race, Row]:
     """Return each race with others as it ran on the processor where it came out worst for us."""
     ran: dict[Race, list[Row]] = {}
     for processor, races in _races(folder).items():
@@ -86,8 +97,7 @@ def worst(folder: Path) -> dict[Race, Row]:
     found = {}
     for race, rows in ran.items():
         *others, last = sorted(rows, key=lambda row: row["ours / theirs"])
-        elsewhere = (f"{cell(row['ours / theirs'])} on {row['on']}" for row in others)
-        found[race] = last | {"elsewhere": ", ".join(elsewhere)}
+        found[race] = last | {"elsewhere": elsewhere(others)}
     return found
 
 
