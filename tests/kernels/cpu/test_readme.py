@@ -33,10 +33,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SimpleNamespace(**defined(file, IMPORTS + "\n\n".join(KERNELS), {}))
 
 
-def test_smooth(kernels: Any) -> None:
+def test_mirror(kernels: Any) -> None:
     x, out = numbers(), np.zeros(128, np.float32)
-    kernels.smooth[2, 64](x, out, 3)
-    assert kernels.smooth.cpu_source().endswith(EMITTED[0])
+    kernels.mirror[2, 64](x, out, 3)
+    assert kernels.mirror.cpu_source().endswith(EMITTED[0])
     wanted = x.reshape(2, 64)
     for _ in range(3):
         wanted = (wanted + wanted[:, ::-1]) / np.float32(2)
