@@ -42,7 +42,7 @@ _CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 _METADATA = re.compile(r'([\w-]+)=("(?:[^"\\]|\\.)*"|\[[^\]]*\]|[\w.]+)')
 _MARKER = re.compile(r"^ *# (BEGIN|END) SOLUTION$", re.MULTILINE)
 _SOLUTION = re.compile(r"^( *)# BEGIN SOLUTION\n.*?^ *# END SOLUTION$", re.MULTILINE | re.DOTALL)
-_GUESS = re.compile(r'^(guess\("[^"]+", ).*\)$', re.MULTILINE)
+_GUESS = re.compile(r'^(guess\("([^"]+)", ).*\)$', re.MULTILINE)
 
 
 class Cell(NamedTuple):
@@ -178,7 +178,17 @@ def blanked(text: str) -> str:
             "blanked: expected pairs of '# BEGIN SOLUTION' and '# END SOLUTION', each on a line of "
             f"its own, got {markers}"
         )
-    return _GUESS.sub(r"\1...)", _SOLUTION.sub(rf"\1{BLANK}", text))
+    return unguessed(_SOLUTION.sub(rf"\1{BLANK}", text))
+
+
+def unguessed(text: str) -> str:
+    """Return a text with dots in the place of its guesses."""
+    return _GUESS.sub(r"\1...)", text)
+
+
+def guessed(text: str) -> list[str]:
+    """Return the names of what is guessed in a text."""
+    return [name for _, name in _GUESS.findall(text)]
 
 
 def solved(text: str) -> str:

@@ -74,7 +74,7 @@ def check(name: str, answer: Any) -> None:
                 raise NotYet(f"{where}: {problem}") from None
             except Exception as error:
                 raise NotYet(f"{where}: {in_words(error)}") from error
-    print(f"{name}: right, in {len(cases)} cases")
+    print(f"{name}: right, in {len(cases)} {'case' if len(cases) == 1 else 'cases'}")
 
 
 def _is_blank(answer: Any) -> bool:

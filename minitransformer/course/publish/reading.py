@@ -1,16 +1,16 @@
-"""A lesson as it is read: blanks to fill, with a solution that unfolds below each."""
+"""A lesson as it is read: no guess is made, and a solution unfolds below each blank."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jupytext
 from nbformat.v4 import new_code_cell
 
-from ..lesson import Lesson, blanked, solved
+from ..lesson import Lesson, blanked, guessed, solved, unguessed
 
 SOLUTION, FOLDED = "solution", "hide-input"  # tags of cells
 FOLDED_SOLUTION, FOLDED_CODE = "A solution", "Code that sets up"
@@ -32,7 +32,10 @@ def unexecuted(lesson: Lesson) -> Any:
 
 
 def as_read(notebook: Any, lesson: Lesson) -> Any:
-    """Return an executed notebook with the blank of each exercise before its solution.
+    """Return an executed notebook as somebody reads it who has answered nothing yet.
+
+    The blank of each exercise stands before its solution. Guesses are dots, as in a student's
+    notebook, and what was printed of them is left out.
 
     Args:
         notebook: What `executed` returned for the lesson; it is left alone.
@@ -46,8 +49,23 @@ def as_read(notebook: Any, lesson: Lesson) -> Any:
             text = blanked(lesson.cells[number].source)
             made.cells.append(new_code_cell(text, id=f"blank-{number}"))
             cell.metadata["tags"] = [SOLUTION, FOLDED]
+        elif cell.cell_type == "code":
+            cell.source = unguessed(cell.source)
+            cell.outputs = list(_unguessed(cell.outputs, guessed(lesson.text)))
         made.cells.append(cell)
     return made
+
+
+def _unguessed(outputs: Any, names: list[str]) -> Iterator[Any]:
+    """Outputs without the guesses of these names that `guess` and `reveal` print."""
+    name = f"^({'|'.join(map(re.escape, names))}): you"
+    for output in outputs:
+        if names and output.output_type == "stream":
+            text = re.sub(rf"{name} say .*\n", "", output.text, flags=re.MULTILINE)
+            output.text = re.sub(rf"{name} said .*; (?=it is )", r"\1: ", text, flags=re.MULTILINE)
+            if not output.text:
+                continue
+        yield output
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:

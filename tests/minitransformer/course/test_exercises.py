@@ -140,7 +140,7 @@ def test_a_thread_may_write_its_share():
 
 def test_right_answers_are_told(capsys):
     check("doubled", lambda x: x + x)
-    assert capsys.readouterr().out == "doubled: right, in 1 cases\n"
+    assert capsys.readouterr().out == "doubled: right, in 1 case\n"
 
 
 def test_answers_cannot_change_the_inputs_of_the_truth():

@@ -58,6 +58,14 @@ def test_the_page_says_what_the_lesson_says(lesson):
 
 
 @every
+def test_the_page_gives_no_guess_away(lesson):
+    page = (PAGES / f"{lesson.name}.md").read_text(encoding="utf-8")
+    assert not re.findall(r"^.+: you (?:say|said) .*$", page, re.MULTILINE), renew(lesson)
+    made = re.findall(r'^guess\(".+$', page, re.MULTILINE)
+    assert made and all(call.endswith('", ...)') for call in made), renew(lesson)
+
+
+@every
 def test_the_page_quotes_the_source_as_it_is(lesson):
     """Nothing is run: any definition of the quoted name may be the one that is meant."""
     for source, below in on_the_page(lesson):
@@ -239,7 +247,7 @@ class TestRuns:
             "# A tiny lesson", r"$S_i$, $`\{x_i\}`$ and a [warp](../glossary.md#warp)",
             "stays: `a[i](b)` and `$x$`", "```math\nS_i = S_{i-1}",
             "<details><summary>Code that sets up</summary>\n\n```python\nimport sys",
-            "```text\nfactor: you say 8\nabracadabra\n```",
+            '```python\nguess("factor", ...)\n', "```text\nabracadabra\n```",
             "![A curve through 1, 4 and 9.](03_tiny/squares.png)", "```python\ndef guess(",
             "**Your turn.**\n\n```python\ndef double", "pass  # your turn",
             "<details><summary>A solution</summary>", "return 2 * x", "```text\n4\n```",
@@ -248,6 +256,19 @@ class TestRuns:
         assert all(place >= 0 for place in places) and places == sorted(places)
         assert "to nobody" not in page and "SOLUTION" not in page
         assert "What is a lesson?" in (tmp_path / "README.md").read_text()
+
+    def test_who_reads_sees_no_guess_and_the_run_keeps_it(self, tmp_path):
+        from minitransformer.course.publish.execute import executed
+
+        code = 'guess("a.b", 8)\n\n# %%\nprint("axb: you say 8")\nreveal("a.b", 9)\n'
+        path = tmp_path / "03_guess.py"
+        path.write_text(f"{HEADER}# %%\nfrom minitransformer.course import *\n\n# %%\n{code}")
+        ran = executed(Lesson(path), fast=True)
+        read = as_read(ran, Lesson(path)).cells
+        assert ran.cells[1].source == 'guess("a.b", 8)'
+        assert ran.cells[1].outputs[0].text == "a.b: you say 8\n"
+        assert read[1].source == 'guess("a.b", ...)' and not read[1].outputs
+        assert read[2].outputs[0].text == "axb: you say 8\na.b: it is 9\n"
 
     @pytest.mark.parametrize(
         ("code", "problem"),
