@@ -53,7 +53,9 @@ from minitransformer_kernels.softmax.reference import softmax_weights
 # vectors, and let every pair answer, each as loudly as its key fits the
 # question. That is a [head](glossary.md#head) of attention. Each token i
 # makes three vectors: a **key**, what it can be found by; a **value**, what
-# it has to say; and a **query**, what it asks for.
+# it has to say; and a **query**, what it asks for. (It multiplies its own
+# row of numbers by three matrices, which are learned: lesson 5. Here you get
+# the results, and they are random numbers: this text has no words.)
 
 # %%
 six = six_tokens()
@@ -77,10 +79,10 @@ for name, array in zip(("query", "key", "value"), six, strict=True):
 # $$p_{ij} = e^{s_{ij} - h_i} / d_i \qquad o_i = \sum_j p_{ij} v_j \tag{2}$$
 #
 # The function from scores to weights is called
-# [softmax](glossary.md#softmax). What is $h_i$ for? It cancels: both sides
-# of the fraction have a factor $e^{-h_i}$. But without it
-# a score of 1,000 would ask for $e^{1000}$, which no float can hold. With
-# it, no exponent is above zero.
+# [softmax](glossary.md#softmax). What is $h_i$ for? It cancels: numerator
+# and denominator both have a factor $e^{-h_i}$. But without it a score of
+# 1,000 would ask for $e^{1000}$, which no float can hold. With it, no
+# exponent is above zero.
 
 # %% [markdown] exercise="attend"
 # ### Exercise 1 (2 points, 10 min): loops
@@ -125,8 +127,8 @@ check("attend", attend)
 # Is that still a lookup? Store 32 random pairs, and ask for each by its own
 # key, times a factor: the louder the question, the larger the scores.
 #
-# **Predict**: for how many of the 32 questions is the value nearest to the
-# answer the right one, as a share, if the factor is 1?
+# **Predict**: for which share of the 32 questions is the right value the one
+# nearest to the answer, if the factor is 1?
 
 # %%
 guess("recalled at 1", 0.9)
@@ -152,8 +154,7 @@ reveal("recalled at 1", float(recalled[1]))
 # Nobody runs loops in Python. And not every query may look at every key. A
 # model that writes text must not see what comes later: it is
 # [causal](glossary.md#causal), $j \le i$. So there is a
-# [mask](glossary.md#mask): `seen[i, j]` is True where query i sees key j. In
-# formulas it is called $w_{ij}$, and is 1 or 0.
+# [mask](glossary.md#mask): `seen[i, j]` is True where query i sees key j.
 #
 # Masked scores become $-\infty$, since $e^{-\infty} = 0$. That is fine until
 # a query sees nothing at all: then $h_i = -\infty$, and
@@ -162,9 +163,11 @@ reveal("recalled at 1", float(recalled[1]))
 # %% [markdown] exercise="attend-arrays"
 # ### Exercise 2 (3 points, 12 min): arrays
 #
-# Write it without loops, for all heads of all sequences of a batch. (The
-# check counts the lines that run.) End each line with a comment that says
-# which shape comes out.
+# Write it without loops, for N texts at once (a *batch*), each with H heads
+# side by side (section 4): both are axes in front, (N, H, L, E). Lq and Lk
+# are the numbers of queries and keys. (The check notices loops by the number
+# of lines that run.) End each line with a comment that says which shape
+# comes out.
 #
 # <details><summary>Hint 1 of 3</summary>
 # `key.swapaxes(-1, -2)` turns each head's matrix, and `@` multiplies the
@@ -188,10 +191,10 @@ def attend_arrays(query, key, value, seen):
     """
     # BEGIN SOLUTION
     s = query @ key.swapaxes(-1, -2) / query.shape[-1] ** 0.5  # (N, H, Lq, Lk)
-    s = np.where(seen, s, -np.inf)
+    s = np.where(seen, s, -np.inf)  # (N, H, Lq, Lk)
     h = s.max(axis=-1, keepdims=True)  # (N, H, Lq, 1)
-    terms = np.exp(s - np.where(np.isfinite(h), h, 0))
-    d = terms.sum(axis=-1, keepdims=True)  # (1)
+    terms = np.exp(s - np.where(np.isfinite(h), h, 0))  # (N, H, Lq, Lk)
+    d = terms.sum(axis=-1, keepdims=True)  # (1): (N, H, Lq, 1)
     return terms @ value / np.where(d == 0, 1, d)  # (2): (N, H, Lq, M)
     # END SOLUTION
 
@@ -336,8 +339,8 @@ print("off by at most", abs(attend_arrays(*heads, everything) - theirs).max())
 # ## 6. What it cannot do
 #
 # **Predict**: how many numbers are the weights of one head, for a text of
-# 4,096 tokens? And how much memory does your function take, for twice the
-# tokens, compared with once?
+# 4,096 tokens? And by what factor does your function's memory grow if the
+# text is twice as long?
 
 # %%
 guess("weights", 16_777_216)

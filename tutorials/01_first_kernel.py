@@ -22,8 +22,8 @@
 # You will write six kernels, each a few lines long. You need no GPU: on
 # NumPy arrays the same text runs as a compiled loop (lesson 2 shows how).
 # And you will break them: here a kernel that reads past the end of an array
-# is told so, with the line and the thread. On a GPU it would read whatever
-# lies there.
+# is stopped, with an error that names the line and the thread. On a GPU it
+# would read whatever lies there.
 
 # %%
 from pathlib import Path
@@ -38,7 +38,8 @@ from minitransformer_kernels.cuda import cuda
 from minitransformer_kernels.layers import optimizer
 
 THREADS = 32
-ONE_MORE = THREADS + 1  # a tile's size is a number or a name, no sum
+# Section 3: the size of a shared array must be a number or a name, no sum.
+ONE_MORE = THREADS + 1
 
 # %% [markdown]
 # ## 1. Who am I?
@@ -336,8 +337,9 @@ show(
 # %% [markdown] exercise="total"
 # ### Exercise 5 (3 points, 12 min): a block sum
 #
-# Add up all of `x`, in as many blocks as it takes. Each block adds its part
-# by halves, and its thread 0 adds that to `out[0]`, which is 0 before.
+# Add up all of `x`, in as many blocks of `THREADS` threads as it takes. Each
+# block adds its part by halves, and its thread 0 adds that to `out[0]`, which
+# is 0 before.
 #
 # All blocks add to the *same* element. `out[0] += ...` reads, adds and
 # writes; another block may write in between, and its number is lost.
@@ -458,8 +460,8 @@ check("mended", mended)
 # ## 6. Four suspects
 #
 # **Predict**: which of these four does the checked mode refuse, if two
-# blocks of 32 threads get 64 numbers? It refuses what can go wrong *in this
-# launch*. Write your guess as a text of letters, like `"a, b"`.
+# blocks of 32 threads get the numbers 0 to 63? It refuses what can go wrong
+# *in this launch*. Write your guess as a text of letters, like `"a, b"`.
 
 
 # %%
@@ -557,6 +559,9 @@ reveal("idle in descend", launch.blocks[0] * launch.threads[0] - 1000)
 #   stands between writing and reading, **and** between reading and the next
 #   writing.
 # * Where blocks meet in one element, the addition is atomic.
+#
+# The transpose that reads rows *and* writes rows, through a tile, lies
+# [under the microscope](../kernels/microscope/README.md).
 #
 # Want to go on at once? [From a kernel to a gradient](first_kernel.md) writes
 # another one, gives it a [backward](glossary.md#backward), and lets it learn.

@@ -174,8 +174,8 @@ check("smooth-loops", smooth_loops)
 #    threads of the block: uniform. It is computed once. `rounds` is, so one
 #    loop over rounds serves all. What depends on `threadIdx`, or was read from
 #    an array, is varying: each thread may have another.
-# 2. **Where to cut?** At each barrier, and around a loop that has one
-#    inside.
+# 2. **Where to cut?** At each barrier; and before and after a loop that has
+#    one inside, since that loop must stand outside the loops over threads.
 # 3. **What lives across a cut?** A varying variable that is set in one
 #    region and used in a later one gets a [slot](glossary.md#slot): an
 #    element for each thread, like your `value`. But not if it is as easily
@@ -265,7 +265,7 @@ show(
 #   disturb each other. Then it may do eight at a time, in
 #   [SIMD](glossary.md#simd) instructions. It is true, because a kernel in
 #   which it is false has a race. (`u(...)` marks an index that cannot be
-#   negative.)
+#   negative, as far as the compiler can tell.)
 #
 # **Predict**: how many times as fast as your loops will it be?
 
@@ -377,8 +377,9 @@ show(quote_loop(scan, also=["sent_of[", "kept", "while", "value += "]))
 # threads reach is found when it happens.
 #
 # **Predict**: which of these five are refused, if two blocks of 32 threads
-# get 64 numbers? Ask of each barrier: is what decides about it uniform? Write
-# your guess as a text of letters, like `"a, b"`.
+# get the numbers 0 to 63? Ask of each barrier: is what decides about it
+# uniform? If not, do the threads of a block part *in this launch*? Write your
+# guess as a text of letters, like `"a, b"`.
 
 
 # %%

@@ -78,7 +78,7 @@ class Value:
     def __init__(self, data, *edges):
         self.data = np.asarray(data, np.float64)
         self.edges = edges  # pairs: a value it was made of, and pull
-        self.order = next(made)  # 0, 1, 2: older values have less
+        self.order = next(made)  # 0, 1, 2: older values have a smaller number
         self.grad = None
 
 
@@ -138,7 +138,7 @@ print("made in this order:", [value.order for value in diamond()])
 # analysis of the graph. It was there all the time.
 #
 # %% [markdown] exercise="tape-backward"
-# ### Exercise: backward (4 points, 20 min)
+# ### Exercise 1 (4 points, 20 min): backward
 #
 # Complete `backward`. It leaves in `.grad` of every value behind `root`, and of `root`, the
 # gradient of `sum(root * cotangent)`. (The [cotangent](glossary.md#cotangent) is the $\bar y$ that
@@ -202,7 +202,7 @@ show(
 # %% [markdown]
 # Check a few sums in the picture: where edges meet, the terms that come back are added.
 #
-# **Predict.** Double a number twenty times, $y \leftarrow y + y$. There are $2^{20}$ paths from
+# **Predict**: double a number twenty times, $y \leftarrow y + y$. There are $2^{20}$ paths from
 # $x$ to the end. How often is a `pull` called?
 
 # %%
@@ -246,7 +246,7 @@ show(
 )
 
 # %% [markdown] exercise="unbroadcast"
-# ### Exercise: shrink what was stretched (3 points, 10 min)
+# ### Exercise 2 (3 points, 10 min): shrink what was stretched
 #
 # Complete `unbroadcast`: `g` has the shape of a result, `shape` is that of the operand. Return the
 # operand's gradient, in its shape. Shapes may have any number of axes, and `()` is the shape of a
@@ -325,7 +325,7 @@ def softmax(x, mistake=1.0):
 # numbers needs a cotangent $c$: then test $\sum c\, f(x)$, which is one number. Many a test takes
 # $c = 1$, that is `y.sum()`.
 #
-# **Predict.** Take the weights of softmax, sum them all, and ask for the gradient with respect
+# **Predict**: take the weights of softmax, sum them all, and ask for the gradient with respect
 # to the scores. How large is it?
 
 # %%
@@ -353,7 +353,7 @@ reveal("largest gradient of the sum", rows[0][2])
 # only. A random cotangent sees it at once. That is why every check in this course draws one.
 #
 # %% [markdown] exercise="gradcheck"
-# ### Exercise: a check that refuses (4 points, 15 min)
+# ### Exercise 3 (4 points, 15 min): a check that refuses
 #
 # Complete `agrees`. `f` makes of an array `x` another, maybe of another shape; `pulled(x, c)`
 # claims to be the gradient of `sum(c * f(x))`. Return `True` if it is right, and `False` if any
@@ -432,7 +432,7 @@ for at, name in enumerate(six._fields):
     print(f"gradient of {name}: {'right' if right else 'wrong'}")
 
 # %% [markdown]
-# **Predict.** All values stay alive while somebody can still call `backward`. How many of them are
+# **Predict**: all values stay alive while somebody can still call `backward`. How many of them are
 # $L \times L$?
 
 # %%
@@ -456,8 +456,8 @@ show(quote(backpropagate))
 
 # %% [markdown]
 # You know its plan: a heap, the newest first, terms that are added. `finished` and `uses` are for
-# who wants to be told when a leaf is complete: without `finished` they do nothing. `held` lists the
-# arrays that somebody may hold: see point 3 below.
+# those who want to be told when a leaf is complete: without `finished` they do nothing. `held` lists
+# the arrays that somebody may hold: see point 3 below.
 #
 # And this is one of the functions that go on the tape. `sum_to` is your `unbroadcast`:
 
@@ -479,7 +479,7 @@ print("a Tensor's gradient:", q.grad.numpy()[0].round(2))
 #    one for. And a gradient is dropped as soon as its node has used it: only leaves get a `.grad`.
 # 3. **It trusts nobody.** A gradient must have its input's shape, and is brought to its dtype. An
 #    array that somebody else may hold is copied before it becomes a `.grad`; you met the reason in
-#    the third hint of the first exercise.
+#    the third hint of Exercise 1.
 #
 # Beyond that a node may have several outputs, and those that nobody used send nothing.
 #

@@ -85,16 +85,10 @@ print(f"L = 4,096 and E = 64 in float32: a matrix of {quantity(pairs, 'B')},")
 print(f"for queries of {quantity(tokens, 'B')}; for each head")
 
 # %% [markdown]
-# **Predict.** As three operations (scores; weights; mixing), the matrices go to memory and come
-# back. [Fused](glossary.md#fused) into one, only $q$, $k$, $v$ and $o$ do. How many times the bytes
-# do the three operations take at smaller sizes, $L = 128$ and $E = M = 16$?
-
-# %%
-L, E = (64, 8) if FAST else (128, 16)
-print(f"L = {L}, E = M = {E}")
-guess("three operations / fused", 8)
-
-# %% [markdown]
+# As three operations (scores; weights; mixing), the matrices go to memory and come back.
+# [Fused](glossary.md#fused) into one, only $q$, $k$, $v$ and $o$ do. Section 6 counts
+# the bytes of both ways.
+#
 # ## 2. A sum that can be extended
 #
 # Softmax seems to need all scores before it can begin, since (1) asks for their maximum. But let
@@ -148,7 +142,7 @@ show(
 # No exponent is ever above zero, so nothing overflows, whatever the scores are.
 #
 # %% [markdown] exercise="online-softmax"
-# ### Exercise: an answer in tiles (3 points, 15 min)
+# ### Exercise 1 (3 points, 15 min): an answer in tiles
 #
 # Write `online_softmax` for one query: `tiles` gives pairs of scores `(T,)` and values `(T, M)`,
 # once, in order; you never see all of them, and may not keep them. (The check measures your
@@ -195,7 +189,9 @@ check("online-softmax", online_softmax)
 # %% [markdown]
 # ## 3. Backward, an index at a time
 #
-# Given $g_i = \partial \ell / \partial o_i$, go back through (2), then through the scores.
+# The *loss* $\ell$ is the one number that training makes smaller. Write $g_i$ for
+# $\partial \ell / \partial o_i$, and $dv_j$ for $\partial \ell / \partial v_j$ (lesson 3's
+# $\bar v_j$). Given all $g_i$, go back through (2), then through the scores.
 #
 # **To the values.** $v_j$ is in every $o_i$, with the factor $p_{ij}$:
 #
@@ -204,10 +200,10 @@ check("online-softmax", online_softmax)
 # **To the weights.** $p_{ij}$ is in $o_i$ alone, with the factor $v_j$. Its gradient is the number
 # $g_i \cdot v_j$.
 #
-# **To the scores.** $s_{it}$ is in all weights of its row: in $p_{it}$ above and below the line, in
-# the others below. The quotient rule makes of that
-# $\partial p_{ij} / \partial s_{it} = p_{ij} ([j = t] - p_{it})$, where $[j = t]$ is 1 if $j = t$,
-# else 0. Sum over $j$, then call $t$ again $j$:
+# **To the scores.** $s_{it}$ is in all weights of its row: in numerator and denominator of $p_{it}$,
+# in the denominator of the others. ($h_i$ cancels, as lesson 0 said: it counts as a constant.) The
+# quotient rule makes of that $\partial p_{ij} / \partial s_{it} = p_{ij} ([j = t] - p_{it})$, where
+# $[j = t]$ is 1 if $j = t$, else 0. Sum over $j$, then call $t$ again $j$:
 #
 # $$ds_{ij} = p_{ij} \Big( g_i \cdot v_j - \sum_t p_{it}\; g_i \cdot v_t \Big)
 #   = p_{ij} (g_i \cdot v_j - \delta_i) \tag{7}$$
@@ -235,7 +231,8 @@ print("delta by (8):", np.round(short, 3))
 # have $h_i$ and $d_i$. That is more arithmetic, and less memory, which is the better bargain.
 #
 # Why two numbers? Their one sum $l_i = h_i + \log d_i$ would do: $p_{ij} = e^{s_{ij} - l_i}$.
-# **Predict.** Scores near 50,000, in float32: by how much is the sum of a row's weights off, in per
+#
+# **Predict**: scores near 50,000, in float32: by how much is the sum of a row's weights off, in per
 # cent, if they are made from $l$? And from $h$ and $d$?
 
 # %%
@@ -258,7 +255,7 @@ reveal("per cent off, by l", off)
 # they multiply by it.)
 #
 # %% [markdown] exercise="softmax-backward"
-# ### Exercise: backward without the weights (3 points, 15 min)
+# ### Exercise 2 (3 points, 15 min): backward without the weights
 #
 # Complete `softmax_backward`, arrays in and out, from what was kept: the inputs, `o`, `h` and `d`.
 # There may be more queries than keys, or fewer. `k` and `v` may even be a tile of the keys that `o`,
@@ -344,7 +341,7 @@ def score(query, key, i, j, scale):
 
 
 # %% [markdown] exercise="attend-kernel"
-# ### Exercise: a thread a query (4 points, 20 min)
+# ### Exercise 3 (4 points, 20 min): a thread a query
 #
 # Write `attend_kernel`. It is launched with enough [blocks](glossary.md#block) of 32 threads for
 # all queries; what `out` holds before is anything. Every query sees all keys, and there is at least
@@ -402,9 +399,11 @@ check("attend-kernel", attend_kernel)
 # kernel, cut to the lines that cite equations. It is simpler than yours: it walks the keys twice,
 # once for the maximum and once for the sums. It cites (12) where it adds up values, and (2) where
 # it divides: (12) is (2) with dropout, which in training sets some weights to 0 at random; each
-# weight has a factor $m_{ij}$, here 1.
+# weight has a factor $m_{ij}$, here 1. (13) is (7) with the same factor, `kept` in the code. (`h` is
+# the head, `h_i` the largest score.)
 
 # %%
+L, E = (64, 8) if FAST else (128, 16)
 Q, K, V = (random.standard_normal((L, E), np.float32) for _ in range(3))
 heads = [x[None, None] for x in (Q, K, V)]  # (L, E) -> (N, H, L, E)
 with watch() as plain:
@@ -455,12 +454,16 @@ print("a block:", forward.threads[:2], "threads;", sizes)
 # **Backward** there are two kernels, and it is worth asking why. $dq_i$ is a sum over keys: a block
 # that owns queries walks the keys, as before. $dk_j$ and $dv_j$ are sums over queries. The owner of
 # a query cannot add to them without getting in the way of all others. So a second kernel owns keys
-# and walks the queries; it makes all scores once more.
+# and walks the queries; it makes all scores once more. (On a CPU with many heads it makes $dq$ as
+# well: then scores are made twice in training, not three times.)
+#
+# Here are (8) and (7) of the first, and (6) of the second. `ds` holds the weights until (7) has made
+# `slope` of them, `at_once` keys at a time. (`near` is query $i$, or the last if there is none.)
 
 # %%
-show(quote(query_gradient.kernel, "(8)", "(2)", "(7)", "(9)"))
+show(quote(query_gradient.kernel, "(8)", "(7)"))
 print()
-show(quote(key_gradient.kernel, "(2)", "(6)", "(7)", "(9)"))
+show(quote(key_gradient.kernel, also=["sums[c] += p[r, x] * g[r, m + c]"]))
 show(
     figures.owners(fast, length=128),
     "owners",
@@ -469,10 +472,6 @@ show(
 )
 
 # %% [markdown]
-# (6) and (9) stand twice, as (4) does in the forward. `alone` is for a CPU with many heads: there this
-# kernel makes $dq$ as well, and scores are made twice in training, not three times. (`finite_k` holds
-# keys, with 0 for what is not finite.)
-#
 # Every number has one owner, who adds in one order. So results repeat bit by bit, and no
 # [atomic](glossary.md#atomic) addition is needed.
 #
@@ -516,6 +515,13 @@ def yours():
 # The [microscope](glossary.md#microscope) notes every access of every thread. *Needed* are the
 # bytes if a cache were perfect: each number of an array comes once, and goes once. *Moved* are
 # those without any cache, in [sectors](glossary.md#sector) of 32 bytes.
+#
+# **Predict**: at $L = 128$ and $E = M = 16$, how many times the bytes that the fused kernel needs do
+# the three operations need?
+
+# %%
+print(f"L = {L}, E = M = {E}")
+guess("three operations / fused", 8)
 
 
 # %%
@@ -543,10 +549,11 @@ ratio = ways["three operations"][0] / ways["fused, in tiles"][0]
 reveal("three operations / fused", ratio)
 
 # %% [markdown]
-# Count along: the matrices are written and read, twice each way, $4 L^2$ numbers; everything else
-# is $L \times E$. So the factor grows with $L / E$, and no cache helps once the matrix is larger
-# than it. Your kernel needs hardly more than the fused one, and *moves* far more: that difference
-# is what tiles are for. (The memory that is really taken you have seen in lesson 0.)
+# Count along: each of the two matrices is written once and read once, $4 L^2$ numbers; $q$, $k$, $v$
+# and $o$ are $4 L E$. So the factor is about $L / E + 1$, here 9. (The fused kernel writes $h$ and
+# $1 / d$, too.) No cache helps once the matrix is larger than it. Your kernel needs hardly more than
+# the fused one, and *moves* far more: that difference is what tiles are for. (The memory that is
+# really taken you have seen in lesson 0.)
 #
 # ## What it cannot do
 #
