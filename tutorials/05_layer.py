@@ -13,11 +13,12 @@
 # %% [markdown] question="How do gradients reach the weights of a whole layer?" minutes=95 after=[3, 4]
 # # A whole layer
 #
-# The [head](glossary.md#head) of lesson 4 has no parameters: there is nothing in it to learn. A
-# layer puts *projections* around it, products with matrices that are learned. Whoever trains it
-# then asks two different things: how should the **inputs** have been, for the layer before? And how
-# should the **weights** have been, for the optimizer? These are two passes, and each needs
-# something else that the forward has kept.
+# The [head](glossary.md#head) of lesson 4 has no [parameters](glossary.md#parameter): there is
+# nothing in it to learn. A [layer](glossary.md#layer) puts
+# [*projections*](glossary.md#projection) around it, products with matrices that are learned.
+# Whoever trains it then asks two different things: how should the **inputs** have been, for the
+# layer before? And how should the **weights** have been, for the optimizer? These are two passes,
+# and each needs something else that the forward has kept.
 #
 # You write both. Then you find out how large weights must be in the beginning, make a layer
 # explode, and cure it in two ways.
@@ -67,7 +68,7 @@ random = np.random.default_rng(5)
 # the gradient of the weights needs the data.
 #
 # %% [markdown] exercise="linear-backward"
-# ### Exercise: backward of a projection (2 points, 8 min)
+# ### Exercise 1 (2 points, 8 min): backward of a projection
 #
 # Write the three as arrays.
 #
@@ -115,7 +116,8 @@ check("linear-backward", linear_backward)
 #
 # $$Y = [O_1 \dots O_H]\, W_o^\top \tag{4}$$
 #
-# (Biases are left out here. Dropout, which (3) has there, comes in section 6.)
+# (Biases are left out here. [Dropout](glossary.md#dropout), which (3) has there, comes in section
+# 6.)
 
 
 # %%
@@ -167,7 +169,10 @@ show(
 #
 # $$dP_h = dO_h V_h^\top \tag{7}$$
 #
-# $$dS_h = P_h * (dP_h - \text{row sums of } P_h * dP_h) \tag{8}$$
+# $$dS_h = P_h * (dP_h - \text{row sums of } (P_h * dP_h)) \tag{8}$$
+#
+# (`*` multiplies number by number. By lesson 4's trick these row sums are $\delta$, those of
+# `dO * O`: so `heads_backward` takes them, below.)
 #
 # $$dQ_h = dS_h K_h / \sqrt E \qquad dK_h = dS_h^\top Q_h / \sqrt E \tag{9}$$
 #
@@ -191,10 +196,10 @@ def heads_backward(dO, Q, K, V, O):
 
 
 # %% [markdown] exercise="layer-backward-data"
-# ### Exercise: the pass for the data (3 points, 10 min)
+# ### Exercise 2 (3 points, 10 min): the pass for the data
 #
 # Complete `layer_backward_data`, by (5) to (10). Return six arrays: the gradients of the three
-# inputs, and dQ, dK and dV, *merged* to `(L, H E)`, for the next pass.
+# inputs, and dQ, dK and dV for the next pass, *merged*: dQ and dK to `(L, H E)`, dV to `(L, H M)`.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -229,7 +234,7 @@ def layer_backward_data(G, W, heads, O):
 check("layer-backward-data", layer_backward_data)
 
 # %% [markdown] exercise="layer-backward-weights"
-# ### Exercise: the pass for the weights (3 points, 8 min)
+# ### Exercise 3 (3 points, 8 min): the pass for the weights
 #
 # Complete `layer_backward_weights`: four arrays, each in the shape of its weights.
 #
@@ -288,8 +293,8 @@ print("gradcheck:", gradcheck(Layer.apply, [*X, *W]))
 # %% [markdown]
 # ## 3. Who needs what
 #
-# There are seven gradients: of three inputs and four weights. **Predict** how many of them need the
-# inputs $X$, and how many need $O$.
+# There are seven gradients: of three inputs and four weights. **Predict**: how many of them need
+# the inputs $X$, and how many need $O$, with $\delta$ as `heads_backward` takes it?
 
 # %%
 guess("gradients that need X", 3)
@@ -297,7 +302,7 @@ guess("gradients that need O", 5)
 
 # %% [markdown]
 # No theory: spoil what was kept, with NaN, and see whom it hurts. The functions are now those of
-# `multi_head`, whose three entry points do this for a batch.
+# `multi_head`, whose three entry points do this for a [batch](glossary.md#batch).
 
 # %%
 names = "dX_q", "dX_k", "dX_v", "dW_q", "dW_k", "dW_v", "dW_o"
@@ -338,7 +343,7 @@ reveal("gradients that need O", sum(rows["O"]))
 #
 # It is called Xavier initialisation, after the first author's first name.
 #
-# **Predict.** Ten projections in a row, all weights twice as large as that. By which factor do the
+# **Predict**: ten projections in a row, all weights twice as large as that. By which factor do the
 # numbers grow?
 
 # %%
@@ -364,9 +369,9 @@ reveal("growth by weights twice as large", growth[2.0])
 # %% [markdown]
 # ## 5. Predict zero
 #
-# The smallest test of a layer that learns: random inputs, and all outputs should be 0. The loss is
-# the mean of the squared outputs. So $G = 2 Y / \text{size}$, and only the pass for the weights is
-# needed: nobody asks for the gradient of the data.
+# The smallest test of a layer that learns: random inputs, and all outputs should be 0. The
+# [loss](glossary.md#loss) is the mean of the squared outputs. So $G = 2 Y / n$, if $Y$ has $n$
+# numbers, and only the pass for the weights is needed: nobody asks for the gradient of the data.
 
 
 # %%
@@ -404,10 +409,11 @@ table(("size", "first loss", "last loss"), rows)
 # with the third, and the weights themselves with the first: the step is much too long. It lands
 # where the loss is larger still, and so is the next step.
 #
-# **Predict.** After how many steps is the loss beyond $10^{30}$?
+# **Predict**: at which step is the loss beyond $10^{30}$? (A step computes the loss, then moves the
+# weights: step 1 has the first loss.)
 
 # %%
-guess("steps to the explosion", 5)
+guess("the step of the explosion", 5)
 
 # %%
 with np.errstate(all="ignore"):
@@ -421,7 +427,7 @@ for name, losses in runs.items():
     print(
         f"{name}: {losses[0]:.3g}, then {losses[-1]:.3g} at step {len(losses)}"
     )
-reveal("steps to the explosion", len(runs["6 times as large"]))
+reveal("the step of the explosion", len(runs["6 times as large"]))
 show(
     figures.losses(runs),
     "losses",
@@ -432,24 +438,24 @@ show(
 # %% [markdown]
 # *Clipping* shortens all gradients together, so that their length is 1 at most: the direction
 # stays, the step is bounded. *Normalising* takes the size out of the output itself, and this is
-# next. (It has a weight for each column, too. To set them all to 0 is the quickest way to predict
-# zero, and it finds it.)
+# next. ([Layer norm](glossary.md#layer-norm) has a weight for each column, too. Setting all of them
+# to 0 is the quickest way to predict zero, and training finds that.)
 #
 # Don't conclude that larger is better. The output is a product of weights, so near zero, where
 # Xavier begins, its gradients are small as well; and zero is what this test asks for.
 #
 # ## 6. Layer norm
 #
-# Each row is brought to mean 0 and variance 1. The numbers of this section are those of the room
-# `layer_norm`, from (1) again:
+# Each row is brought to mean 0 and variance 1. The numbers of this section are those of the
+# [room](glossary.md#room) `layer_norm`, from (1) again:
 #
 # $$m = \frac{1}{D} \sum_d x_d \qquad
 #   r = \Big(\frac{1}{D} \sum_d (x_d - m)^2 + \epsilon\Big)^{-1/2} \tag{1}$$
 #
 # $$n_d = (x_d - m)\, r \qquad y_d = w_d n_d + b_d \tag{2}$$
 #
-# Backward, with $h_d = g_d w_d$, the gradient of $n_d$. Each $x_d$ is in $m$ and in $r$, and by
-# them in *all* $n_e$. As $\partial m / \partial x_d = 1/D$ and
+# Backward, with $h_d = g_d w_d$, the gradient of $n_d$ ($h$ is no head here). Each $x_d$ is in $m$
+# and in $r$, and by them in *all* $n_e$. As $\partial m / \partial x_d = 1/D$ and
 # $\partial r / \partial x_d = -r^2 n_d / D$,
 #
 # $$\frac{\partial n_e}{\partial x_d} = r \Big([e = d] - \frac{1}{D} - \frac{n_e n_d}{D}\Big)$$
@@ -461,7 +467,7 @@ show(
 # output that is four times as large gets a gradient of a quarter. That is the cure you saw.
 #
 # %% [markdown] exercise="norm-kernel"
-# ### Exercise: a thread a row (3 points, 15 min)
+# ### Exercise 4 (3 points, 15 min): a thread a row
 #
 # Write `norm_kernel`, equation (3). It is launched with enough [blocks](glossary.md#block) of 32
 # [threads](glossary.md#thread) for all rows; `mean` and `scale` hold $m$ and $r$ of each.
@@ -510,7 +516,7 @@ def norm_kernel(g, x, weight, mean, scale, dx):
 check("norm-kernel", norm_kernel)
 
 # %% [markdown]
-# **Predict.** The [kernel](glossary.md#kernel) that runs gives each row a whole
+# **Predict**: the [kernel](glossary.md#kernel) that runs gives each row a whole
 # [warp](glossary.md#warp), 32 threads in step. Yours gives it one thread. How many times the bytes
 # does yours move, in [sectors](glossary.md#sector) of 32 bytes?
 
@@ -547,18 +553,19 @@ show(quote(fast.warp_sum))
 # 3. **All threads stay to the end.** The sums stand outside `if i < R`, since a warp exchanges only
 #    among threads that are there.
 #
+# (`fastmath=True` lets the compiler add in another order, and take instructions that are faster and
+# slightly less exact.)
+#
 # The gradients of `w` and `b` are sums along columns, over all rows: another division of labour,
 # and another kernel, as it was with keys and queries in lesson 4.
 #
-# **Dropout** sets some weights $P$ to zero. Backward needs the very same ones, in other kernels,
-# which visit them in another order. A list of them would be the $L \times L$ array again!
-# So the random bits are a *function* of a seed and the place: nothing is kept. Seven rounds scramble
-# the two (here the numbers are those of `kernels/layers/dropout.py`):
+# **Dropout** sets each of the weights $P$ to zero with a probability $p$, and multiplies the others
+# by $1 / (1 - p)$, so that sums stay the same on average. Backward needs the very same ones, in
+# other kernels, which visit them in another order. A list of them would be the $L \times L$ array
+# again! So the random bits are a *function* of a seed and the place: nothing is kept. Seven rounds
+# of multiply and xor (*Philox*) scramble the two; `kernels/layers/dropout.py` has them.
 
 # %%
-show(quote(dropout.philox))
-print()
-show(quote(dropout.random_word, "(3)"))
 words = [
     [dropout.random_word(7, 0, 0, i, j) for j in range(64)] for i in range(64)
 ]

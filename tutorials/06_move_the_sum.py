@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=95 after=[0, 1, 3]
+# %% [markdown] question="Can attention avoid comparing every token with every token?" minutes=95 after=[0, 1, 3, 4]
 # # Move the sum
 #
 # The [fused](glossary.md#fused) [kernel](glossary.md#kernel) of lesson 4 never *stores* the
@@ -51,7 +51,7 @@ random = np.random.default_rng(6)
 Q, K, V = six_tokens()  # (6, 4), (6, 4), (6, 3)
 
 # %% [markdown]
-# ## What knits queries and keys together
+# ## 1. What knits queries and keys together
 #
 # Query $i$ gets an average of the values, weighted by how well it matches each key:
 #
@@ -81,8 +81,8 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# Below zero, $\mathrm{elu}(x)$ is $e^x - 1$, which NumPy has as `expm1`. **Predict** what
-# `expm1(x) + 1` becomes in float32 at $x = -17.5$, where $e^x$ is about $2.5 \cdot 10^{-8}$.
+# Below zero, $\mathrm{elu}(x)$ is $e^x - 1$, which NumPy has as `expm1`. **Predict**: what does
+# `expm1(x) + 1` become in float32 at $x = -17.5$, where $e^x$ is about $2.5 \cdot 10^{-8}$?
 
 # %%
 guess("expm1(-17.5) + 1 in float32", 2.5e-8)
@@ -93,7 +93,7 @@ reveal("expm1(-17.5) + 1 in float32", float(np.expm1(x) + np.float32(1)))
 print("np.exp gives", np.exp(x))
 
 # %% [markdown] exercise="phi"
-# ### Exercise: a feature map that survives (1 point, 5 min)
+# ### Exercise 1 (1 point, 5 min): a feature map that survives
 #
 # Write $\varphi$ for an array of any shape. Features of float32 are float32, those of float64 are
 # float64. All digits must survive far below zero, and nothing may overflow: $e^{1000}$ has no
@@ -128,7 +128,7 @@ def phi(x):
 check("phi", phi)
 
 # %% [markdown]
-# ## Why the sum may be moved
+# ## 2. Why the sum may be moved
 #
 # With (B), attention in both directions reads
 #
@@ -136,10 +136,11 @@ check("phi", phi)
 # $$n_i = \sum_j a_{ij} v_j \qquad d_i = \sum_j a_{ij} \tag{2}$$
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{3}$$
 #
-# These numbers are those of the room `kernels/linear`. Its $a_{ij}$ has a factor $w_{ij}$ more,
-# which is 0 where a row is padding: a [token](glossary.md#token) that only fills a text up to the
-# length of others. (The [guard](glossary.md#guard) keeps $d_i$ off zero; more of it below.) First
-# the loop, then the arrays:
+# These numbers are those of the [room](glossary.md#room) `kernels/linear`. Its $a_{ij}$ has a
+# factor $w_{ij}$ more, 1 where query $i$ sees key $j$, else 0. In both directions it is 0 only for
+# padding: [tokens](glossary.md#token) that fill a text up to the length of others. (The
+# [guard](glossary.md#guard) keeps $d_i$ off zero; more of it below.) First the loop, then the
+# arrays:
 
 # %%
 q, k = (reference.phi(x, "elu") for x in (Q, K))  # the project's own
@@ -199,12 +200,12 @@ print(
 )
 
 # %% [markdown] exercise="values-first"
-# ### Exercise: keys and values meet first (2 points, 8 min)
+# ### Exercise 2 (2 points, 8 min): keys and values meet first
 #
 # Write (D) and (3) for all [heads](glossary.md#head), without a loop: features `q` (N, H, Lq, E),
 # `k` (N, H, Lk, E), values `v` (N, H, Lk, M); return (N, H, Lq, M). No array may be as large as the
-# scores. (The check measures your memory, and counts the lines that run.) The guard may be left
-# out.
+# scores. (The check measures your memory, and notices loops by the number of lines that run.) The
+# guard may be left out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -245,7 +246,7 @@ show(
 
 # %% [markdown]
 # Scores first takes $2 L^2 (E + M)$ additions and multiplications, values first $2 L \cdot 2 E M$.
-# **Predict** the factor between them at $L = 4096$, $E = M = 64$.
+# **Predict**: what is the factor between them at $L = 4096$, $E = M = 64$?
 
 # %%
 guess("the factor at L = 4096", 64)
@@ -268,8 +269,8 @@ for L in (16, 64, 256):
 #
 # Operations are not seconds. So measure two kernels that do their best: lesson 4's fused softmax,
 # and the one of this lesson. Both take all pairs; no [mask](glossary.md#mask). The lengths are 8,
-# 16, 32 and so on. **Predict** the first from which on the second kernel wins at *all* of them,
-# with $E = M = 32$.
+# 16, 32 and so on. **Predict**: which is the first from which on the second kernel wins at *all* of
+# them, with $E = M = 32$?
 
 # %%
 guess("linear attention is faster from L =", 128)
@@ -303,7 +304,7 @@ show(
 # [launch](glossary.md#launch) as well, so your slopes are less than 2 and 1, and nearer to them the
 # longer the text. (Did it win earlier than $L = E$? Softmax pays an exponential for each pair, too.)
 #
-# ## Backward, index by index
+# ## 3. Backward, index by index
 #
 # Given $g_i = \partial \ell / \partial o_i$. First through (3), the quotient:
 #
@@ -335,13 +336,13 @@ show(
 # | $dk$ | $v$ | $gn$ | $q$ | 1 | $gd$ |
 # | $dv$ | $k$ | $q$ | $gn$ | 0 | 0 |
 #
-# So (C) moves it:
+# So step (C) of above moves this sum, too:
 #
 # $$X = \sum_j C_j B_j^\top \qquad z = \sum_j b_j C_j \tag{8}$$
 # $$y_i = X A_i + a_i z \tag{9}$$
 #
-# The forward is such a sum too: $A = q$, $B = k$ and $C = v$ give $n$, and $C = 1$ gives $d$. So (D)
-# belongs here, and has this number in the room:
+# The forward is such a sum too, with $a = b = 0$: $A = q$, $B = k$ and $C = v$ give $n$, and
+# $C = 1$ gives $d$. So (D) belongs here, and has this number in the room:
 #
 # $$n_i = S^\top q_i \qquad d_i = q_i \cdot Z \tag{10}$$
 #
@@ -350,7 +351,7 @@ show(
 # $$dq_i = S\, gn_i + gd_i Z \qquad dk_j = R\, v_j + U \qquad dv_j = R^\top k_j \tag{11}$$
 
 # %% [markdown] exercise="both-backward"
-# ### Exercise: the backward in linear time (3 points, 12 min)
+# ### Exercise 3 (3 points, 12 min): the backward in linear time
 #
 # One head: the [cotangent](glossary.md#cotangent) `g` (Lq, M), which is what the rest of the
 # [backward](glossary.md#backward) hands you, features `q` (Lq, E), `k` (Lk, E), values `v` (Lk, M).
@@ -414,7 +415,7 @@ for name, x, got in zip(("dQ", "dK", "dV"), (Q, K, V), gradients, strict=True):
     print(f"{name} differs by {off:.0e}")
 
 # %% [markdown] exercise="sums-kernel"
-# ### Exercise: the first kernel (3 points, 12 min)
+# ### Exercise 4 (3 points, 12 min): the first kernel
 #
 # Everything starts from $S$. Write it as in lesson 1: each [thread](glossary.md#thread)
 # [owns](glossary.md#owner) *one number* of $S$, and walks all tokens. `k` is (H, L, E), `v` (H, L,
@@ -459,7 +460,7 @@ def sums_kernel(k, v, S):
 check("sums-kernel", sums_kernel)
 
 # %% [markdown]
-# ## The real kernels
+# ## 4. The real kernels
 #
 # Which kernels does `linear.forward` launch, and how? The lines below are cut from the files that
 # run, by the numbers in their comments. First the *plain* sums, which you have just written. Its
@@ -504,26 +505,25 @@ print("launched:", ", ".join(str(launch.kernel) for launch in back))
 show(quote(back[-1].kernel, "(9)"))
 
 # %% [markdown]
-# ## What it costs: rank, and a floor
+# ## 5. What it costs: rank, and a floor
 #
-# The weights $A_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix of rank $E$ at most: every row of
-# $A$ is a mix of the same $E$ rows of a matrix $W$. Construct the two factors: $A = U W$ (another
-# $U$ than above) with
+# The weights $P_{ij} = a_{ij} / d_i$ are an $L \times L$ matrix of rank $E$ at most: every row of
+# $P$ is a mix of the same $E$ rows of a matrix $G$. Construct the two factors: $P = F G$ with
 #
-# $$U_{ie} = q_{ie} Z_e / d_i \qquad W_{ej} = k_{je} / Z_e$$
+# $$F_{ie} = q_{ie} Z_e / d_i \qquad G_{ej} = k_{je} / Z_e$$
 #
 # All are positive, and rows of both sum to one: $\sum_e q_{ie} Z_e = d_i$, and
 # $\sum_j k_{je} = Z_e$.
 #
 # Now give the head the hardest task: each of $L$ queries must find a key of its own, $\pi(i)$, no
-# two of them the same. As no $U_{ie}$ is above 1,
+# two of them the same. As no $F_{ie}$ is above 1,
 #
-# $$\sum_i A_{i\pi(i)} = \sum_e \sum_i U_{ie} W_{e\pi(i)} \le \sum_e \sum_i W_{e\pi(i)} = E$$
+# $$\sum_i P_{i\pi(i)} = \sum_e \sum_i F_{ie} G_{e\pi(i)} \le \sum_e \sum_i G_{e\pi(i)} = E$$
 #
 # So a right key gets $E / L$ of the weight on average, at most. The logarithm is concave (its curve
-# lies above its chords), so the mean of $-\log A_{i\pi(i)}$ stays at $\log(L / E)$ or above,
-# however long you train. **Predict** the ranks of $A$ for $L = 32$ and $E = 4$: with every query
-# seeing every key, and with a [causal mask](glossary.md#causal), $j \le i$.
+# lies above its chords), so the mean of $-\log P_{i\pi(i)}$ stays at $\log(L / E)$ or above,
+# however long you train. **Predict**: what is the rank of $P$ for $L = 32$ and $E = 4$, with every
+# query seeing every key, and with a [causal mask](glossary.md#causal), $j \le i$?
 
 # %%
 guess("rank, both directions", 4)
@@ -533,15 +533,15 @@ guess("rank, causal", 4)
 L, E = 32, 4
 q, k = reference.phi(random.standard_normal((2, L, E)), "elu")
 scores, Z = q @ k.T, k.sum(axis=0)
-A = scores / scores.sum(axis=1, keepdims=True)
-U, W = q * Z / (q @ Z)[:, None], k.T / Z[:, None]  # (L, E), (E, L)
-print(f"U W differs from A by {error(U @ W, A):.0e}")
+P = scores / scores.sum(axis=1, keepdims=True)
+F, G = q * Z / (q @ Z)[:, None], k.T / Z[:, None]  # (L, E), (E, L)
+print(f"F G differs from P by {error(F @ G, P):.0e}")
 print(
-    "rows of U and W sum to",
-    U.sum(axis=1).round(9)[0],
-    W.sum(axis=1).round(9)[0],
+    "rows of F and G sum to",
+    F.sum(axis=1).round(9)[0],
+    G.sum(axis=1).round(9)[0],
 )
-reveal("rank, both directions", np.linalg.matrix_rank(A))
+reveal("rank, both directions", np.linalg.matrix_rank(P))
 reveal("rank, causal", np.linalg.matrix_rank(np.tril(scores)))
 print(f"queries that see all keys: no loss below {np.log(L / E):.3f}")
 
@@ -557,5 +557,5 @@ print(f"queries that see all keys: no loss below {np.log(L / E):.3f}")
 # * It has no "before": $S$ sums over all $j$. With $j \le i$ every query has a bracket of its own,
 #   and $L$ sums of $L$ terms each are $L^2$ again.
 #
-# Or are they? $S_i$ differs from $S_{i-1}$ by one term. **Next question: what does a decoder have
-# to keep?**
+# Or are they? $S_i$ differs from $S_{i-1}$ by one term. **Next question: what does a
+# [decoder](glossary.md#decoder) have to keep?**

@@ -13,12 +13,17 @@
 # %% [markdown] question="What does a decoder have to keep?" minutes=80 after=[6]
 # # Transformers are RNNs
 #
+# A [*transformer*](glossary.md#transformer) is a stack of [layers](glossary.md#layer) of attention,
+# with small networks between them. One that writes text, [token](glossary.md#token) by token, is a
+# [*decoder*](glossary.md#decoder). An [*RNN*](glossary.md#rnn), a recurrent network, also goes
+# token by token; it keeps a [state](glossary.md#state) of fixed size, which each token updates.
+#
 # Lesson 6 moved the sum: one matrix $S = \sum_j k_j v_j^\top$ answers all queries. But a model that
 # writes text may not look ahead. Query $i$ sees the keys $j \le i$ only, so every query needs a sum
 # of its own. Are we back at $L^2$?
 #
-# No. In this lesson you find the [state](glossary.md#state) that a decoder keeps, run it backwards,
-# write its [kernel](glossary.md#kernel), and then train one and see what it forgets.
+# No. In this lesson you find the state that a decoder keeps, run it backwards, write its
+# [kernel](glossary.md#kernel), and then train one and see what it forgets.
 #
 # *Source.* Katharopoulos, Vyas, Pappas and Fleuret, "Transformers are RNNs", ICML 2020.
 
@@ -65,7 +70,7 @@ Q, K, V = six_tokens()  # (6, 4), (6, 4), (6, 3)
 q, k = phi(Q, "elu"), phi(K, "elu")  # features, as in lesson 6
 
 # %% [markdown]
-# ## One term more
+# ## 1. One term more
 #
 # The bracket of query $i$ differs from that of query $i - 1$ by *one term*. So keep it as a state,
 # and add that term:
@@ -75,10 +80,10 @@ q, k = phi(Q, "elu"), phi(K, "elu")  # features, as in lesson 6
 # $$n_i = S_i^\top q_i \qquad d_i = q_i \cdot Z_i \tag{3}$$
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{4}$$
 #
-# Before the first [token](glossary.md#token) nothing has been seen: $S_0 = 0$ and $Z_0 = 0$, unless
-# some earlier text left a state behind. That is a recurrent network: a state and a token go in, a
-# state and an output come out. The numbers are those of the room `kernels/recurrent`. As a loop,
-# and as arrays:
+# (Formulas count tokens from 1, code from 0.) Before the first token nothing has been seen:
+# $S_0 = 0$ and $Z_0 = 0$, unless some earlier text left a state behind. That is a recurrent
+# network: a state and a token go in, a state and an output come out. The numbers are those of the
+# [room](glossary.md#room) `kernels/recurrent`. As a loop, and as arrays:
 
 
 # %%
@@ -96,6 +101,7 @@ def token_loop(q, k, v):
 
 def all_states(q, k, v):
     """All heads, no loop: (N, H, L, E), (N, H, L, E), (N, H, L, M)."""
+    # For each n, h and l the outer product of k and v; then running sums.
     S = np.einsum("nhle,nhlm->nhlem", k, v).cumsum(axis=2)  # (1): all S_i
     Z = k.cumsum(axis=2)  # (2): (N, H, L, E), all Z_i
     n = np.einsum("nhlem,nhle->nhlm", S, q)  # (3)
@@ -134,7 +140,7 @@ print(f"keys and values: {kept[0]:,}; S and Z: {kept[1]:,}, for ever")
 reveal("numbers of softmax / numbers of a state", kept[0] / kept[1])
 
 # %% [markdown] exercise="continue-from"
-# ### Exercise: a prompt, then token by token (2 points, 8 min)
+# ### Exercise 1 (2 points, 8 min): a prompt, then token by token
 #
 # A chat model reads a prompt at once and then writes token by token. Run the first `split` tokens
 # in one call of `linear_attention`, keep its state, and feed the others one by one to
@@ -179,8 +185,8 @@ def continue_from(query, key, value, split):
 check("continue-from", continue_from)
 
 # %% [markdown]
-# What does such a token cost? **Predict** how the time of *one* more token grows with the past, as
-# $L^p$: for softmax, which looks at every key again, and for the step.
+# What does such a token cost? **Predict**: how does the time of *one* more token grow with the
+# past, as $L^p$, for softmax, which looks at every key again, and for the step?
 
 # %%
 guess("p of softmax", 1)
@@ -210,7 +216,7 @@ reveal("p of the step", slope(pasts, medians[1]))
 # (A [launch](glossary.md#launch) costs the same whatever it does. Where the past is short, you
 # measure that.)
 #
-# ## Backward: two scans
+# ## 2. Backward: two scans
 #
 # Given $g_i = \partial \ell / \partial o_i$; go through the equations from the last to the first.
 #
@@ -282,7 +288,7 @@ print("d:", d.round(1))
 # ### Is it right?
 #
 # Ask the forward: nudge each number, and see how $\ell = \sum c \cdot o$ moves. **Predict**:
-# somebody leaves out $U$. (It has happened in a well-known library.) Which gradient is wrong?
+# somebody leaves out $U$. Which gradient is wrong?
 
 # %%
 guess("wrong without U", "dq")
@@ -330,7 +336,7 @@ attention = partial(linear_attention, causal=True, algorithm="recurrent")
 print("gradcheck:", gradcheck(attention, inputs))
 
 # %% [markdown] exercise="fading-backward"
-# ### Exercise: a state that fades (5 points, 15 min)
+# ### Exercise 2 (5 points, 15 min): a state that fades
 #
 # Let the state fade by $0 < \gamma < 1$ at each token and, to keep it short, have no normaliser:
 #
@@ -389,22 +395,22 @@ def fading_backward(g, q, k, v, gamma):
 check("fading-backward", fading_backward)
 
 # %% [markdown]
-# ## A kernel that owns columns
+# ## 3. A kernel that owns columns
 #
 # How do you spread this over [threads](glossary.md#thread)? Tokens depend on each other: $S_i$
 # needs $S_{i-1}$. But the *columns* of $S$ do not. Column $m$ needs $k_i$ and one number of $v_i$:
 #
 # $$S_i[:, m] = S_{i-1}[:, m] + k_i\, v_{im} \qquad n_{im} = S_i[:, m] \cdot q_i$$
 #
-# So a thread [owns](glossary.md#owner) a column, and walks the tokens. The course calls this the
-# *state* pattern: the next lesson comes back to it.
+# So a thread [owns](glossary.md#owner) a column, and walks the tokens. That is the *state* pattern,
+# the third and last of this course.
 
 # %% [markdown] exercise="fading-kernel"
-# ### Exercise: your own recurrence (3 points, 15 min)
+# ### Exercise 3 (3 points, 15 min): your own recurrence
 #
-# Write the fading forward as a kernel. A thread keeps its column, `WIDTH` numbers, in a
-# `cuda.local.array`: nobody else sees it, so no [barriers](glossary.md#barrier).
-# [Blocks](glossary.md#block) have `COLUMNS` threads; its column is
+# Write the fading forward as a kernel. A thread keeps its column, `WIDTH` numbers, in
+# [local memory](glossary.md#local-memory), a `cuda.local.array`: nobody else sees it, so no
+# [barriers](glossary.md#barrier). [Blocks](glossary.md#block) have `COLUMNS` threads; its column is
 # `m = cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x`, its head `cuda.blockIdx.y`. Mind the last
 # block: some of its threads have no column.
 #
@@ -452,7 +458,7 @@ def fading_kernel(query, key, value, gamma, out):
 check("fading-kernel", fading_kernel)
 
 # %% [markdown]
-# ## The real kernel
+# ## 4. The real kernel
 #
 # Launch it, note the launch, and draw what was noted. The lines that follow are cut from
 # `kernels/recurrent/fast.py` by the numbers in its comments.
@@ -471,7 +477,7 @@ show(quote(launch.kernel, "(1)", "(2)", "(3)", "(4)"))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **[Tiles](glossary.md#tile).** Up to 32 tokens lie in
+# 1. **[Tiles](glossary.md#tile).** Up to 32 tokens (here 16) lie in
 #    [shared memory](glossary.md#shared-memory): a feature is fetched, and goes through $\varphi$,
 #    once for all columns of the block. That needs barriers.
 # 2. **Four tokens at once** (`TOGETHER`): a number of $S$ is read and written once for four tokens.
@@ -480,8 +486,9 @@ show(quote(launch.kernel, "(1)", "(2)", "(3)", "(4)"))
 #    thread keeps one number of it, and others add up $d$.
 #
 # You have run it without a GPU: between two barriers the source became a loop over threads. Here
-# are (1) and (3) in what was compiled for your processor. The innermost loop runs over
-# `threadIdx.x`: neighbouring threads, neighbouring numbers.
+# are (1) and (3) in what was compiled for your processor. The innermost loop, marked `# lanes`,
+# runs over `threadIdx.x`: neighbouring threads, neighbouring numbers. (`u(...)` marks an index that
+# is never negative: lesson 2.)
 
 # %%
 show(quote_loop(launch.kernel, "(1)", "(3)"))
@@ -512,12 +519,13 @@ show(
 )
 
 # %% [markdown]
-# ## What does it remember?
+# ## 5. What does it remember?
 #
 # Now train it. A sequence names 32 of 64 keys and gives each a value, one of 16; then it asks for
 # every key. One head answers, trained for a second or two. (`minitransformer/course/recall.py` is
-# how.) Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys get, on
-# average, half of the weight at most. **Predict** the share of pairs that is recalled.
+# how.) Queries come after all keys, so that lesson 6's floor holds: with $E = 16$ the right keys
+# get, on average, half of the weight at most. A blind guess is right once in 16. **Predict**: which
+# share of the pairs is recalled?
 
 # %%
 guess("recall of linear attention, E = 16", "50%")
@@ -541,14 +549,15 @@ reveal("recall of linear attention, E = 16", f"{rows[1].recalled:.0%}")
 
 # %% [markdown]
 # More than the bound on weights? A value that is right needs more weight than any *other value*,
-# not half of all. Softmax finds each of 32 keys in 16 dimensions; a state needs many more.
+# not half of all. Softmax finds each of 32 keys with 16 numbers a key; a state needs more rows and
+# columns than 16 for that.
 #
-# That is the scoreboard of this course: the next lesson makes a row cheaper.
+# That is the scoreboard of this course; the next lesson adds a row.
 #
 # ## What it cannot do
 #
 # * Its memory has a fixed size. It pays for more pairs with a wider head, or forgets.
 # * It adds, and never corrects: a key that is written twice keeps both values.
 # * It goes token by token. A thread has its column, but tokens wait for each other, and all
-#   $E \times M$ numbers of $S$ are touched for a single one. A GPU hates that. **Next question: can
-#   a recurrence take many tokens at a time?**
+#   $E \times M$ numbers of $S$ are touched for a single one. **Next question: can a recurrence take
+#   many tokens at a time?**

@@ -19,7 +19,7 @@
 # [causal](glossary.md#causal) [mask](glossary.md#mask) it is back at $L^2$ work.
 #
 # Between the two lies a whole family, with one knob. Turned to one end it is lesson 7, to the other
-# lesson 6. Somewhere in between is what runs.
+# lesson 6. Somewhere in between lies what a GPU runs fastest; on your CPU one of the ends may win.
 #
 # *Sources.* Hua et al. 2022, *Transformer Quality in Linear Time*; Sun et al. 2023, *Retentive
 # Network*; Yang et al. 2024, *Gated Linear Attention Transformers with Hardware-Efficient
@@ -59,7 +59,7 @@ query, key, v = six_tokens()  # (6, 4), (6, 4), (6, 3)
 q, k = phi(query, "elu"), phi(key, "elu")  # features
 
 # %% [markdown]
-# ## A state that is only known now and then
+# ## 1. A state that is only known now and then
 #
 # Cut the text into [chunks](glossary.md#chunk) of $C$ tokens. Let $S$ and $Z$ be the
 # [state](glossary.md#state) *before* a chunk; before the first one both are zero. A token of the
@@ -115,14 +115,16 @@ for size in (1, 4, 6):
 # $$N = Q S + A V \qquad d = Q Z + A\, 1 \tag{4}$$
 # $$S' = S + K^\top V \qquad Z' = Z + K^\top 1 \tag{5}$$
 # $$o_i = n_i / \mathrm{guard}(d_i) \tag{6}$$
+#
+# The $1$ in (4) and (5) is a column of ones: $A\, 1$ sums up each row of $A$.
 
 # %% [markdown] exercise="chunked"
-# ### Exercise: chunk by chunk (3 points, 10 min)
+# ### Exercise 1 (3 points, 10 min): chunk by chunk
 #
 # Write (3) to (6) for one [head](glossary.md#head): features `q` and `k` (L, E), values `v` (L, M),
 # and `size`, which is $C$. One loop, over chunks. The last chunk may be shorter, or the only one.
-# No array may hold the scores of all pairs. (The check measures your memory, and counts the lines
-# that run.) The [guard](glossary.md#guard) may be left out.
+# No array may hold the scores of all pairs. (The check measures your memory, and notices loops by
+# the number of lines that run.) The [guard](glossary.md#guard) may be left out.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -162,7 +164,7 @@ def chunked(q, k, v, size):
 check("chunked", chunked)
 
 # %% [markdown]
-# ## What the knob costs
+# ## 2. What the knob costs
 #
 # | | recurrence | chunks | masked scores |
 # |---|---|---|---|
@@ -192,7 +194,7 @@ factor = multiplications(64, 64, 64) / recurrence
 reveal("C = 64 against the recurrence", factor)
 
 # %% [markdown] exercise="best-chunk"
-# ### Exercise: which chunk size is the cheapest? (1 point, 5 min)
+# ### Exercise 2 (1 point, 5 min): which chunk size is the cheapest?
 #
 # Let a pass over $S$ cost `price` for each of its $E M$ numbers, where a multiplication costs 1. So
 # a text of $L$ tokens costs its multiplications, and its passes: one a chunk, also for a last chunk
@@ -235,8 +237,8 @@ check("best-chunk", best_chunk)
 # %% [markdown]
 # Without the rounding you can see the answer: $C (E + M) + \mathrm{price} \cdot E M / C$ is least
 # at $C = \sqrt{\mathrm{price} \cdot E M / (E + M)}$. It grows with the head and with the price of
-# memory, and not with the length. **Predict** the fastest $C$ of this project's
-# [kernel](glossary.md#kernel) on your machine ($E = M = 64$).
+# memory, and not with the length. **Predict**: with which $C$ is this project's
+# [kernel](glossary.md#kernel) the fastest on your machine ($E = M = 64$)?
 
 # %%
 guess("the fastest chunk", 64)
@@ -263,7 +265,7 @@ show(
 # $S$ fits in its nearest cache. On your CPU the recurrence may well win; on a GPU, where one
 # [block](glossary.md#block) a head would leave it idle, chunks win.
 #
-# ## Backward: the same step, other actors
+# ## 3. Backward: the same step, other actors
 #
 # Lesson 7 found that $dq$, $dk$ and $dv$ are one sum:
 #
@@ -295,7 +297,7 @@ show(
 # $B = k$, $C = v$ and $a = b = 0$; with $C = 1$ it is $d$.
 
 # %% [markdown] exercise="in-chunks"
-# ### Exercise: one sum for all (3 points, 10 min)
+# ### Exercise 3 (3 points, 10 min): one sum for all
 #
 # Write (8) to (10): `A`, `B` (L, D), `C` (L, M), `a`, `b` (L,); return `Y` (L, M). Again one loop,
 # over chunks, and no array may hold all pairs.
@@ -367,7 +369,7 @@ for name, x, got in (("dq", q, dq), ("dk", k, dk), ("dv", v, dv)):
     print(f"{name}: off by {error(got, finite_differences(loss, x)):.0e}")
 
 # %% [markdown] exercise="answers-kernel"
-# ### Exercise: the answers as a kernel (4 points, 15 min)
+# ### Exercise 4 (4 points, 15 min): the answers as a kernel
 #
 # Once the states are known where chunks begin, rows know nothing of each other: no thread waits. So
 # a thread [owns](glossary.md#owner) a *row*. It reads the state before its chunk, and adds the keys
@@ -420,11 +422,11 @@ def answers_kernel(q, k, v, S, size, out):
 check("answers-kernel", answers_kernel)
 
 # %% [markdown]
-# ## The real kernels
+# ## 4. The real kernels
 #
-# The room's plain kernels make all states first, one thread for each number of $S$, and then answer
-# as you did. Here is the first of them, cut to (10): with $B = v$, $C = k$ and $b = 1$ its $X$ is
-# $S^\top$, and its $x$ is $Z$.
+# The [room](glossary.md#room)'s plain kernels make all states first, one thread for each number of
+# $S$, and then answer as you did. Here is the first of them, cut to (10): with $B = v$, $C = k$ and
+# $b = 1$ its $X$ is $S^\top$, and its $x$ is $Z$.
 
 # %%
 tokens = random.standard_normal((3, 1, 1, 1100, 32), np.float32)
@@ -446,21 +448,17 @@ show(quote(fast[-1].kernel, "(3)", "(4)", "(5)", "(6)", also=kept))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **A state that stays.** A block owns a head and up to 64 columns of $S$, in
-#    [shared memory](glossary.md#shared-memory), and walks along. Only the last state is written to
-#    memory.
+# 1. **A state that stays**: lesson 7's *state* pattern. A block owns a head and up to 64 columns of
+#    $S$, in [shared memory](glossary.md#shared-memory), and walks along. Only the last state is
+#    written to memory.
 # 2. **Tiles of 16.** A number of $q$, $k$ or $S$, once read, serves 16 tokens; a thread owns 4
 #    rows.
 # 3. **Segments.** Where heads are too few to fill the machine, several blocks share a sequence, in
 #    two walks: you saw two [launches](glossary.md#launch) of `forward` above. The first only adds
 #    up (5), from zero. Then each segment starts from the sums of those before it, and the second
-#    walk answers. That is about 1.5 times the work, and the chunk idea once more, with huge chunks:
-
-# %%
-show(quote(room.fast._in_segments))
-
-# %% [markdown]
-# ## The scoreboard
+#    walk answers. That is about 1.5 times the work, and the chunk idea once more, with huge chunks.
+#
+# ## 5. The scoreboard
 #
 # Chunks change what a memory costs, not what it holds. Beside lesson 7's row the work has *grown*;
 # what shrank is the number of passes over $S$:
