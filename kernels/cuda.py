@@ -167,7 +167,8 @@ class Kernel(_OnGpu):
             made = CpuKernel(
                 self.function, fastmath=fast, limit=limits.check_shared, packed=dict(packed)
             )
-            self._launches[packed] = Launches(made, self.checked, self.tested)
+            debug = bool(self.options.get("debug", False))
+            self._launches[packed] = Launches(made, self.checked, self.tested, debug)
         return self._launches[packed], arguments
 
     @cached_property
@@ -426,8 +427,6 @@ class _Door:
         signature = options.pop("signature", None)
         if device:
             return DeviceFunction(function, options, signature)
-        if checked is None and options.get("debug"):
-            checked = True  # a GPU, too, tells of a failed `assert` then
         return Kernel(function, options, checked, signature)
 
     def __getattr__(self, name: str) -> Any:

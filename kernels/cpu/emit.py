@@ -108,10 +108,8 @@ class Body:
                     self.scalar(statement)
                 case Loop(ast.For() as loop, body):
                     self.counted(loop, body)
-                case Loop(ast.While(test=test) as loop, body):
-                    with self.text.block(f"while {self.source(test)}:"):
-                        self.compound_body(body)
-                        self.turn(loop)
+                case Loop():
+                    self.walked(node)
                 case Branch(test, body, orelse):
                     self.compound(f"if {self.source(test)}:", body)
                     if orelse:
@@ -133,8 +131,10 @@ class Body:
         """A `for` at block level."""
         self.compound(f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:", body)
 
-    def turn(self, loop: ast.While) -> None:
-        """A turn of a `while` at block level ends."""
+    def walked(self, loop: Loop) -> None:
+        """A `while` at block level."""
+        assert isinstance(loop.header, ast.While)
+        self.compound(f"while {self.source(loop.header.test)}:", loop.body)
 
     def barrier(self, node: Barrier) -> None:
         """Under a mask, go on only if all threads are at this barrier, or none."""

@@ -34,16 +34,22 @@ class Launches:
     """The launches of a kernel on NumPy arrays.
 
     `checked` says whether all are checked, or none, where neither `checked()` nor
-    `MINITRANSFORMER_CHECK` says so; with None it is those that have something new. `tested` is a
-    kernel that its own tests have checked.
+    `MINITRANSFORMER_CHECK` says so; with None it is those that have something new, or with `debug`
+    all that can be: a GPU, too, tells of a failed `assert` then. `tested` is a kernel that its own
+    tests have checked.
     """
 
     def __init__(
-        self, kernel: CpuKernel, checked: bool | None = None, tested: bool = False
+        self,
+        kernel: CpuKernel,
+        checked: bool | None = None,
+        tested: bool = False,
+        debug: bool = False,
     ) -> None:
         self.kernel = kernel
         self.checked = checked
         self.tested = tested
+        self.debug = debug
         self._seen: set[Any] = set()
         self._seconds: dict[Any, float] = {}  # that checks have taken, by block shape and types
 
@@ -71,11 +77,13 @@ class Launches:
     ) -> bool:
         """Run a launch checked, if it has something new; return whether it has run."""
         looks = (grid, block, shared_bytes, *map(_look, arguments))
-        if looks in self._seen:
+        if looks in self._seen and not self.debug:
             return False
         kinds = (block, shared_bytes, *map(kind_of, arguments))
         taken = self._seconds.get(kinds, 0.0)
-        if taken >= SECONDS or self._has_fences or self._written_elements(arguments) > ELEMENTS:
+        if self._has_fences or self._written_elements(arguments) > ELEMENTS:
+            return False
+        if taken >= SECONDS and not self.debug:
             return False
         if not self._compiles_for_checks(block, arguments, shared_bytes):
             return False

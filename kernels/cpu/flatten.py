@@ -28,6 +28,7 @@ from .trees import (
     Substitute,
     assign,
     call,
+    flag_breaks,
     located,
     name,
     named,
@@ -370,7 +371,7 @@ class _Scope:
         ended = self.flattener.fresh("ended")
         otherwise, loop.orelse = loop.orelse, []
         before, body = loop.body[:first], loop.body[first:]
-        _flag_breaks(body, ended)
+        flag_breaks(body, ended)
         loop.body = self.inner([*before, *body])
         start = assign(ended, ast.Constant(True))
         return [start, loop, ast.If(name(ended), self.inner(otherwise), [])]
@@ -727,19 +728,6 @@ def _default(callee: Source, value: ast.expr) -> ast.expr:
     if not isinstance(value, ast.Constant | ast.UnaryOp):
         raise callee.refuse(value, "a default value is not a number", "Pass it in the call")
     return copy.deepcopy(value)
-
-
-def _flag_breaks(body: list[ast.stmt], flag: str) -> None:
-    """Put `flag = False` before each `break` of the loop that this is the body of."""
-    for index in reversed(range(len(body))):
-        statement = body[index]
-        if isinstance(statement, ast.Break):
-            body.insert(index, located(assign(flag, ast.Constant(False)), statement))
-        elif isinstance(statement, ast.If):
-            _flag_breaks(statement.body, flag)
-            _flag_breaks(statement.orelse, flag)
-        elif isinstance(statement, ast.For | ast.While):  # whose `else` is not part of it
-            _flag_breaks(statement.orelse, flag)
 
 
 def _loaded(node: ast.expr) -> ast.expr:

@@ -30,6 +30,7 @@ from .trees import (
     Names,
     assign,
     call,
+    flag_breaks,
     located,
     name,
     named,
@@ -411,7 +412,7 @@ class _Plain:
         match statement:
             case ast.Assert() if not self.is_kernel:
                 return []
-            case ast.Assert(test=ast.Constant(value=False), msg=ast.Constant()):
+            case ast.Assert(test=ast.Constant(value=end)) if end is ...:
                 return [statement, ast.Return()]
             case ast.Assert(test=test):
                 return self.body([ast.If(negated(test), [_failed(statement)], [])])
@@ -421,9 +422,16 @@ class _Plain:
                 targets=[ast.Subscript(value=ast.Name(id=array), slice=ast.Slice(None, None, None))]
             ) if array in self.ndims:
                 return self._filled(array, statement.value)
-            case ast.While(test=test, orelse=[]) if _names_something(test):
+            case ast.While(test=test, body=body, orelse=otherwise) if _names_something(test):
                 leave = ast.If(negated(test), [ast.Break()], [])
-                return self.body([ast.While(ast.Constant(True), [leave, *statement.body], [])])
+                before, after = Statements(), Statements()
+                if otherwise:
+                    ended = self.outside.taken.fresh("ended")
+                    flag_breaks(body, ended)
+                    before = [assign(ended, ast.Constant(True))]
+                    after = [ast.If(name(ended), otherwise, [])]
+                loop = ast.While(ast.Constant(True), [leave, *body], [])
+                return self.body([*before, loop, *after])
         before = self._named_before(statement)
         for part in ("body", "orelse"):
             if inner := getattr(statement, part, None):
@@ -455,7 +463,7 @@ class _Plain:
 
 def _failed(statement: ast.stmt) -> ast.stmt:
     """What a thread meets where an `assert` does not hold, or at a `raise`."""
-    return ast.Assert(ast.Constant(False), ast.Constant(ast.unparse(statement)))
+    return ast.Assert(ast.Constant(...), ast.Constant(ast.unparse(statement)))
 
 
 def _names_something(node: ast.AST) -> bool:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .form import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
 from .trees import Names, assign, call, name, named, negated, parse, stores
@@ -73,6 +73,7 @@ class Loop:
 
     header: ast.For | ast.While
     body: list[Node]
+    is_counted: bool = False  # a `for` that is written as a `while`
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +289,7 @@ class _Cutter:
             body.append(Lanes(first, turn))
         body += self.inside(loop, turn, [live, turn])
         header = ast.copy_location(ast.While(ast.Constant(True), [], []), loop)
-        nodes.append(Loop(header, body))
+        nodes.append(Loop(header, body, isinstance(loop, ast.For)))
 
     def counted(
         self, loop: ast.For, number: int
@@ -488,7 +489,7 @@ def _strips(nodes: list[Node], each_alone: bool) -> list[Node]:
         elif not (each_alone or isinstance(node, Scalar)) and _can_be_a_strip([node]):
             gathered.append(Strip([node]))
         elif isinstance(node, Loop):
-            gathered.append(Loop(node.header, _strips(node.body, each_alone)))
+            gathered.append(replace(node, body=_strips(node.body, each_alone)))
         elif isinstance(node, Branch):
             parts = (_strips(part, each_alone) for part in (node.body, node.orelse))
             gathered.append(Branch(node.test, *parts))

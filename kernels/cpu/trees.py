@@ -115,3 +115,16 @@ class Transformer(ast.NodeTransformer):
             if item is not node and isinstance(item, ast.AST) and hasattr(node, "lineno"):
                 located(item, node)
         return new
+
+
+def flag_breaks(body: list[ast.stmt], flag: str) -> None:
+    """Put `flag = False` before each `break` of the loop that this is the body of."""
+    for index in reversed(range(len(body))):
+        statement = body[index]
+        if isinstance(statement, ast.Break):
+            body.insert(index, located(assign(flag, ast.Constant(False)), statement))
+        elif isinstance(statement, ast.If):
+            flag_breaks(statement.body, flag)
+            flag_breaks(statement.orelse, flag)
+        elif isinstance(statement, ast.For | ast.While):  # whose `else` is not part of it
+            flag_breaks(statement.orelse, flag)

@@ -11,6 +11,7 @@ import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -217,8 +218,8 @@ def without(nodes: list[Node], mask: str | None) -> list[Node]:
         match node:
             case Lanes(body, own) if own == mask:
                 new.append(Lanes(body))
-            case Loop(header, body):
-                new.append(Loop(header, without(body, mask)))
+            case Loop(_, body):
+                new.append(replace(node, body=without(body, mask)))
             case Branch(test, body, orelse):
                 new.append(Branch(test, without(body, mask), without(orelse, mask)))
             case _:

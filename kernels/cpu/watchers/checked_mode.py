@@ -133,9 +133,11 @@ def _run(
     run, variant, shadowed = kernel.compiled(block, own, shared_bytes, mode)
     readers = "reads" if mode is CHECKED else "readers"
     memory, shadows = _shadows(shadowed, readers, arguments)
-    differences = set[int]()
+    differences, wrong = set[int](), list[int]()
 
     def blocks(first: int, last: int) -> None:
+        if wrong:  # then what other blocks do makes no difference
+            return
         found = np.zeros(shadow.NOTED + shadow.NOTES, np.int64)
         try:
             code = run(first, last, *grid, *arguments, found, *shadows)
@@ -143,6 +145,8 @@ def _run(
             raise kernel.stopped(error) from None
         if found[shadow.DIFFERS]:
             differences.add(int(found[shadow.DIFFERS]) - 1)
+        if code:
+            wrong.append(code)
         if code > 0:
             raise kernel.divergent(code, grid, block, shared_bytes, mode)
         if code < 0 and mode is CHECKED:
@@ -259,13 +263,17 @@ def _mistake(
     array = body.form.source.originals.get(place.array, place.array)
     given = body.form.source.name, place.filename, place.line, block
     if kind == shadow.ENDLESS:
-        message = (f"in block {block}, thread {accessing} has not come to the end of this loop "
-                   f"after {shadow.MOST_TURNS:,} turns. Does each turn change what `while` asks? A "
-                   "loop that needs more of them runs with @cuda.jit(checked=False)")  # fmt: skip
-        return EndlessLoop(message, *given, (accessing,))
+        threads = (accessing,) if place.space == "thread" else ()
+        who = f"thread {accessing} has" if threads else "the threads have"
+        turns = f"{found[5]:,} turns" + " of all together" * (not threads)
+        message = (f"in block {block}, {who} not come to the end of this loop after {turns}, "
+                   "those of loops inside included. Does each turn change what `while` asks? To "
+                   "wait for other threads of the block is what cuda.syncthreads() is for. With "
+                   "@cuda.jit(checked=False) a loop may go on")  # fmt: skip
+        return EndlessLoop(message, *given, threads)
     if kind == shadow.FAILED:
         message = (f"in block {block}, thread {accessing} fails: `{place.array}`. A GPU tells of "
-                   "it in kernels with @cuda.jit(debug=True) alone")  # fmt: skip
+                   "it where @cuda.jit has debug=True")  # fmt: skip
         return FailedAssertion(message, *given, (accessing,))
     where = f"{place.space} array {array!r} at {list(index)}" if index else f"record {array!r}"
     if place.fields:

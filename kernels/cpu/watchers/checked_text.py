@@ -11,12 +11,12 @@ from numba.core import types
 
 from ..compiler import LANES
 from ..form import Array
-from ..regions import Barrier, Lanes, Node
+from ..regions import Barrier, Lanes, Loop, Node
 from ..source import place as place_in_file
-from ..trees import assign, name, parse, walk
+from ..trees import assign, name, parse
 from .instrument import Spot, Watched
 from .intervals import Intervals
-from .shadow import CLOCK, NOTES, shadow_type
+from .shadow import ALL, CLOCK, MOST_COMMON_TURNS, NOTES, shadow_type
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Checked(Watched):
         self.parameters = ("run__found", *shadows)
         self.in_order = False  # does the region being written depend on the order of its threads?
         self.differences: list[Difference] = []
-        self.loops = any(isinstance(node, ast.While) for node in walk(self.form.body))
+        self.counters: list[str] = []  # of the turns of a thread's loops, outermost first
+        self.common = 0  # how many `while` at block level are around
 
     def module(self, runtime: str, fastmath: bool) -> str:
         """Write the module; it also says which arguments have shadow memory.
@@ -100,8 +101,8 @@ class Checked(Watched):
         self.text.line("run__fault[:] = 0")
         self.text.line(f"run__differs = stack(({self.threads},), numba.int32)")
         self.text.line("run__differs[:] = 0")
-        if self.loops:
-            self.text.line(f"run__turns = stack(({self.threads},), numba.int64)")
+        self.text.line("run__turns = stack((2,), numba.int64)")
+        self.text.line("run__turns[:] = 0")
         super().write()
 
     def numbered(self, node: ast.AST, what: str) -> str:
@@ -113,8 +114,6 @@ class Checked(Watched):
     def start(self) -> None:
         """A block begins: set its clock."""
         self.text.line("run__checks.block_starts(run__clock, block)")
-        if self.loops:
-            self.text.line("run__turns[:] = 0")
 
     def ran(self, region: Lanes, header: int) -> None:
         """Take the note from a loop whose turns depend on each other."""
@@ -130,21 +129,53 @@ class Checked(Watched):
                 self.text.line("run__checks.tell(run__differs, run__found)")
             self.stop()
 
-    def turn(self, loop: ast.While) -> None:
-        """End a loop that a mistake keeps going, or that does not end; it is all threads' turn."""
-        place = self.place_of_loop(loop)
-        self.text.line(f"run__checks.turned(run__turns, run__fault, {place}, 0, {self.threads})")
-        self.stop()
+    def walked(self, loop: Loop) -> None:
+        """A `while` at block level, until a mistake, or too many turns, end it.
+
+        Counted are the turns of all threads, with those of the loops inside.
+        """
+        assert isinstance(loop.header, ast.While)
+        before = self.names.fresh("run__before")
+        self.text.line(f"{before} = run__turns[{ALL}]")
+        self.common += not loop.is_counted
+        with self.text.block(f"while {self.source(loop.header.test)}:"):
+            self.text.line(f"run__turns[{ALL}] += {self.threads}")
+            if not loop.is_counted:
+                place = self.place_of_loop(loop.header, "block")
+                taken = f"run__turns[{ALL}] - {before}"
+                given = f"{place}, 0, {taken}, {MOST_COMMON_TURNS}"
+                self.text.line(f"run__checks.turned(run__turns, run__fault, {given})")
+            self.stop()
+            self.compound_body(loop.body)
+        self.common -= not loop.is_counted
+
+    def counted(self, loop: ast.For, body: list[Node]) -> None:
+        """A `for` at block level, whose turns count for a `while` around it."""
+        with self.text.block(f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:"):
+            if self.common:
+                self.text.line(f"run__turns[{ALL}] += {self.threads}")
+            self.compound_body(body)
 
     def own_loop(self, loop: ast.For | ast.While) -> Any:
-        """A loop that each thread runs for itself, while all is well and it may end."""
-        place = self.place_of_loop(loop) if isinstance(loop, ast.While) else ""
-        super().own_loop(loop)
+        """A loop that each thread runs for itself, while all is well and it may end.
+
+        The turns of a `while` are counted, with those of the loops inside.
+        """
+        around = self.counters[-1:] or [f"run__turns[{ALL}]"] * bool(self.common)
+        is_while = isinstance(loop, ast.While)
+        if not (is_while or around):
+            return self.rewriter.generic_visit(loop)
+        self.in_order = True
+        place = self.place_of_loop(loop, "thread") if is_while else ""
+        turns = self.names.fresh("run__own_turns")
+        self.counters.append(turns)
+        self.rewriter.generic_visit(loop)
+        self.counters.pop()
         if isinstance(loop, ast.While):
-            given = f"run__turns, run__fault, {place}, {self.thread()}"
-            goes_on = parse(f"run__checks.goes_on({given})")
-            loop.test = ast.BoolOp(ast.And(), [goes_on, loop.test])
-        return loop
+            given = f"run__turns, run__fault, {place}, {self.thread()}, {turns}"
+            loop.test = ast.BoolOp(ast.And(), [parse(f"run__checks.goes_on({given})"), loop.test])
+        loop.body = [*_more([turns], "1"), *loop.body]
+        return [assign(turns, ast.Constant(0)), loop, *_more(around, turns)]
 
     def failed(self, statement: ast.Assert) -> ast.stmt:
         """An `assert` that does not hold."""
@@ -152,9 +183,9 @@ class Checked(Watched):
         place = self.numbered_place(statement, str(statement.msg.value), (), "", "assert", 0, 0)
         return ast.Expr(parse(f"run__checks.failed(run__fault, {place}, {self.thread()})"))
 
-    def place_of_loop(self, loop: ast.While) -> str:
-        """Number a loop; return its number as text."""
-        return self.numbered_place(loop, "", (), "", "turn", 0, 0)
+    def place_of_loop(self, loop: ast.For | ast.While, of: str) -> str:
+        """Number a loop of a thread or of the block; return its number as text."""
+        return self.numbered_place(loop, "", (), of, "turn", 0, 0)
 
     def stop(self) -> None:
         """End the block if a thread has noted something."""
@@ -162,9 +193,9 @@ class Checked(Watched):
             self.text.line("return -1")
 
     def barrier(self, node: Barrier) -> None:
-        """Move the clock on for all threads."""
-        super().barrier(node)
+        """Move the clock on for all threads; who has noted something need not come here."""
         self.stop()
+        super().barrier(node)
         self.text.line("run__checks.all_met(run__clock)")
 
     def meeting(self, mask: str | None) -> None:
@@ -256,6 +287,11 @@ class Checked(Watched):
     def is_apart(self, spot: Spot) -> bool:
         """Whether the threads of a row surely access different elements."""
         return any(self.row.runs_along(index) for index in spot.element.indices)
+
+
+def _more(counters: list[str], turns: str) -> list[ast.stmt]:
+    """Add turns to a counter, if there is one."""
+    return [statement for own in counters for statement in ast.parse(f"{own} += {turns}").body]
 
 
 def _shadow_of(view: ast.expr, what: str) -> ast.expr:

@@ -38,7 +38,9 @@ from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
 ENDLESS, FAILED = 5, 6  # of loops and `assert`
-MOST_TURNS = 1 << 28  # of the loops of a thread, in a block: a few seconds
+MOST_TURNS = 1 << 28  # of a thread's loop, those of loops inside included: seconds
+MOST_COMMON_TURNS = 1 << 29  # of all threads, in a loop that they walk in step
+OVER, ALL = 0, 1  # places in `turns`: whether somebody took too many; all, for common loops
 KINDS = 8
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
@@ -580,11 +582,10 @@ _by_run(swap, _suspects(swaps=True), _tells(swaps=True))
 
 
 @register_jitable(forceinline=True)
-def turned(turns, fault, place, thread, count):
-    """Take the turns of a loop down, and note that there are too many."""
-    turns[thread] += count
-    kind = ENDLESS if turns[thread] > MOST_TURNS else 0
-    _note(fault, thread, place, kind, (np.int64(0),), 0)
+def turned(turns, fault, place, thread, taken, most):
+    """Note that a loop has taken too many turns; then no loop of the block goes on."""
+    turns[OVER] |= taken > most
+    _note(fault, thread, place, ENDLESS if turns[OVER] != 0 else 0, (np.int64(taken),), 0)
 
 
 @register_jitable(forceinline=True)
@@ -593,22 +594,31 @@ def failed(fault, place, thread):
     _note(fault, thread, place, FAILED, (np.int64(0),), 0)
 
 
-def goes_on(turns, fault, place, thread):
-    """Take a turn of a loop down: whether its thread has noted nothing so far."""
+def goes_on(turns, fault, place, thread, taken):
+    """Whether a thread may take another turn of a loop: it has noted nothing."""
     raise NotImplementedError
 
 
 @overload(goes_on, jit_options={"forceinline": True})
-def _goes_on_for(turns, fault, place, thread):
-    def whether(turns, fault, place, thread):
-        turned(turns, fault, place, thread, 1)
+def _goes_on_for(turns, fault, place, thread, taken):
+    def whether(turns, fault, place, thread, taken):
+        turned(turns, fault, place, thread, taken, MOST_TURNS)
         return fault[thread] == 0
 
-    def what(turns, fault, place, thread):
-        turned(turns, fault, place, thread, 1)
+    def what(turns, fault, place, thread, taken):
+        turned(turns, fault, place, thread, taken, MOST_TURNS)
         return fault[0, thread] == 0
 
     return whether if fault.ndim == 1 else what
+
+
+@register_jitable
+def _explains(kind, other):
+    """Whether what one thread noted is likelier the cause than what another did before it."""
+    if other in (ENDLESS, FAILED):
+        return kind not in (ENDLESS, FAILED)
+    # What is read too early is unwritten for some threads, and a race for others.
+    return other == UNWRITTEN and kind in (WRITTEN, READ)
 
 
 def faulty(fault, found, block):
@@ -629,10 +639,7 @@ def _faulty_for(fault, found, block):
         for thread in range(fault.shape[1]):
             if fault[0, thread] == 0:
                 continue
-            # What is read too early is unwritten for some threads, and a race for others.
-            if chosen < 0 or (
-                fault[0, chosen] % KINDS == UNWRITTEN and fault[0, thread] % KINDS >= WRITTEN
-            ):
+            if chosen < 0 or _explains(fault[0, thread] % KINDS, fault[0, chosen] % KINDS):
                 chosen = thread
         if chosen >= 0:
             found[BLOCK], found[THREAD] = block, chosen

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 import minitransformer_kernels as mk
-from minitransformer_kernels import DataRace, DivergentBarrier, EndlessLoop, OutOfBounds
+from minitransformer_kernels import (
+    DataRace,
+    DivergentBarrier,
+    EndlessLoop,
+    FailedAssertion,
+    OutOfBounds,
+)
 from minitransformer_kernels.cpu.watchers import checked_mode
 from minitransformer_kernels.cuda import cuda
 
@@ -182,17 +188,86 @@ def counted_down_past_zero(x, n):
     x[0] = left
 
 
-@pytest.mark.parametrize("kernel", [halved_nowhere, counted_down_past_zero])
+@cuda.jit
+def left_out_of_all_but_some_turns(x, n):
+    i = 0
+    while i < 8:
+        if x[i] > n:
+            continue
+        for _ in range(n, 4):
+            cuda.syncthreads()
+        i += 1
+    x[0] = i
+
+
+@cuda.jit
+def turns_of_turns(x, n):
+    stride = -n
+    while stride > 0:
+        j = cuda.threadIdx.x
+        while j < 1000:
+            j += 1
+        for j in range(x[0], 50):
+            stride += j
+    x[0] = stride
+
+
+FIRST = ((0, 0, 0),)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads"),
+    [
+        (halved_nowhere, ()),
+        (counted_down_past_zero, FIRST),
+        (left_out_of_all_but_some_turns, ()),
+        (turns_of_turns, FIRST),
+    ],
+)
 def test_a_loop_that_does_not_end_is_told_at_the_first_launch(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch
+    kernel: Any, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MINITRANSFORMER_CHECK")
     x = np.zeros(1024)
-    with pytest.raises(EndlessLoop, match="has not come to the end of this loop after") as caught:
+    with pytest.raises(EndlessLoop, match="not come to the end of this loop after") as caught:
         kernel[1, 1024](x, -1)
-    assert caught.value.threads == ((0, 0, 0),)
+    assert caught.value.threads == threads
     assert caught.value.line == kernel.py_func.__code__.co_firstlineno + 3
     assert_readable(str(caught.value))
+
+
+@cuda.jit
+def left_by_some(x, out):
+    t = cuda.threadIdx.x
+    assert x[t] < 60
+    total = 0
+    for k in range(t // 32 + 2):
+        cuda.syncwarp()
+        total += x[t + k]
+        if total > 100:
+            break
+    cuda.syncthreads()
+    out[t] = total
+
+
+def test_loops_that_threads_leave_and_failures_before_a_barrier() -> None:
+    x, out = np.arange(70) % 50, np.zeros(64, int)
+    with mk.checked():
+        left_by_some[1, 64](x, out)
+        for t in range(64):
+            total = 0
+            for k in range(t // 32 + 2):
+                total += x[t + k]
+                if total > 100:
+                    break
+            assert out[t] == total
+        x[9] = 60
+        with pytest.raises(FailedAssertion, match=re.escape("thread (9, 0, 0) fails: `assert x[t")):
+            left_by_some[1, 64](x, out)
+        with pytest.raises(
+            OutOfBounds, match=re.escape("thread (63, 0, 0) reads global array 'x'")
+        ):
+            left_by_some[1, 64](np.zeros(65, int), out)
 
 
 def test_as_many_turns_as_a_loop_needs_are_no_mistake() -> None:

@@ -466,6 +466,22 @@ def test_a_thread_that_fails_is_at_its_end_and_checks_tell_of_it() -> None:
         assert caught.value.threads == (((3 if first else 2), 0, 0),)
 
 
+def test_a_name_in_the_condition_of_a_loop_with_an_else() -> None:
+    @cuda.jit
+    def counts(x):
+        i = cuda.grid(1)
+        k = n = 0
+        while (k := k + 1) < 4:
+            n += 1
+            if i == 5:
+                break
+        else:
+            n += 5
+        x[i] = n
+
+    np.testing.assert_array_equal(run(counts), [8, 8, 8, 8, 8, 1, 8, 8])
+
+
 def test_with_debug_each_launch_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINITRANSFORMER_CHECK")
 
