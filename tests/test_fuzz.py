@@ -7,11 +7,15 @@ import pytest
 from . import fuzz
 from .fuzz import FINDINGS, Found, judged
 
+QUARTERS = [
+    pytest.param(first, 2500, marks=pytest.mark.nightly) for first in range(0, 10_000, 2500)
+]
 
-@pytest.mark.parametrize("cases", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_calls_at_random(cases: int) -> None:
-    found = list(fuzz.fuzz(0, cases, every=cases > 1000))
-    assert [x.number for x in found] == list(range(cases))
+
+@pytest.mark.parametrize(("first", "cases"), [(0, 100), *QUARTERS])
+def test_calls_at_random(first: int, cases: int) -> None:
+    found = list(fuzz.fuzz(0, cases, first, every=cases > 1000))
+    assert [x.number for x in found] == list(range(first, first + cases))
     assert not [x for x in found if x.verdict in FINDINGS], fuzz.table(found)
 
 
