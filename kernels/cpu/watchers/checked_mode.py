@@ -31,6 +31,7 @@ from ..errors import (
     KernelError,
     Mistake,
     OutOfBounds,
+    Place3,
     UninitializedRead,
 )
 from ..form import Shape3
@@ -265,7 +266,7 @@ def _mistake(
     if kind == shadow.ENDLESS:
         threads = (accessing,) if place.space == "thread" else ()
         who = f"thread {accessing} has" if threads else "the threads have"
-        turns = f"{found[5]:,} turns" + " of all together" * (not threads)
+        turns = f"{indices[0]:,} turns" + " of all together" * (not threads)
         message = (f"in block {block}, {who} not come to the end of this loop after {turns}, "
                    "those of loops inside included. Does each turn change what `while` asks? To "
                    "wait for other threads of the block is what cuda.syncthreads() is for. With "
@@ -294,6 +295,21 @@ def _mistake(
         message = (f"in block {block}, {access}, which {nobody} written. What is there on a GPU is "
                    "left over from something else: write to it first")  # fmt: skip
         return UninitializedRead(message, *given, (accessing,), array, index)
+    return _race(variant, grid, number, (place, accessing), other, where, array, index)
+
+
+def _race(
+    variant: Variant,
+    grid: Shape3,
+    number: int,
+    here: tuple[Any, Place3],
+    other: int,
+    where: str,
+    array: str,
+    index: tuple[int, ...],
+) -> DataRace:
+    """The error for two accesses: of block `number` the place and thread, and another's word."""
+    body, (place, accessing), block = variant.written(), here, place_of(number, grid)
     earlier = body.places[other >> shadow.PLACE_SHIFT & shadow.PLACES - 1]
     partner = place_of(other & shadow.THREAD_BITS, variant.block)
     home = (other >> shadow.TIME_SHIFT) // shadow.EPOCHS - 1

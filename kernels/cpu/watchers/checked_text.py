@@ -162,11 +162,10 @@ class Checked(Watched):
         The turns of a `while` are counted, with those of the loops inside.
         """
         around = self.counters[-1:] or [f"run__turns[{ALL}]"] * bool(self.common)
-        is_while = isinstance(loop, ast.While)
-        if not (is_while or around):
+        if isinstance(loop, ast.For) and not around:
             return self.rewriter.generic_visit(loop)
         self.in_order = True
-        place = self.place_of_loop(loop, "thread") if is_while else ""
+        place = self.place_of_loop(loop, "thread") if isinstance(loop, ast.While) else ""
         turns = self.names.fresh("run__own_turns")
         self.counters.append(turns)
         self.rewriter.generic_visit(loop)
@@ -183,7 +182,7 @@ class Checked(Watched):
         place = self.numbered_place(statement, str(statement.msg.value), (), "", "assert", 0, 0)
         return ast.Expr(parse(f"run__checks.failed(run__fault, {place}, {self.thread()})"))
 
-    def place_of_loop(self, loop: ast.For | ast.While, of: str) -> str:
+    def place_of_loop(self, loop: ast.While, of: str) -> str:
         """Number a loop of a thread or of the block; return its number as text."""
         return self.numbered_place(loop, "", (), of, "turn", 0, 0)
 

@@ -40,7 +40,7 @@ class Place:
     line: int
     array: str
     fields: tuple[str, ...]  # of a record that is the array's element
-    space: str  # "global", "shared" or "local"
+    space: str  # "global", "shared" or "local"; of a loop who walks it, a "thread" or the "block"
     kind: str  # "read", "write", "atomic", of a row or a slice "part"; else "turn" or "assert"
     itemsize: int  # bytes of the number
     indices: int
