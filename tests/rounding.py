@@ -30,12 +30,6 @@ ROUNDINGS = 32
 _random = np.random.default_rng(0)
 NOISE = 1 + STEP * _random.choice([-1, 1], 2**18) * _random.uniform(0.5, 1.5, 2**18)
 ONE_EACH = ("denominator", "log_sum_exp", "beta")  # a number of each token: each is a row
-# The gradient of an angle has the sine of a difference of angles as a factor. By a state it is a
-# difference of products, each rounded for itself: as far off where the sine is next to nothing.
-OF_ANGLES = ("frequency", "phase")
-# Below it a row counts as if it were so much. With 0.01 a night found a row off by 1.6 of what is
-# allowed; with 0.05 the same is at 0.3, and so is the worst of 250 others.
-LEAST_SINE = 0.05
 
 
 class Shaken(np.ndarray[Any, Any]):
@@ -88,9 +82,6 @@ def natural_sizes(compute: Compute, truth: Arrays) -> Arrays:
         for name, x in truth.items():
             way = largest_of_rows(name, difference(moved[name].view(np.ndarray), x)) / STEP
             sizes[name] = np.maximum(sizes[name], way)
-    for name in sizes:
-        if name.removeprefix("grad_") in OF_ANGLES:
-            sizes[name] = np.maximum(sizes[name], LEAST_SINE * largest(sizes[name]))
     return sizes
 
 

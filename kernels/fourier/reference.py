@@ -18,7 +18,6 @@ from ..linear.reference import (
     State,
     as_state,
     guarded,
-    linear_sums_backward,
     phi,
     phi_slope,
     quotient_backward,
@@ -198,7 +197,7 @@ def fourier_linear_attention_backward(
         gn: Array, gd: Array, q: Array, k: Array, v: Array, start: State, end: State
     ) -> tuple[Array, Array, Array, State]:
         """The gradient of linear attention's sums and of its final state, for features q and k."""
-        dq, dk, dv, (dS, dZ) = linear_sums_backward(gn, gd, q, k, v, seen, start)
+        dq, dk, dv, (dS, dZ) = sums_backward(gn, gd, q, k, v, seen, start)
         dk_of_state, dv_of_state, (G, h) = final_state_backward(
             end, k, v, feature_map="identity", key_lengths=visible.key_lengths, dtype=dtype
         )
@@ -217,6 +216,25 @@ def fourier_linear_attention_backward(
     dq = phi_slope(query, feature_map) * (dq + dq_rotated)
     dk = phi_slope(key, feature_map) * (dk + dk_rotated)
     return (dq, dk, dv), Fourier(dp, dr, da + da_of_keys, db, dc), (dS, dZ)
+
+
+def sums_backward(
+    gn: Array, gd: Array, q: Array, k: Array, v: Array, seen: Array, start: State
+) -> tuple[Array, Array, Array, State]:
+    """As `linear_sums_backward`, by way of S_i and Z_i: each feature has a sum of its own.
+
+    An angle's gradient is a difference of those of two features. By a pair's weight, which both
+    would have as a factor, it would be exact where the kernels' is a difference of roundings, and
+    the reference could not tell how large these are.
+    """
+    each = np.einsum("nhjd,nhjm->nhjdm", k, v)
+    S = start[0][:, :, None] + np.einsum("nhij,nhjdm->nhidm", seen, each)  # (16), of each query
+    Z = start[1][:, :, None] + seen @ k  # (16)
+    each = np.einsum("nhid,nhim->nhidm", q, gn)
+    R, r = np.einsum("nhij,nhidm->nhjdm", seen, each), seen.swapaxes(-1, -2) @ (q * gd)
+    dq = np.einsum("nhidm,nhim->nhid", S, gn) + Z * gd
+    dk, dv = np.einsum("nhjdm,nhjm->nhjd", R, v) + r, np.einsum("nhjdm,nhjd->nhjm", R, k)
+    return dq, dk, dv, (np.sum(each, axis=2), np.sum(q * gd, axis=2))
 
 
 def fourier_final_state(
