@@ -173,7 +173,7 @@ def forward(
         "seed": whole(name, "seed", seed),
     }
     attended, highest, inverse = softmax.forward(q, k, v, **options)  # (2), (3)
-    output = _join(_side_by_side(attended), weights.out, weights.out_bias)
+    output = product(_side_by_side(attended), weights.out.T, weights.out_bias)  # (4)
     concatenated = inputs[0] is not query
     # What is cheap to make again is not kept: the joined heads and the stacked weights are copies.
     sums = highest, inverse
@@ -270,7 +270,7 @@ class JoinedHeads(Function):
         joined = _side_by_side(attended)
         # If the joined heads are a copy, it is kept: making it again took 1 % of a small step.
         ctx.save(joined, weight, attended.shape[1])
-        return _join(joined, weight, bias)
+        return product(joined, weight.T, bias)
 
     @staticmethod
     def backward(ctx: Context, grad_output: Array) -> tuple[Array, Array | None, Array | None]:
@@ -309,24 +309,15 @@ def _project(
 ) -> tuple[list[Array], list[Array]]:
     """Return all heads (1), contiguous (N, H, L, E), and the matrix that each input met."""
     stacked = [_stacked(weights[part]) for _, part in given]
-    joint = products(*((rows(x), w.T) for (x, _), w in zip(given, stacked, strict=True)))
-    heads, xp = [], array_module(joint[0])
-    for (x, part), found in zip(given, joint, strict=True):
-        by_token = found.reshape(*x.shape[:2], found.shape[1])
-        each = _columns(by_token, list(map(len, weights[part])))
-        for own, bias in zip(each, biases[part], strict=True):
-            if bias is not None:
-                own += bias
-            heads.append(xp.ascontiguousarray(_split(own, num_heads)))
+    terms = (
+        (rows(x), w.T, *_stacked_biases(biases[part], weights[part]))
+        for (x, part), w in zip(given, stacked, strict=True)
+    )
+    heads: list[Array] = []
+    for (x, part), found in zip(given, products(*terms), strict=True):
+        each = _columns(found.reshape(*x.shape[:2], found.shape[1]), list(map(len, weights[part])))
+        heads += [array_module(x).ascontiguousarray(_split(own, num_heads)) for own in each]
     return heads, stacked
-
-
-def _join(joined: Array, weight: Array, bias: Array | None) -> Array:
-    """Return the heads' outputs, side by side, projected."""
-    output = product(joined, weight.T)  # (4)
-    if bias is not None:
-        output += bias
-    return output
 
 
 def _of_weights(gradient: Array, x: Array) -> tuple[Array, Array]:
@@ -341,6 +332,14 @@ def _stacked(weights: Sequence[Array]) -> Array:
         return weights[0]
     stacked: Array = array_module(weights[0]).concatenate(weights)
     return stacked
+
+
+def _stacked_biases(biases: Sequence[Array | None], weights: Sequence[Array]) -> Iterator[Array]:
+    """Yield the bias (width) of a joint projection, if one of its parts has one."""
+    if any(bias is not None for bias in biases):
+        xp = array_module(weights[0])
+        pairs = zip(biases, weights, strict=True)
+        yield xp.concatenate([xp.zeros(len(w), w.dtype) if b is None else b for b, w in pairs])
 
 
 def _spans(widths: Iterable[int]) -> Iterator[slice]:

@@ -201,10 +201,7 @@ class _Linear(Function):
         if x.dtype is not weight.dtype:
             x, weight = alike(x, weight)
         ctx.save(x, weight)
-        result = product(x, weight.T)
-        if bias is not None:
-            result += bias
-        return result
+        return product(x, weight.T, bias)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, Array | None]:
@@ -250,25 +247,33 @@ def _ones(length: int, dtype: Any) -> Array:
     return np.ones(length, dtype)
 
 
-def product(x: Array, y: Array) -> Array:
+def product(x: Array, y: Array, bias: Array | None = None) -> Array:
     """Return ``x @ y``; with a matrix ``y`` all of ``x``'s rows go through one matrix product.
 
-    NumPy would call one small product for each leading index. Large products on the CPU are shared
-    out among threads.
+    NumPy would call one small product for each leading index. A bias is added to each row. Large
+    products on the CPU are shared out among threads.
     """
     if x.ndim > 2 and y.ndim == 2:
-        return product(rows(x), y).reshape(*x.shape[:-1], y.shape[1])
-    return products((x, y))[0]
+        return product(rows(x), y, bias).reshape(*x.shape[:-1], y.shape[1])
+    return products((x, y) if bias is None else (x, y, bias))[0]
 
 
-def products(*pairs: tuple[Array, Array]) -> list[Array]:
-    """Return ``x @ y`` of each pair; large ones are shared out among threads together."""
-    if not (pairs and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y in pairs)):
-        # NumPy begins `dot` in half the time.
-        return [x.dot(y) if x.ndim == y.ndim == 2 else x @ y for x, y in pairs]
-    from .products import shared_products  # brings Numba along, which small tensors do not need
+def products(*terms: tuple[Array, ...]) -> list[Array]:
+    """Return ``x @ y`` of each ``(x, y)``, and ``x @ y + bias`` of each ``(x, y, bias)``.
 
-    return shared_products(*pairs)
+    Large ones are shared out among threads together.
+    """
+    if terms and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y, *_ in terms):
+        from .products import shared_products  # brings Numba along, small tensors do not need it
+
+        return shared_products(*terms)
+    results = []
+    for x, y, *bias in terms:
+        result = x.dot(y) if x.ndim == y.ndim == 2 else x @ y  # NumPy begins `dot` in half the time
+        for row in bias:
+            result += row
+        results.append(result)
+    return results
 
 
 def _is_large(x: Array, y: Array) -> bool:

@@ -24,27 +24,30 @@ from ..device import Array
 WORTH_A_THREAD = 2**22  # multiply-adds; they take several times as long as waking a thread
 FEWEST_ROWS = 128  # BLAS copies the whole right factor for each block of rows
 
-Factors = tuple[Array, Array]
-
 _blas = ThreadpoolController().select(user_api="blas")
 
 
-def shared_products(*pairs: Factors) -> list[Array]:
-    """Return ``x @ y`` of each pair, computed by all threads together: contiguous ``(..., L, M)``.
+def shared_products(*terms: tuple[Array, ...]) -> list[Array]:
+    """Return ``x @ y`` of each term, computed by all threads together: contiguous ``(..., L, M)``.
 
-    ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element.
+    ``x`` is ``(..., L, K)`` and ``y`` ``(..., K, M)``, of at least one element. Of two matrices a
+    term may have a third, a bias ``(M,)`` that is added to each row: by the thread that has just
+    written the row, and still holds it in its cache.
     """
-    parts = _parts(tuple(x.size * y.shape[-1] for x, y in pairs), pool.num_threads())
+    parts = _parts(tuple(x.size * y.shape[-1] for x, y, *_ in terms), pool.num_threads())
     results, blocks = [], []
-    for x, y in pairs:
+    for x, y, *bias in terms:
         batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         result = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
         results.append(result)
-        blocks += list(_batch_blocks(x, y, result) if batch else _row_blocks(x, y, result, parts))
+        cut = _batch_blocks(x, y, result) if batch else _row_blocks(parts, x, y, result, *bias)
+        blocks += list(cut)
 
     def multiply(first: int, last: int) -> None:
-        for x, y, out in blocks[first:last]:
+        for x, y, out, *bias in blocks[first:last]:
             np.matmul(x, y, out=out)
+            for rows in bias:
+                out += rows
 
     with _one_blas_thread():
         pool.run(multiply, len(blocks))
@@ -81,13 +84,17 @@ def _one_blas_thread() -> Iterator[None]:
             library.set_num_threads(threads)
 
 
-def _row_blocks(x: Array, y: Array, out: Array, parts: int) -> Iterator[tuple[Array, ...]]:
-    """Cut a product along the longer side of its result."""
+def _row_blocks(
+    parts: int, x: Array, y: Array, out: Array, *bias: Array
+) -> Iterator[tuple[Array, ...]]:
+    """Cut a product, and what is added to it, along the longer side of its result."""
+    cut = out, *(np.broadcast_to(row, out.shape) for row in bias)
     if len(x) < y.shape[1]:
-        x, y, out = y.T, x.T, out.T
+        x, y, cut = y.T, x.T, tuple(z.T for z in cut)
     size = max(FEWEST_ROWS, WORTH_A_THREAD // y.size, -(-len(x) // parts))
     for first in range(0, len(x), size):
-        yield x[first : first + size], y, out[first : first + size]
+        span = slice(first, first + size)
+        yield x[span], y, *(z[span] for z in cut)
 
 
 def _batch_blocks(x: Array, y: Array, out: Array) -> Iterator[tuple[Array, ...]]:

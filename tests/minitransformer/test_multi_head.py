@@ -308,7 +308,7 @@ MISTAKES = {
     "heads_interleaved": (
         "x.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)",
         "x.reshape(batch, length, width // num_heads, num_heads).transpose(0, 3, 1, 2)"),
-    "out_bias_missing": ("output += bias", "pass"),
+    "out_bias_missing": ("weights.out.T, weights.out_bias)", "weights.out.T)"),
     "bias_of_one_row": ("rows(x)), column_sums(by_rows)", "rows(x)), column_sums(by_rows[:1])"),
     "out_weights_of_another_sequence": ("_side_by_side(saved.output))",
                                         "_side_by_side(saved.output[::-1]))"),

@@ -48,6 +48,10 @@ def test_equals_numpy_in_any_layout(sizes, batches, dtypes, transposed, seed):
     bound = inner * np.finfo(result.dtype).eps * (np.abs(x) @ np.abs(y).astype(np.float64))
     assert (np.abs(result - truth) <= bound).all()
     assert products.shared_products((x, y))[0].tobytes() == result.tobytes()
+    if not any(batches):
+        bias = draw(generator, (columns,), result.dtype, False)
+        biased = products.shared_products((x, y, bias), (x, y))
+        assert list(map(bytes, biased)) == [bytes(result + bias), bytes(result)]
 
 
 @pytest.mark.parametrize(
