@@ -21,6 +21,9 @@ from .trees import named, names_in, stores
 from .uniformity import base_name
 
 ABREAST = 8  # rows of threads at most, that take the turns of a loop together
+# Vectors of what a part of a row holds, at most. Where it begins is known only when it runs: LLVM
+# left 16 and 24 in memory, 12 not.
+OF_A_PART = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,7 @@ class Registers:
         needed = sum(held[a] * width for a, width in widths.items())
         vector = max(1, bytes_of_one // min(widths.values(), default=bytes_of_one))
         while piece * needed > room * bytes_of_one and piece > vector:
-            piece //= 2
+            piece, room = piece // 2, min(room, OF_A_PART)
         return piece if row % piece == 0 else row
 
     def _held(self, loops: list[ast.stmt], room: int) -> dict[str, int]:
