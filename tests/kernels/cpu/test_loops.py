@@ -404,8 +404,13 @@ def test_a_condition_is_asked_after_what_it_asks_about(kernel: Any, count: int) 
 @pytest.fixture
 def few_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers of 8 numbers, 16 of them, of which 12 are for sums."""
+    given_registers(monkeypatch, 16, 32)
+
+
+def given_registers(patch: pytest.MonkeyPatch, count: int, size: int) -> None:
+    """Makes the compiler write for so many vector registers of so many bytes."""
     for module in lowering, registers:
-        monkeypatch.setattr(module, "VECTOR_REGISTERS", (16, 32))
+        patch.setattr(module, "VECTOR_REGISTERS", (count, size))
 
 
 @cuda.jit
@@ -439,6 +444,15 @@ def test_sums_that_are_named_one_by_one_need_registers_too(few_registers: None) 
     # The twelve sums of eight threads are twelve vectors, of which there are sixteen.
     assert "for piece in range(0, BLOCK_X, 8):" in text
     assert "for piece_ in range(0, BLOCK_X, 8):" in text
+
+
+def test_a_part_of_a_row_has_few_sums_among_many_registers(monkeypatch: Any) -> None:
+    given_registers(monkeypatch, 32, 64)
+    x, out = np.ones((5, 96), np.float32), np.zeros((8, 96), np.float32)
+    sums_by_hand[1, 96](x, out)
+    np.testing.assert_array_equal(out[:, :48], out[:, 48:])
+    # There is room for 24 vectors, and twelve sums of 32 threads are as many; they have 12 at most.
+    assert "for piece in range(0, BLOCK_X, 12):" in sums_by_hand.cpu_source()
 
 
 @cuda.jit
