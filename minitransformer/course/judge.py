@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from minitransformer_kernels.cpu import cache, num_threads
+from minitransformer_kernels.microscope.units import plural
 
 from .answers import File
 from .exercise import Case, Exercise, NotYet, by_lesson
@@ -144,7 +145,7 @@ def verdict(
     where = f"{exercise.where(case)}: " if case else ""
     return Verdict(
         lesson, exercise.name, passed, exercise.points * passed, exercise.points,
-        _shown(where + problem) if problem else f"{len(cases)} cases",
+        _shown(where + problem) if problem else plural(len(cases), "case"),
         case.name if case else None, round(time.monotonic() - began, 2),
     )  # fmt: skip
 

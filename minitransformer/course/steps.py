@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minitransformer_kernels import checked
+from minitransformer_kernels.microscope.units import plural
 
 from .exercise import NotYet, find, in_words
 from .lesson import is_untouched
@@ -74,7 +75,7 @@ def check(name: str, answer: Any) -> None:
                 raise NotYet(f"{where}: {problem}") from None
             except Exception as error:
                 raise NotYet(f"{where}: {in_words(error)}") from error
-    print(f"{name}: right, in {len(cases)} {'case' if len(cases) == 1 else 'cases'}")
+    print(f"{name}: right, in {plural(len(cases), 'case')}")
 
 
 def _is_blank(answer: Any) -> bool:
