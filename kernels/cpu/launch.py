@@ -52,6 +52,7 @@ class Compiled(NamedTuple):
 SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides nothing
 LITTLE = 2e-4  # seconds of work, below which another thread comes too late to help
 LATE = 4e-5  # seconds that it needs to come
+GRAIN = 1.5e-4  # seconds of work in a range of blocks: between two, threads meet at Python's lock
 COMMON = {np.ndarray, int, float, bool, np.float32, np.float64, np.int32, np.int64}  # types
 _NUMBERS = "first", "last", "grid_x", "grid_y", "grid_z"  # before the arguments of a kernel
 
@@ -155,7 +156,7 @@ class CpuKernel:
             blocks(0, count)
         else:
             threads = min(count, pool.num_threads())
-            pool.run(blocks, count, threads)
+            pool.run(blocks, count, threads, int(GRAIN / quick.seconds))
         quick.seconds = (perf_counter() - began - LATE * (threads > 1)) * threads / count
 
     def _made_quick(self, block: Shape3, shared_bytes: int) -> Quick:

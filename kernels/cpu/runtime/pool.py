@@ -87,13 +87,16 @@ def _help(queue: SimpleQueue[Callable[[], None]]) -> None:
         queue.get()()
 
 
-def run(function: Callable[[int, int], None], blocks: int, most: int | None = None) -> None:
+def run(
+    function: Callable[[int, int], None], blocks: int, most: int | None = None, least: int = 1
+) -> None:
     """Call `function(first, last)` on ranges that cover all blocks; the caller works too.
 
     Args:
         function: What runs a range of blocks.
         blocks: How many there are.
         most: Threads to use, at most; `num_threads()` by default.
+        least: Blocks of a range, but for the last.
 
     Raises:
         BaseException: what `function` raised first, after all ranges have been tried.
@@ -101,7 +104,7 @@ def run(function: Callable[[int, int], None], blocks: int, most: int | None = No
     threads = min(num_threads() if most is None else most, blocks)
     if threads == 1:
         return function(0, blocks)
-    chunk = -(-blocks // (threads * CHUNKS_PER_THREAD))
+    chunk = max(least, -(-blocks // (threads * CHUNKS_PER_THREAD)))
     starts, completed = itertools.count(0, chunk), itertools.count(1)  # next() is atomic
     chunks = -(-blocks // chunk)
     errors: list[BaseException] = []

@@ -282,7 +282,7 @@ def test_waiting_for_help_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """What two threads took for little work is mostly the second's way here: the next is alone."""
     monkeypatch.setenv("MINITRANSFORMER_NUM_THREADS", "2")
     began, shared = itertools.count(), []
-    walls = iter([1.0, launching.LATE + 0.4 * launching.LITTLE, launching.LITTLE / 2])
+    walls = iter([1.0, launching.LATE + 0.4 * launching.LITTLE, 0.4 * launching.LITTLE, 1.0])
     monkeypatch.setattr(
         launching, "perf_counter", lambda: 0.0 if next(began) % 2 == 0 else next(walls)
     )
@@ -297,6 +297,9 @@ def test_waiting_for_help_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         ones[4, 2](x)
         assert len(shared) == already_shared
     assert x.sum() == 8
+    ones[100, 2](x)
+    # Of blocks that take a tenth of LITTLE each, seven are three quarters of it, which is GRAIN.
+    assert [least for *_, least in shared] == [0, 0, 7]
 
 
 def test_what_overlaps_is_seen() -> None:
@@ -389,6 +392,8 @@ def test_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -
             pool.run(fails(only_in_caller), 64)
     pool.run(lambda first, last: seen.append((first, last)), 5)
     assert sorted(seen[-5:]) == [(k, k + 1) for k in range(5)]
+    pool.run(lambda first, last: seen.append((first, last)), 5, least=2)
+    assert sorted(seen[-3:]) == [(0, 2), (2, 4), (4, 5)]
 
 
 @pytest.mark.skipif(
