@@ -202,14 +202,20 @@ def relative_scores(case: Case, rng: np.random.Generator) -> Arrays:
 
 
 def relative_state(case: Case, rng: np.random.Generator) -> Arrays:
-    """A state after a few keys, fewer or more than the window holds; what is not real is random."""
+    """A state after a few keys, fewer or more than the window holds.
+
+    Of a window that is not full the rest is random, and nothing has fallen out of it: a tail
+    without keys would be a numerator without a denominator.
+    """
     k, shape = case.sizes["k"], (case.batch, case.heads)
-    return {
+    state = {
         **linear_state(case, rng),
         "tail": rng.normal(size=(*shape, case.value_dim)),
         "recent": rng.normal(size=(*shape, k, case.value_dim)),
         "length": rng.integers(0, 2 * k + 3, case.batch),
     }
+    state["tail"] *= (state["length"] > k)[:, None, None]
+    return state
 
 
 def delta_inputs(case: Case, rng: np.random.Generator) -> Arrays:
