@@ -20,6 +20,7 @@ PARTS = {
     "linear": r"kernels/test_(properties|algorithms|numerics)|kernels/.*test_attention",
     "machinery": r"kernels/",
     "public": r"minitransformer/test_",
+    "fuzz": r"tests/test_fuzz",
     "engine": r"",
 }
 

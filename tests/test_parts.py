@@ -16,6 +16,7 @@ from .parts import PARTS, killed, part_of, room_of
         ("tests/minitransformer/test_local.py::test_properties[cpu-hides_the_future]", "public"),
         ("tests/minitransformer/parallel/test_world.py::test_ranks", "engine"),
         ("tests/test_packaging.py::test_wheel", "engine"),
+        ("tests/test_fuzz.py::test_calls_at_random[0-100]", "fuzz"),
         ("tests/kernels/test_properties.py::test_property[cpu-local-stays_finite]", "softmax"),
         ("tests/kernels/test_properties.py::test_property[cpu-naive-stays_finite]", "linear"),
         ("tests/kernels/test_properties.py::test_a_long_sequence[cpu-delta-True]", "fourier"),
