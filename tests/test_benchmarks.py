@@ -211,6 +211,7 @@ def test_textbook_kernels_do_what_they_say(size):
     np.testing.assert_allclose(smoothed, sum(nine), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_each_part_of_what_is_done_for_speed_changes_a_text(monkeypatch):
     # Of 32 registers of 512 bits all rows here would fit as they are, and none would be cut.
     monkeypatch.setattr(registers, "VECTOR_REGISTERS", (16, 32))

@@ -35,7 +35,7 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import CompilerPass, PassManager, register_pass
 from numba.core.lowering import Lower
-from numba.core.registry import cpu_target
+from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.typed_passes import (
     BaseNativeLowering,
     IRLegalization,
@@ -44,6 +44,7 @@ from numba.core.typed_passes import (
     NopythonTypeInference,
     PreLowerStripPhis,
 )
+from numba.core.typing import make_concrete_template, signature
 from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import (
     DeadBranchPrune,
@@ -229,12 +230,35 @@ class _Library(JITCodeLibrary):
             manager.run(self._final_module, builder)
 
 
+class _InlineLibrary(_Library):
+    """Of a device function: it is linked into kernels, and has no machine code of its own."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
 class _Lowering(BaseNativeLowering):
+    library: type[_Library] = _Library
+
     def run_pass(self, state: Any) -> bool:
         """Numba's hook: from its own form of a function to machine code."""
-        state.library = _Library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         return bool(super().run_pass(state))
+
+
+class _InlineLowering(_Lowering):
+    library = _InlineLibrary
+
+    def run_pass(self, state: Any) -> bool:
+        """Numba's hook: from its own form of a function to LLVM's."""
+        state.flags.no_compile = True
+        super().run_pass(state)
+        found_by = object().__sizeof__  # in place of its machine code: any function, but of its own
+        state.targetctx.insert_user_function(found_by, state.cr.fndesc, [state.library])
+        state.cr = state.cr._replace(cfunc=found_by)
+        return True
 
 
 # Of the thirty passes of Numba's pipeline, those that a kernel needs. The others look for what no
@@ -247,11 +271,13 @@ TYPING = (
 BEFORE_LOWERING = (PreLowerStripPhis, NoPythonSupportedFeatureValidation, IRLegalization)
 
 
-def passes_with(lower: type[Lower], name: str) -> tuple[type[CompilerPass], ...]:
+def passes_with(
+    lower: type[Lower], name: str, base: type[_Lowering] = _Lowering
+) -> tuple[type[CompilerPass], ...]:
     """All passes, with a lowering of its own that has a name."""
 
     @register_pass(mutates_CFG=True, analysis_only=False)
-    class Lowering(_Lowering):
+    class Lowering(base):  # type: ignore[misc, valid-type]
         _name, lowering_class = name, lower
 
     return (*TYPING, *BEFORE_LOWERING, Lowering, NoPythonBackend)
@@ -274,9 +300,9 @@ class Passes(CompilerBase):
 
 
 class DeviceCompiler(Passes):
-    """Compiles a device function, with the zeros."""
+    """Compiles a device function, with the zeros, up to what LLVM builds into a kernel."""
 
-    passes = passes_with(_GuardedLower, "device_native_lowering")
+    passes = passes_with(_GuardedLower, "device_native_lowering", _InlineLowering)
 
 
 class KernelCompiler(Passes):
@@ -379,6 +405,24 @@ def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) ->
     compiler = Passes(typing, target, None, arguments, None, flags, {})
     compiler.compile_extra(function)
     return compiler.state
+
+
+class OnlyTyped(CPUDispatcher):
+    """A function that others call of which only the type of its result is asked: not compiled."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._results: dict[Any, types.Type] = {}
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Numba's hook: what a call gives for arguments of some types."""
+        pysig, args = self._compiler.fold_argument_types(args, kws)
+        if args not in self._results:
+            with self._compiling_counter:  # so that a function that calls itself is seen
+                self._results[args] = inferred(self.py_func, args).return_type
+        of_call = signature(self._results[args], *args)
+        template = make_concrete_template(self.py_func.__name__, self, [of_call])
+        return template, pysig, args, {}
 
 
 def infer_types(

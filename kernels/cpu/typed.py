@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numba
 from numba.core import types
 
 from . import compiler, text, typing_errors
@@ -45,7 +44,7 @@ def typed(form: Canonical, arguments: tuple[types.Type, ...]) -> Canonical:
 
 def executed(module: str, source: Source) -> Callable[..., Any]:
     """The function in what `as_one_thread` wrote; its arguments are `INDICES` and the kernel's."""
-    namespace: dict[str, Any] = {"untyped": numba.njit(error_model="numpy")}
+    namespace: dict[str, Any] = {"untyped": compiler.OnlyTyped}
     exec(compile(module, f"<types of {source.name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[text.function_name(source)]
     return function

@@ -600,8 +600,7 @@ def ragged(operation: Operation, variant: Variant, causal: bool | None = None) -
 
 OPERATIONS: tuple[Operation, ...] = (
     softmax(),
-    softmax_on_lanes(),
-    *(in_tiles(on_lanes(of_two(operation))) for operation in (softmax_dropped(), local())),
+    in_tiles(on_lanes(of_two(softmax_dropped()))),
     softmax_few(),
     in_tiles(softmax_dropped()),
     *(operation() for operation in SOFTMAX_PLAIN),
@@ -626,8 +625,8 @@ OPERATIONS: tuple[Operation, ...] = (
     in_tiles(local_dropped()),
 )
 
-if NIGHTLY:
-    OPERATIONS += (softmax_relative(),)
+if NIGHTLY:  # of kernels that those above share, with fewer or other choices
+    OPERATIONS += (softmax_relative(), softmax_on_lanes(), in_tiles(on_lanes(of_two(local()))))
 
 
 def launches(

@@ -391,7 +391,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", hunts(MUTANTS, "file"), ids=str)
+@pytest.mark.parametrize("mutant", hunts(MUTANTS, "room"), ids=str)
 def test_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation:
         assert killer(narrowed(operation), examples=60), f"{mutant} passes every check"
@@ -423,21 +423,15 @@ SURVIVORS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(mutant, marks=[] if mutant.name in SURVIVORS[:1] else pytest.mark.nightly)
-        for mutant in BARRIERS
-    ],
-    ids=str,
-)
+@pytest.mark.nightly  # by day matmul's barriers stand for all
+@pytest.mark.parametrize("mutant", BARRIERS, ids=str)
 def test_missing_barrier_is_a_race(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation, checked(), pytest.raises(DataRace) as caught:
         operation.run(ragged(operation, in_several_tiles(operation)).problem())
     assert f"_{caught.value.kernel}_" in mutant.name
 
 
-UNGUARDED = [  # the second, of more and larger kernels, is hunted by night
+UNGUARDED = [
     *bugs(operations.naive, "tiles.py",
         values_read_beyond_their_width=(
             "if first + t < last and column + c < rows.shape[3]:", "if first + t < last:"),
@@ -454,9 +448,8 @@ UNGUARDED = [  # the second, of more and larger kernels, is hunted by night
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "mutant", [UNGUARDED[0], pytest.param(UNGUARDED[1], marks=pytest.mark.nightly)], ids=str
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", UNGUARDED, ids=str)
 def test_mutant_reads_out_of_bounds(mutant: Mutant, tmp_path: Path) -> None:
     with mutant.imported(tmp_path) as operation, checked(), pytest.raises(OutOfBounds):
         operation.run(ragged(operation, operation.domain.variants[NARROW]).problem())

@@ -124,7 +124,7 @@ def test_a_script_runs_unchanged(tmp_path: Path, simulator: str) -> None:
     assert (ran.stdout, ran.stderr, ran.returncode) == ("all given --to it\n", "", 0)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n1",)])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n1",), marks=pytest.mark.nightly)])
 def test_tests_run_unchanged(tmp_path: Path, workers: tuple[str, ...]) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     if not workers:

@@ -51,14 +51,19 @@ def _decorate(function: Callable[..., Any], **options: Any) -> Any:
     compiled = numba.njit(
         nogil=True, error_model="numpy", debug=False, _nrt=False, no_cfunc_wrapper=True, **options
     )(function)
-    compiled._cache = KernelCache(function)
     return compiled
 
 
 def kernel(*, fastmath: bool) -> Callable[..., Any]:
     """Compile a block function, with its lane loops marked as free of dependences."""
     flags = FAST if fastmath else CONTRACT
-    return partial(_decorate, fastmath=flags, pipeline_class=KernelCompiler)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled = _decorate(function, fastmath=flags, pipeline_class=KernelCompiler)
+        compiled._cache = KernelCache(function)
+        return compiled
+
+    return decorate
 
 
 def device(*, fastmath: bool) -> Callable[..., Any]:

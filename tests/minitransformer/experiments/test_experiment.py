@@ -70,10 +70,21 @@ def test_damage_is_one_sentence(tmp_path):
             Record(tmp_path).read()
 
 
+# Seconds each, most of them for kernels that no other test compiles.
+BY_NIGHT = (
+    "copy_positions", "drawn_digits", "language", "perceiver_variants", "predict_zero", "scale",
+    "scale_times",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=needs_mpi if name in ("scale", "scale_times") else ())
+        pytest.param(
+            name,
+            marks=[needs_mpi] * name.startswith("scale")
+            + [pytest.mark.nightly] * (name in BY_NIGHT),
+        )
         for name in experiment.names()
     ],
 )
