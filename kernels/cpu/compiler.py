@@ -255,7 +255,8 @@ class _InlineLowering(_Lowering):
         """Numba's hook: from its own form of a function to LLVM's."""
         state.flags.no_compile = True
         super().run_pass(state)
-        found_by = object().__sizeof__  # in place of its machine code: any function, but of its own
+        # Numba finds a function by its machine code. A built-in that no other has stands for it.
+        found_by = object().__sizeof__
         state.targetctx.insert_user_function(found_by, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=found_by)
         return True
@@ -408,7 +409,7 @@ def inferred(function: Callable[..., Any], arguments: tuple[types.Type, ...]) ->
 
 
 class OnlyTyped(CPUDispatcher):
-    """A function that others call of which only the type of its result is asked: not compiled."""
+    """A device function at step 4: it is asked for the type of its result, and not compiled."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)

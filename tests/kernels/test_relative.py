@@ -206,9 +206,9 @@ def test_the_window_holds_the_last_values(k: int) -> None:
 @pytest.mark.parametrize("score_map", ["exp", pytest.param("softplus", marks=pytest.mark.nightly)])
 def test_scores_far_from_zero(score_map: str, score: float) -> None:
     """In float32, exp neither overflows nor has a slope above its cap; no gradient is infinite."""
-    ones = np.ones((1, 1, 40, 5), np.float32)
-    value = np.random.default_rng(0).normal(size=(1, 1, 40, 3)).astype(np.float32)
-    embedding = np.full((1, 3, 5), score / 5, np.float32)
+    ones = np.ones((1, 1, 40, 40), np.float32)
+    value = np.random.default_rng(0).normal(size=(1, 1, 40, 70)).astype(np.float32)
+    embedding = np.full((1, 3, 40), score / 40, np.float32)
     inputs = {"query": ones, "key": ones, "value": value, "relative_embedding": embedding}
     scores = {"score_map": score_map, "relative_query": "raw"}
     output, gradients = passes(inputs, **RECURRENT, **scores)

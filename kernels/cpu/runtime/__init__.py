@@ -48,14 +48,16 @@ FAST = {"contract", "reassoc", "nsz", "afn"}
 def _decorate(function: Callable[..., Any], **options: Any) -> Any:
     # Kernels allocate nothing, as on a GPU, so nobody need count who refers to an array. Nor can a
     # debugger show a kernel's own lines: NUMBA_DEBUGINFO, which changes its code, is not for them.
-    compiled = numba.njit(
+    return numba.njit(
         nogil=True, error_model="numpy", debug=False, _nrt=False, no_cfunc_wrapper=True, **options
     )(function)
-    return compiled
 
 
 def kernel(*, fastmath: bool) -> Callable[..., Any]:
-    """Compile a block function, with its lane loops marked as free of dependences."""
+    """Compile a block function, with its lane loops marked as free of dependences.
+
+    What is kept in the cache has all that it calls built in.
+    """
     flags = FAST if fastmath else CONTRACT
 
     def decorate(function: Callable[..., Any]) -> Any:
