@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, signature
 from pkgutil import iter_modules
@@ -184,7 +184,8 @@ def drawn(rng: np.random.Generator, operation: Operation, every: bool) -> Case:
 def right(operation: Operation, problem: Problem) -> None:
     """Asserts that an operation gives what its reference gives."""
     truth = operation.reference(problem, np.float64).arrays()
-    assert_within(operation.run(problem).arrays(), truth, allowed_errors(operation, problem))
+    allowed = partial(allowed_errors, operation, problem)
+    assert_within(operation.run(problem).arrays(), truth, allowed)
 
 
 def of_operation(number: int, rng: np.random.Generator, every: bool) -> Found:

@@ -9,12 +9,11 @@ one turn of that loop later. Asking does not wait, and asking past the end of an
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 from .paths import indices_of
 from .regions import Regions
-from .trees import Substitute, parse, walk
+from .trees import Substitute, copied, nodes, parse, walk
 from .uniformity import THREADS, base_name, range_arguments, reads
 
 LINE = 16  # elements: a cache line holds 16 of float32
@@ -37,7 +36,7 @@ def next_turn(body: Iterable[ast.stmt], loops: list[ast.For], regions: Regions) 
 
 def _loads(value: ast.expr, arrays: set[str]) -> Iterator[ast.Subscript]:
     """The elements of `arrays` that an expression reads."""
-    subscripts = [node for node in ast.walk(value) if isinstance(node, ast.Subscript)]
+    subscripts = [node for node in nodes(value) if isinstance(node, ast.Subscript)]
     views = {id(node.value) for node in subscripts}
     for node in subscripts:
         if isinstance(node.value, ast.Name) and node.value.id in arrays and id(node) not in views:
@@ -50,9 +49,9 @@ def expanded(index: ast.expr, definitions: Mapping[str, ast.expr]) -> ast.expr:
     class Expand(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
             value = definitions.get(node.id)
-            return node if value is None else self.visit(copy.deepcopy(value))
+            return node if value is None else self.visit(copied(value))
 
-    result: ast.expr = Expand().visit(copy.deepcopy(index))
+    result: ast.expr = Expand().visit(copied(index))
     return result
 
 
@@ -74,6 +73,6 @@ def _later(load: ast.Subscript, indices: list[ast.expr], loops: list[ast.For]) -
         if loop.target.id in names:
             target, step = loop.target.id, ast.unparse(range_arguments(loop)[2])
             later = Substitute({target: parse(f"({target} + {step})")})
-            texts = [ast.unparse(later.visit(copy.deepcopy(index))) for index in indices]
+            texts = [ast.unparse(later.visit(copied(index))) for index in indices]
             return [f"prefetch({ast.unparse(load.value)}, ({', '.join(texts)},))"]
     return []

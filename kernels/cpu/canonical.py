@@ -27,7 +27,6 @@ Where one warp operation follows another and does not send what came of it, they
 from __future__ import annotations
 
 import ast
-import copy
 from typing import Any, NoReturn
 
 import numba
@@ -44,9 +43,11 @@ from .trees import (
     Transformer,
     assign,
     call,
+    copied,
     located,
     name,
     names_in,
+    nodes,
     parse,
     stores,
     tuple_of,
@@ -150,7 +151,7 @@ def _with_shared_meetings(sent: set[str], body: list[ast.stmt]) -> list[ast.stmt
 
 def _is_of_other_names(value: ast.expr, names: set[str]) -> bool:
     """Whether an expression reads neither memory nor any of these names."""
-    reads_memory = any(isinstance(n, ast.Subscript | ast.Attribute) for n in ast.walk(value))
+    reads_memory = any(isinstance(n, ast.Subscript | ast.Attribute) for n in nodes(value))
     return not reads_memory and names.isdisjoint(names_in(value))
 
 
@@ -296,8 +297,8 @@ class _Rewriter(Transformer):
 
     def refuse_size(self, size: ast.expr, what: str, space: str) -> NoReturn:
         """Refuse what Numba for GPUs does not take for a constant."""
-        values, text = self.draft.source.values, copy.deepcopy(size)
-        names = [node for node in ast.walk(text) if isinstance(node, ast.Name)]
+        values, text = self.draft.source.values, copied(size)
+        names = [node for node in nodes(text) if isinstance(node, ast.Name)]
         known = all(each.id in values for each in names)
         for each in names:
             each.id = self.draft.source.original(each.id)

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import numba
 from llvmlite import binding, ir
-from numba.core import analysis, types
+from numba.core import types
 from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
@@ -45,7 +45,6 @@ from numba.core.typed_passes import (
     PreLowerStripPhis,
 )
 from numba.core.typing import make_concrete_template, signature
-from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import (
     DeadBranchPrune,
     FixupArgs,
@@ -57,7 +56,7 @@ from numba.core.untyped_passes import (
 )
 from numba.cpython import slicing
 
-from .liveness import live_map
+from .quicker import QUICKER
 
 LANES = "# lanes"
 T = TypeVar("T")
@@ -329,30 +328,7 @@ def _fix_slice(builder: Any, piece: Any, size: Any) -> None:
         setattr(piece, end, bound)
 
 
-_answers: dict[Any, Any] = {}
-
-
-def _result_type(
-    context: BaseContext, function: Any, arguments: Any, keywords: Any, literals: Any = None
-) -> Any:
-    """Numba's `_resolve_user_function_type`, which remembers what its own functions return.
-
-    Of the questions (what is a float32 times a float32?) four in five have been asked before.
-    """
-    if type(function) is not types.Function or keywords or literals is not None:
-        return _NUMBAS_RESULT_TYPE(context, function, arguments, keywords, literals)
-    asked = context, function, arguments
-    if asked not in _answers:
-        _answers[asked] = _NUMBAS_RESULT_TYPE(context, function, arguments, keywords)
-    return _answers[asked]
-
-
-_NUMBAS_RESULT_TYPE = BaseContext._resolve_user_function_type
-IN_PLACE_OF_NUMBAS: tuple[tuple[Any, str, Any], ...] = (
-    (analysis, "compute_live_map", live_map),
-    (slicing, "fix_slice", _fix_slice),
-    (BaseContext, "_resolve_user_function_type", _result_type),
-)
+IN_PLACE_OF_NUMBAS = (*QUICKER, (slicing, "fix_slice", _fix_slice))
 
 
 @contextmanager

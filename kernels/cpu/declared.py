@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from .form import Array
 from .paths import indices_of, is_part, joined
 from .source import Source
-from .trees import Names, Transformer, assign, name, parse, stores, tuple_of, walk
+from .trees import Names, Transformer, assign, copied, name, parse, stores, tuple_of, walk
 
 NONE = Array("", (), "", "")  # what is no declared array
 
@@ -57,7 +56,7 @@ class _Rows(Transformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         row = self.rows.get(node.id)
-        return node if row is None else copy.deepcopy(row)
+        return node if row is None else copied(row)
 
 
 def with_sizes(arrays: Mapping[str, Array], body: list[ast.stmt]) -> list[ast.stmt]:

@@ -9,7 +9,6 @@ access.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping, Set
 from math import prod
 
@@ -22,7 +21,7 @@ from .rewriter import Rewriter
 from .rows import Row
 from .source import dtype_text
 from .text import Text, begun, function_name, signature
-from .trees import Names, name, stores, walk
+from .trees import Names, copied, name, stores, walk
 from .uniformity import exposed, reads
 
 
@@ -256,10 +255,10 @@ class Body:
 
     def rewrite(self, node: ast.stmt) -> list[ast.stmt]:
         """A statement as it is written down."""
-        new = self.rewriter.visit(copy.deepcopy(node))
+        new = self.rewriter.visit(copied(node))
         return new if isinstance(new, list) else [new]
 
     def source(self, node: ast.expr) -> str:
         """An expression as it is written down."""
-        new = self.rewriter.visit(copy.deepcopy(node))
+        new = self.rewriter.visit(copied(node))
         return ast.unparse(ast.fix_missing_locations(new))

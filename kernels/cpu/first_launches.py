@@ -22,6 +22,7 @@ from .errors import DataRace, line_of
 from .form import Shape3
 from .launch import CpuKernel, kind_of
 from .lowering import CHECKED
+from .trees import nodes
 from .watchers import checked_mode
 
 SECONDS = 1.0  # as much as nobody minds once: 30,000 checks of a small launch
@@ -120,7 +121,7 @@ class Launches:
         return any(
             isinstance(node, ast.Attribute) and node.attr.startswith("threadfence")
             for source in sources
-            for node in ast.walk(source.tree)
+            for node in nodes(source.tree)
         )
 
     def _written_elements(self, arguments: tuple[Any, ...]) -> int:

@@ -16,7 +16,6 @@ before it still. Device functions that only compute stay calls: Numba compiles a
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,12 +27,14 @@ from .trees import (
     Substitute,
     assign,
     call,
+    copied,
     flag_breaks,
     located,
     name,
     named,
     names_in,
     negated,
+    nodes,
     stores,
     target,
     walk,
@@ -69,7 +70,7 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
 
     `every_call` puts the device functions that only compute in place of their calls as well.
     """
-    tree = copy.deepcopy(source.tree)
+    tree = copied(source.tree)
     names = Names(names_in(tree) | {*source.parameters})
     flat = replace(
         source, tree=tree, constants=dict(source.constants), values=dict(source.values),
@@ -87,7 +88,7 @@ def flatten(source: Source, *, every_call: bool = False) -> Source:
 def _declared(function: Source, space: str) -> dict[str, int]:
     """A function's shared or local arrays, and how many dimensions they have."""
     found: dict[str, int] = {}
-    for node in ast.walk(function.tree):
+    for node in nodes(function.tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if cuda_path(
                 call.func, function.cuda_names
@@ -137,7 +138,7 @@ class _Flattener:
     def expand(self, callee: Source, call: ast.Call, caller: Source, result: str) -> list[ast.stmt]:
         """The body of a device function in place of its call; its value goes to `result`."""
         given = _bind(caller, callee, call)
-        tree = copy.deepcopy(callee.tree)
+        tree = copied(callee.tree)
         body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
         stored, indices = stores(body), _in_indices(body)
         renamed: dict[str, ast.expr] = {}
@@ -282,8 +283,8 @@ class _Scope:
                 first = []
             case _:
                 return
-        for node in ast.walk(target):
-            if isinstance(node, ast.Subscript) and any(map(self.is_atomic, ast.walk(node.slice))):
+        for node in nodes(target):
+            if isinstance(node, ast.Subscript) and any(map(self.is_atomic, nodes(node.slice))):
                 if any(map(self.depends_on_memory, first)):
                     statement.value = self.keep(self.expression(first.pop()))
                 node.slice = self.keep(self.expression(node.slice))
@@ -341,7 +342,7 @@ class _Scope:
             case ast.Call(func=ast.Name(id="range"), args=given):
                 low, stop, *_ = given if len(given) > 1 else [ast.Constant(0), *given]
                 start, step = self.once(low, loop), _step(iterator)
-                far = ast.BinOp(self.once(stop, loop), ast.Sub(), copy.deepcopy(start))
+                far = ast.BinOp(self.once(stop, loop), ast.Sub(), copied(start))
                 if step == 1:
                     return [far], ast.BinOp(start, ast.Add(), turn)
                 over = ast.BinOp(far, ast.Add(), ast.Constant(step - (1 if step > 0 else -1)))
@@ -352,14 +353,14 @@ class _Scope:
                 kept = ast.Tuple([self.once(each, loop) for each in items], ast.Load())
                 return [ast.Constant(len(items))], ast.Subscript(kept, turn, ast.Load())
         array = self.once(iterator, loop)
-        return [call("len", copy.deepcopy(array))], ast.Subscript(array, turn, ast.Load())
+        return [call("len", copied(array))], ast.Subscript(array, turn, ast.Load())
 
     def once(self, value: ast.expr, loop: ast.For) -> ast.expr:
         """An expression as it is before a loop, which may change it."""
-        plain = ast.Name | ast.Constant | ast.Tuple | ast.UnaryOp | ast.USub | ast.Load
-        own, nodes = stores([loop]), list(ast.walk(value))
-        changes = any(isinstance(node, ast.Name) and node.id in own for node in nodes)
-        if changes or not all(isinstance(node, plain) for node in nodes):
+        plain = ast.Name | ast.Constant | ast.Tuple | ast.UnaryOp | ast.USub
+        own, parts = stores([loop]), list(nodes(value))
+        changes = any(isinstance(part, ast.Name) and part.id in own for part in parts)
+        if changes or not all(isinstance(part, plain) for part in parts):
             return self.keep(self.expression(value))
         return value
 
@@ -405,7 +406,7 @@ class _Scope:
         return bool(self.callee(node)) or (len(path) == 1 and path[0] in TOGETHER)
 
     def has_effect(self, node: ast.AST) -> bool:
-        return any(map(self.is_effect, ast.walk(node)))
+        return any(map(self.is_effect, nodes(node)))
 
     def keep(self, value: ast.expr) -> ast.expr:
         """Evaluate an expression now; return the name that has its value."""
@@ -431,7 +432,7 @@ class _Scope:
         if isinstance(node, ast.Call):
             self.positional(node)
         if not self.has_effect(node):
-            for inner in ast.walk(node):
+            for inner in nodes(node):
                 if isinstance(inner, ast.Call):
                     self.positional(inner)
             return node
@@ -465,7 +466,7 @@ class _Scope:
 
     def depends_on_memory(self, node: ast.expr) -> bool:
         """Whether an effect may change the value of an expression, or it has one of its own."""
-        for inner in ast.walk(node):
+        for inner in nodes(node):
             path = cuda_path(getattr(inner, "func", inner), self.function.cuda_names)
             if self.is_atomic(inner) or (
                 isinstance(inner, ast.Subscript | ast.Attribute | ast.Call) and not path
@@ -632,11 +633,11 @@ def _without_assignments(body: list[ast.stmt], variable: str) -> list[ast.stmt]:
 
 
 def _contains_return(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Return) for inner in ast.walk(node))
+    return any(isinstance(inner, ast.Return) for inner in nodes(node))
 
 
 def _gives_a_value(function: ast.FunctionDef) -> bool:
-    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+    returns = [node for node in nodes(function) if isinstance(node, ast.Return)]
     return not all(_is_none(node.value) for node in returns)
 
 
@@ -646,7 +647,7 @@ def _is_none(value: ast.expr | None) -> bool:
 
 def _asks_for_none(function: ast.FunctionDef) -> bool:
     """Whether something is compared with None; elsewhere nothing can be done with it."""
-    sides = (n.comparators for n in ast.walk(function) if isinstance(n, ast.Compare))
+    sides = (n.comparators for n in nodes(function) if isinstance(n, ast.Compare))
     return any(_is_none(side) for others in sides for side in others)
 
 
@@ -727,11 +728,11 @@ def _is_short_sum(argument: ast.expr, result: str) -> bool:
 def _default(callee: Source, value: ast.expr) -> ast.expr:
     if not isinstance(value, ast.Constant | ast.UnaryOp):
         raise callee.refuse(value, "a default value is not a number", "Pass it in the call")
-    return copy.deepcopy(value)
+    return copied(value)
 
 
 def _loaded(node: ast.expr) -> ast.expr:
-    loaded = copy.deepcopy(node)
+    loaded = copied(node)
     loaded.ctx = ast.Load()  # type: ignore[attr-defined]
     return loaded
 

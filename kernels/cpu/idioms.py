@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import enum
 import math
 import types
@@ -30,12 +29,14 @@ from .trees import (
     Names,
     assign,
     call,
+    copied,
     flag_breaks,
     located,
     name,
     named,
     names_in,
     negated,
+    nodes,
     parse,
     target,
     walk,
@@ -92,7 +93,7 @@ def _convert(tree: ast.FunctionDef, outside: _Outside, kinds: tuple[Any, ...], r
             return value
         return call(outside.named(f"as_{kind}", kind), value)
 
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Return) and node.value is not None:
             node.value = converted(result, node.value)
     for argument, kind in zip(tree.args.args, kinds, strict=False):
@@ -117,7 +118,7 @@ def _unpack(tree: ast.FunctionDef, outside: _Outside, packed: Mapping[int, str])
             _Fields(whole, made).visit(tree)
         made = _Unnamed().visit(made)
         tree.body.insert(0, assign(whole, made))
-        for node in ast.walk(tree.body[0]):
+        for node in nodes(tree.body[0]):
             ast.copy_location(node, tree)
     return written
 
@@ -162,9 +163,9 @@ class _Outside:
     """What the names of a kernel mean that it does not bind itself, and new names."""
 
     def __init__(self, tree: ast.FunctionDef, function: types.FunctionType) -> None:
-        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        names = [node for node in nodes(tree) if isinstance(node, ast.Name)]
         self.parameters = {
-            argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg)
+            argument.arg for argument in nodes(tree.args) if isinstance(argument, ast.arg)
         }
         self.stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
         self.taken = Names({node.id for node in names} | self.parameters)
@@ -279,7 +280,7 @@ class _Aliases(ast.NodeTransformer):
     def __init__(self, tree: ast.FunctionDef, outside: _Outside) -> None:
         self.outside = outside
         self.means: dict[str, ast.expr] = {}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self.means |= self._aliases(node)
 
@@ -304,7 +305,7 @@ class _Aliases(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         meant = self.means.get(node.id)
-        return node if meant is None else ast.copy_location(copy.deepcopy(meant), node)
+        return node if meant is None else ast.copy_location(copied(meant), node)
 
 
 class _Shapes(ast.NodeTransformer):
@@ -334,7 +335,7 @@ class _Shapes(ast.NodeTransformer):
     def _constant(self, node: ast.expr) -> Any:
         """The whole number, or the tuple of such, that an expression always is; or None."""
         names = {each: self._named(each) for each in names_in(node)}
-        worked_out = any(isinstance(part, _WORK) and names_in(part) for part in ast.walk(node))
+        worked_out = any(isinstance(part, _WORK) and names_in(part) for part in nodes(node))
         if None in names.values() or worked_out:
             return None
         try:
@@ -392,7 +393,7 @@ class _Plain:
     def __init__(self, tree: ast.FunctionDef, outside: _Outside, is_kernel: bool) -> None:
         self.outside, self.is_kernel = outside, is_kernel
         self.ndims: dict[str, int] = {}  # of the arrays that the kernel declares
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if declares(
                     call
@@ -467,7 +468,7 @@ def _failed(statement: ast.stmt) -> ast.stmt:
 
 
 def _names_something(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+    return any(isinstance(inner, ast.NamedExpr) for inner in nodes(node))
 
 
 class _Hoist(ast.NodeTransformer):

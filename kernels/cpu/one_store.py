@@ -13,7 +13,7 @@ from numba.core import types
 from .form import Canonical
 from .paths import indices_of
 from .source import dtype_text
-from .trees import names_in, parse, stores
+from .trees import names_in, nodes, parse, stores
 from .uniformity import base_name, written_in
 
 
@@ -50,7 +50,7 @@ def _stored_before(
                 made_of = names_in(to) | names_in(value)
                 changed = stores(passed).keys() & made_of
                 read = passed and (made_of - {array}) & form.ndims.keys()
-                written = written_in(ast.walk(statement), form.source) - {array}
+                written = written_in(nodes(statement), form.source) - {array}
                 alone = _leaves_alone(form, array, *indices_of(to), value, *others)
                 return statement if alone and not (changed or read or written) else None
         if not _leaves_alone(form, array, statement):

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .form import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
-from .trees import Names, assign, call, name, named, negated, parse, stores
+from .trees import Names, assign, call, name, named, negated, nodes, parse, stores
 from .trees import target as stored
 from .uniformity import (
     THREADS,
@@ -250,7 +250,7 @@ class _Cutter:
         uniform = self.uniform
         loops = uniform.block_loops | uniform.trip_loops | uniform.masked_loops
         clears_masks = bool(self.loops and self.loops[-1]) and own_jumps([statement])
-        inside = any(inner in loops for inner in ast.walk(statement))
+        inside = any(inner in loops for inner in nodes(statement))
         return inside or clears_masks or has_meeting(statement)
 
     def inside(self, loop: ast.For | ast.While, mask: str | None, masks: list[str]) -> list[Node]:
@@ -431,7 +431,7 @@ def _cheap_view(expression: ast.expr, uniformity: Uniformity) -> bool:
     """Whether an expression is a slice or a row of an array, at indices that are cheap."""
     if not uniformity.is_view(expression) or not isinstance(expression, ast.Subscript):
         return False
-    parts = [n for n in ast.walk(expression.slice) if not isinstance(n, ast.Slice | ast.Tuple)]
+    parts = [n for n in nodes(expression.slice) if not isinstance(n, ast.Slice | ast.Tuple)]
     return all(is_cheap(part) for part in parts if isinstance(part, ast.expr))
 
 

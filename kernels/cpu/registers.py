@@ -17,7 +17,7 @@ from .compiler import VECTOR_REGISTERS
 from .form import Canonical
 from .regions import Lanes, Loop, Node, statements
 from .rows import Row
-from .trees import named, names_in, stores
+from .trees import named, names_in, nodes, stores
 from .uniformity import base_name
 
 ABREAST = 8  # rows of threads at most, that take the turns of a loop together
@@ -125,7 +125,7 @@ class Registers:
                     yield from self._accesses([*then, *otherwise], around)
                 case head:
                     pass
-            for node in ast.walk(head):
+            for node in nodes(head):
                 array = self.form.arrays.get(base_name(node) or "")
                 if isinstance(node, ast.Subscript) and array and array.space == "local":
                     yield array.name, node, around
@@ -156,5 +156,5 @@ def _is_arithmetic(statement: ast.stmt) -> bool:
     """Whether a statement gives a variable a value that calls and chooses nothing."""
     match statement:
         case ast.Assign([ast.Name()]) | ast.AugAssign(ast.Name()):
-            return not any(isinstance(n, ast.Call | ast.IfExp) for n in ast.walk(statement))
+            return not any(isinstance(n, ast.Call | ast.IfExp) for n in nodes(statement))
     return False

@@ -21,7 +21,7 @@ from . import ahead
 from .compiler import VECTOR_REGISTERS
 from .form import AXES, Canonical
 from .regions import Node, Regions, all_lanes, is_cheap, needs
-from .trees import name, names_in, negated, stores
+from .trees import name, names_in, negated, nodes, stores
 from .uniformity import THREADS, Uniformity, is_shape, reads, sum_of
 
 LONG_ROW = VECTOR_REGISTERS[1]  # threads: a shorter row is best as a loop of constant length
@@ -288,7 +288,7 @@ class Row:
     def _is_integral(self, value: ast.expr) -> bool:
         """Whether an expression is made of whole numbers alone."""
         reals = types.Float | types.Complex
-        for node in ast.walk(value):
+        for node in nodes(value):
             number = node.value if isinstance(node, ast.Constant) else 0
             if isinstance(node, ast.Name):
                 number = self.form.source.values.get(node.id, 0)

@@ -25,7 +25,7 @@ import numpy as np
 from . import hints, idioms
 from .branches import around, decided
 from .errors import KernelError, UnsupportedKernel, line_of
-from .trees import Names, names_in, stores, walk
+from .trees import Names, names_in, nodes, stores, walk
 
 # Names that emitted code uses for itself; a kernel's own names that look like them are renamed.
 RESERVED = re.compile(
@@ -95,7 +95,7 @@ class Source:
         """Everything that decides what will be emitted, for the name of the cache file."""
         parts = [ast.dump(self.tree), repr(sorted(self.constants.items())), str(self.first_line)]
         parts += sorted(self.arrays)
-        parts += [citation(n) for n in ast.walk(self.tree) if isinstance(n, ast.stmt)]
+        parts += [citation(n) for n in nodes(self.tree) if isinstance(n, ast.stmt)]
         parts += [f"{name}: {inner.text()}" for name, inner in self.device_functions.items()]
         return "\n".join(parts)
 
@@ -232,7 +232,7 @@ def _parse(function: types.FunctionType) -> tuple[ast.FunctionDef, int]:
 def _as_def(tree: ast.AST, function: types.FunctionType) -> ast.FunctionDef:
     """A `lambda` in a file's tree as a `def`; what it evaluates stands in one place only."""
     places = {*function.__code__.co_positions()}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Lambda):
             value = node.body
             ends = value.lineno, value.end_lineno, value.col_offset, value.end_col_offset
@@ -246,13 +246,13 @@ def _as_def(tree: ast.AST, function: types.FunctionType) -> ast.FunctionDef:
 def _rename_reserved(tree: ast.FunctionDef, function: types.FunctionType) -> dict[str, str]:
     """Give a name of its own to what is called like something of ours; return new -> old."""
     known = vars(builtins)
-    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    arguments = {node.arg for node in nodes(tree) if isinstance(node, ast.arg)}
     taken = Names(names_in(tree) | arguments)
     outside = {name for name, value in around(function).items() if value is not known.get(name)}
     ours = BUILTINS & (arguments | stores([tree]).keys() | outside)
     ours = taken & ours | set(filter(RESERVED.fullmatch, taken))
     new_names = {old: taken.fresh(old) for old in sorted(ours)}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name):
             node.id = new_names.get(node.id, node.id)
         elif isinstance(node, ast.arg):
@@ -379,7 +379,7 @@ def _resolve(
 
 def _check_members(source: Source, name: str, module: str) -> None:
     """Refuse what a kernel takes from a module, under this name, that kernels do not have."""
-    for node in ast.walk(source.tree):
+    for node in nodes(source.tree):
         match node:
             case ast.Attribute(value=ast.Name(id=taken), attr=member) if taken == name:
                 _check_member(source, node, module, member)
@@ -395,7 +395,7 @@ def _is_launched(tree: ast.AST, name: str) -> bool:
     """Whether a name gets a launch configuration: `name[blocks, threads]`."""
     return any(
         isinstance(node, ast.Subscript) and getattr(node.value, "id", None) == name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from .form import AXES, Canonical
 from .source import Source, citation
+from .trees import copied, nodes
 
 INDENT = "    "
 
@@ -104,9 +105,9 @@ def _device_functions(text: Text, source: Source, decorator: str, prefix: str = 
         own = f"{alias}__"
         _device_functions(text, inner, decorator, own)
         _constants(text, inner, own)
-        tree = copy.deepcopy(inner.tree)
+        tree = copied(inner.tree)
         outside = inner.constants.keys() | inner.device_functions.keys()
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Call):
                 called = getattr(node.func, "id", "")
                 callee = inner if called in inner.itself else inner.device_functions.get(called)

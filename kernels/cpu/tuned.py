@@ -7,7 +7,6 @@ and what is asked in them, but nothing of what a thread computes.
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from .one_store import stored_once
 from .regions import Branch, Lanes, Loop, Node, all_lanes, statements
 from .registers import Registers
 from .rows import ALL, Few
-from .trees import call, name, names_in, parse, stores, walk
+from .trees import call, copied, name, names_in, nodes, parse, stores, walk
 from .uniformity import is_shape, written_in
 
 
@@ -141,7 +140,7 @@ class Tuned(Body):
         def few(statement: ast.stmt) -> bool:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=target)]):
-                    written = written_in(ast.walk(statement), self.form.source)
+                    written = written_in(nodes(statement), self.form.source)
                     needed = 0 if target in self.regions.recomputed else self.row.needed.get(target)
                     return needed is not None and needed < self.row.length and not written
             return False
@@ -201,7 +200,7 @@ class Tuned(Body):
             return None
         for statement in body:
             choice = getattr(statement, "value", statement)
-            if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, ast.walk(choice))):
+            if isinstance(choice, ast.If | ast.IfExp) and any(map(is_load, nodes(choice))):
                 few = self.row.few(choice.test)
                 if not few or few.steps or len(few.starts) > 1 or len(few.ends) > 1:
                     continue
@@ -238,7 +237,7 @@ def decided(body: list[ast.stmt], test: str, holds: str) -> list[ast.stmt]:
 
     What no thread does is still written: the types of variables depend on it.
     """
-    body = copy.deepcopy(body)
+    body = copied(body)
     for node in list(walk(body)):
         if isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == test:
             node.test = call(holds, node.test)

@@ -8,7 +8,6 @@ GPU.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from . import compiler, text, typing_errors
 from .form import AXES, Canonical, Whole, is_meeting
 from .paths import joined
 from .source import Source
-from .trees import name
+from .trees import copied, name
 
 RUNTIME = f"{__package__}.runtime"
 INDICES = (types.int64,) * 9  # of a thread and of its block, and the size of the grid
@@ -59,7 +58,7 @@ def as_one_thread(form: Canonical) -> str:
         for array in form.arrays.values():
             shape = (1,) if array.is_dynamic else array.shape
             module.line(f"{array.name} = stack({shape}, {array.dtype})")
-        module.statements(map(_Alone().visit, copy.deepcopy(form.body)))
+        module.statements(map(_Alone().visit, copied(form.body)))
         module.line("return")
     return str(module)
 

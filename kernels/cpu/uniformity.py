@@ -25,7 +25,7 @@ import numpy as np
 from .form import Canonical, Whole, is_atomic, is_meeting, is_vote
 from .paths import indices_of, owners
 from .source import Source
-from .trees import named, names_in, stores, walk
+from .trees import named, names_in, nodes, stores, walk
 
 BLOCKS = {"block_x", "block_y", "block_z"}
 THREADS = {"thread_x", "thread_y", "thread_z"}
@@ -50,7 +50,7 @@ def is_shape(node: ast.AST) -> bool:
 
 def has_meeting(node: ast.AST) -> bool:
     """Whether threads wait for others somewhere in a statement."""
-    return any(map(is_meeting, ast.walk(node)))
+    return any(map(is_meeting, nodes(node)))
 
 
 def range_arguments(loop: ast.For) -> tuple[ast.expr, ast.expr, ast.expr]:
@@ -271,6 +271,7 @@ class _Finder:
         self.block_loops: set[ast.AST] = set()
         self.trip_loops: set[ast.AST] = set()
         self.masked_loops: set[ast.AST] = set()
+        self.inside: dict[int, tuple[set[str], Counter[str]]] = {}
         counts = _count_assignments(form)
         self.known = Uniformity(
             form, aliased, written_arrays(form) | aliased, counts,
@@ -316,9 +317,12 @@ class _Finder:
 
     def _stays_in(self, body: list[ast.stmt] | None, target: str, value: ast.expr) -> bool:
         """Whether a variable lives in these statements only, and its value reads no memory."""
-        if body is None or self.exact or reads_memory(value) or target in exposed(body, set()):
+        if body is None or self.exact or reads_memory(value):
             return False
-        return named(body)[target] == self.named[target]
+        if id(body) not in self.inside:  # the same are asked for each of their variables
+            self.inside[id(body)] = exposed(body, set()), named(body)
+        needs, counts = self.inside[id(body)]
+        return target not in needs and counts[target] == self.named[target]
 
     def _visit_while(self, loop: ast.While, where: _Where) -> None:
         early = self.is_varying(loop.test) or self._leaves_early(loop, loop.test, where)
@@ -364,7 +368,7 @@ class _Finder:
             return False
         assert isinstance(loop.target, ast.Name)
         rows = columns = 0
-        elements = {ast.unparse(n): n for n in ast.walk(loop) if isinstance(n, ast.Subscript)}
+        elements = {ast.unparse(n): n for n in nodes(loop) if isinstance(n, ast.Subscript)}
         for node in elements.values():
             if base_name(node) not in self.known.local_arrays:
                 *outer, last = indices_of(node)
@@ -431,14 +435,14 @@ def reads_memory(node: ast.AST) -> bool:
     return any(
         (isinstance(inner, ast.Subscript) and not is_shape(inner))
         or (isinstance(inner, ast.Attribute) and inner.attr not in UNIFORM_ATTRIBUTES)
-        for inner in ast.walk(node)
+        for inner in nodes(node)
     )
 
 
 def reads(node: ast.AST) -> set[str]:
     """The names that an expression or a statement reads, but for what is handed over whole."""
     return {
-        n.id for n in ast.walk(node)
+        n.id for n in nodes(node)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         and not isinstance(n, Whole)
     }  # fmt: skip
@@ -478,7 +482,7 @@ def written_arrays(form: Canonical) -> frozenset[str]:
 
 def written_parameters(function: Source) -> list[int]:
     """The positions of the arguments that a device function writes to."""
-    written = written_in(ast.walk(function.tree), function)
+    written = written_in(nodes(function.tree), function)
     return [i for i, name in enumerate(function.parameters) if name in written]
 
 

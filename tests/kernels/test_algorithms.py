@@ -31,7 +31,7 @@ def draw(features: int) -> tuple[Any, ...]:
 def test_more_features_than_a_kernel_holds_are_taken_in_groups(
     algorithm: str, causal: bool
 ) -> None:
-    query, key, value, grad, state = draw(300)
+    query, key, value, grad, state = draw(260)
     options: Any = {"feature_map": "identity", "visible": Visible(causal)}
     if algorithm in ("recurrent", "chunked"):
         options["initial_state"] = state

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ def test_attention(operation: Operation, case: Case) -> None:
         takes_empty_arrays(operation, case)
         if operation.step:
             steps_like_the_whole(operation, case)
-    allowed = times(2, allowed_errors(operation, problem))
-    assert_within(found.arrays(), wanted.arrays(), allowed)
+    allowed = partial(allowed_errors, operation, problem)
+    assert_within(found.arrays(), wanted.arrays(), lambda runs: times(2, allowed(runs)))
 
 
 def test_every_kernel_of_an_attention_is_checked_by_default(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,13 @@ def truth(rows: Rows, arrays: dict[str, Array], dtype: Any) -> dict[str, Array]:
     return found
 
 
-def allowed(rows: Rows, arrays: dict[str, Array]) -> dict[str, Array]:
+def allowed(rows: Rows, arrays: dict[str, Array], runs: int) -> dict[str, Array]:
     """What each row may be off by."""
 
     def compute(make: Callable[[Array], Array]) -> dict[str, Array]:
         return truth(rows, {name: make(x) for name, x in arrays.items()}, np.float64)
 
-    return allowed_rows(compute, rows.dtype)
+    return allowed_rows(compute, rows.dtype, runs=runs)
 
 
 def assert_right(rows: Rows, device: str = "cpu", module: Any = features) -> None:
@@ -193,7 +193,7 @@ def assert_right(rows: Rows, device: str = "cpu", module: Any = features) -> Non
     assert_all_equal(again, found, "in a second call")
     assert {x.dtype for x in found.values()} == {np.dtype(rows.dtype)}
     right = truth(rows, given, np.float64)
-    assert_within(found, right, allowed(rows, given))
+    assert_within(found, right, partial(allowed, rows, given))
 
 
 SIZES = {"favor": (1, 5, 32, 37), "dpfp": (1, 2, 5)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ from minitransformer_kernels.layers.dropout import random_word
 
 from ..cases import LAYOUTS, Array, Arrays
 from ..properties import array_library, assert_all_equal, assert_within, times, to_numpy
-from ..rounding import ROUNDINGS, allowed_rows
+from ..rounding import ROUNDINGS, RUNS, allowed_rows
 from .mutants import bugs, hunt
 
 # A graph by the degrees of its nodes: few, none at all, and more than one piece of a row holds.
@@ -129,13 +130,13 @@ def truth(case: Case, edges: Ends, inputs: Arrays, dtype: Any = np.float64) -> A
     )
 
 
-def allowed(case: Case, edges: Ends, inputs: Arrays) -> Arrays:
+def allowed(case: Case, edges: Ends, inputs: Arrays, runs: int = RUNS) -> Arrays:
     """What each row may be off by."""
 
     def compute(make: Callable[[Array], Array]) -> Arrays:
         return truth(case, edges, {name: make(x) for name, x in inputs.items()})
 
-    return allowed_rows(compute, case.dtype, additions(case, edges))
+    return allowed_rows(compute, case.dtype, additions(case, edges), runs)
 
 
 def additions(case: Case, edges: Ends) -> Arrays:
@@ -162,7 +163,7 @@ def assert_right(case: Case, device: str = "cpu", module: Any = graph) -> None:
     assert_all_equal(again, found, "in a second call")
     assert {x.dtype for x in found.values()} == {np.dtype(case.dtype)}
     right = truth(case, edges, inputs)
-    assert_within(found, right, allowed(case, edges, inputs))
+    assert_within(found, right, partial(allowed, case, edges, inputs))
 
 
 @st.composite
@@ -285,7 +286,7 @@ def test_the_reference_is_its_own_derivative(score: str) -> None:
 
 def assert_near(case: Case, edges: Ends, inputs: Arrays, found: Arrays, wanted: Arrays) -> None:
     """They are equal but for rounding."""
-    assert_within(found, wanted, times(2, allowed(case, edges, inputs)))
+    assert_within(found, wanted, lambda runs: times(2, allowed(case, edges, inputs, runs)))
 
 
 def rows_of(offsets: Array) -> Array:

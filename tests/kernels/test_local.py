@@ -114,13 +114,14 @@ test_what_makes_no_pattern_is_refused = refusals(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("enough", [1000, pytest.param(0, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("poisoned", [0, 3], ids=["query", "cotangent"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_query_that_is_not_finite_reaches_only_the_keys_that_it_sees(
-    poison: float, poisoned: int, monkeypatch: pytest.MonkeyPatch
+    poison: float, poisoned: int, enough: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On lanes, which take a sum to be over finite numbers until they have met others."""
-    monkeypatch.setattr(softmax.fast, "ENOUGH_HEADS", 0)
+    """Kernels, on lanes and not, take a sum to be over finite numbers until they meet others."""
+    monkeypatch.setattr(softmax.fast, "ENOUGH_HEADS", enough)
     arrays, there = inputs(), TILE + 1
     arrays[poisoned][:, :, there] = poison
     with np.errstate(all="ignore"):

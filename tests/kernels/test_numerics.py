@@ -26,7 +26,7 @@ from tests.rounding import difference, largest
 from .operations import OPERATIONS, distances, launches, linear, ragged, rotation
 
 OF = {str(operation): operation for operation in OPERATIONS}
-ELU = Variant("float32", 32, 32, linear("elu", "clamp"))
+ELU = Variant("float32", 16, 16, linear("elu", "clamp"))
 SOFTPLUS_DISTANCES = Variant("float32", 40, 70, **distances(33, "softplus", "feature"))
 POSITIVE_WAVES = Variant("float32", 40, 33, **rotation("one_plus_cos", "rotated", P=2))
 

@@ -22,7 +22,7 @@ def drawn(**shapes: tuple[int, ...]) -> list[Tensor]:
 
 def inputs(k: int) -> list[Tensor]:
     """Query, key, value and the embeddings of 2k + 1 distances, for two heads."""
-    return drawn(query=(2, 2, 5, 3), key=(2, 2, 6, 3), value=(2, 2, 6, 4), e=(2, 2 * k + 1, 3))
+    return drawn(query=(2, 2, 17, 3), key=(2, 2, 18, 3), value=(2, 2, 18, 4), e=(2, 2 * k + 1, 3))
 
 
 @pytest.mark.parametrize(("k", "offset"), [(0, 2), (2, 2), (2, -1), (9, 1)])
@@ -33,8 +33,8 @@ def test_relative_positions_by_definition(k: int, offset: int, device: str) -> N
         *tensors[:3], relative_embedding=tensors[3], query_offset=offset, scale=0.7, **SEED
     )
     query, key, value, e = (x.numpy() for x in tensors)
-    scores = np.empty((2, 2, 5, 6))
-    for i, j in np.ndindex(5, 6):
+    scores = np.empty((2, 2, 17, 18))
+    for i, j in np.ndindex(17, 18):
         r = min(max(j - (i + offset), -k), k)
         scores[:, :, i, j] = 0.7 * np.sum(query[:, :, i] * (key[:, :, j] + e[:, r + k]), axis=-1)
     weights = np.exp(scores) / np.sum(np.exp(scores), axis=-1, keepdims=True)
@@ -99,7 +99,7 @@ def layer() -> nn.MultiHeadAttention:
 def test_the_layer_learns_an_embedding_of_each_distance() -> None:
     attention = layer()
     assert dict(attention.named_parameters())["attention.embedding"].shape == (2, 5, 3)
-    x = Tensor(np.random.default_rng(1).normal(size=(2, 5, 6)))
+    x = Tensor(np.random.default_rng(1).normal(size=(2, 17, 6)))
     random.manual_seed(0)
     attention(x, causal=True).sum().backward()
     gradient = attention.attention.embedding.grad.numpy()

@@ -27,7 +27,7 @@ from numba.np.numpy_support import as_dtype, from_dtype
 
 from ..form import Canonical, is_atomic
 from ..paths import indices_of, is_part, owners
-from ..trees import call, walk
+from ..trees import call, nodes, walk
 from ..uniformity import Uniformity, is_shape
 
 FIELD = "run__field"  # what emitted code calls for a field
@@ -270,7 +270,7 @@ def own_reads(body: list[ast.stmt]) -> list[ast.expr]:
         node
         for assignment in walk(body)
         if isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], memory)
-        for node in ast.walk(assignment.value)
+        for node in nodes(assignment.value)
         if isinstance(node, memory) and ast.unparse(node) == ast.unparse(assignment.targets[0])
     ]  # fmt: skip
 

@@ -9,7 +9,6 @@ looks for mistakes, `notes` writes everything down. Each access in the text has 
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..paths import indices_of, is_field, is_part, owners
 from ..regions import Lanes
 from ..rewriter import Rewriter
 from ..source import place as place_in_file
-from ..trees import assign, call, located, name, parse
+from ..trees import assign, call, copied, located, name, nodes, parse
 from ..uniformity import exposed, is_shape
 from .elements import Arrays, Element, is_choice, is_record, numbers_in, own_reads
 from .shadow import PLACES
@@ -139,7 +138,7 @@ class Watched(Body):
 
     def define(self, target: str, value: ast.expr) -> None:
         """A value that is made again; with a view goes what belongs to it."""
-        new = self.rewriter.visit(copy.deepcopy(value))
+        new = self.rewriter.visit(copied(value))
         made = [assign(target, new)]
         views = self.view(target, new) if target in self.form.ndims else []
         self.text.statements([*made, *views])
@@ -198,7 +197,7 @@ class Watcher(Rewriter):
 
     def spot(self, node: ast.expr, element: Element, first: int = 0) -> Spot:
         """A place in memory, in the text to be written; the first index is about some axis."""
-        view = ast.fix_missing_locations(self.visit(copy.deepcopy(element.view)))
+        view = ast.fix_missing_locations(self.visit(copied(element.view)))
         array = min(owners(element.view) & self.arrays.roots.keys(), default="")
         axes = enumerate(element.indices, first)
         indices = [self.index(view, axis, index) for axis, index in axes]
@@ -247,7 +246,7 @@ class Watcher(Rewriter):
             or (isinstance(inner, ast.expr) and _is_real(self.arrays.kind(inner)))
             or (isinstance(inner, ast.Name)
                 and isinstance(self.form.source.values.get(inner.id), float | np.floating))
-            for inner in ast.walk(node)
+            for inner in nodes(node)
         )  # fmt: skip
 
     # What is written
@@ -256,7 +255,7 @@ class Watcher(Rewriter):
         """An element that is read and written."""
         if isinstance(node.target, ast.Name):
             return self.generic_visit(node)
-        old = copy.deepcopy(node.target)
+        old = copied(node.target)
         old.ctx = ast.Load()
         new = ast.Assign([node.target], ast.BinOp(old, node.op, node.value))
         return self.visit(ast.copy_location(new, node))
@@ -276,7 +275,7 @@ class Watcher(Rewriter):
         if found is None or not found.is_number:
             return self.generic_visit(node)
         self.own = own_reads([node])
-        text, value = copy.deepcopy(node), self.visit(node.value)
+        text, value = copied(node), self.visit(node.value)
         if isinstance(found.kind.dtype, types.Integer) and self.may_be_real(text.value):
             value = self.body.converted(value, found.kind.dtype, text)
         value = ast.unparse(ast.fix_missing_locations(value))
@@ -325,7 +324,7 @@ class Watcher(Rewriter):
     def visit_Call(self, node: ast.Call) -> Any:
         """An atomic, or any other call; those that a GPU may compute otherwise are watched."""
         if not is_atomic(node):
-            text = copy.deepcopy(node)
+            text = copied(node)
             self.generic_visit(node)
             match node:
                 case ast.Call(ast.Name(id="max" | "min"), [_, _]) if any(
@@ -379,7 +378,7 @@ def _at(spot: Spot, index: str, node: ast.expr) -> ast.expr:
 
 def _part(node: ast.expr, *way: str | int | ast.Name) -> Any:
     """A part of a row or of a record: a field's name, a number or a variable lead to it."""
-    part = copy.deepcopy(node)
+    part = copied(node)
     if isinstance(part, ast.Subscript | ast.Attribute):
         part.ctx = ast.Load()
     for step in way:
@@ -390,7 +389,7 @@ def _part(node: ast.expr, *way: str | int | ast.Name) -> Any:
 
 def _located(statement: Any, like: ast.AST) -> Any:
     """A new statement, at the place of another, that assigns to what it names as its targets."""
-    for node in ast.walk(statement):
+    for node in nodes(statement):
         if isinstance(node, ast.Assign):
             node.targets[0].ctx = ast.Store()  # type: ignore[attr-defined]
     return located(statement, like)

@@ -14,6 +14,7 @@ from ..form import Shape3
 from ..launch import CpuKernel, unchanged
 from ..lowering import TRACED
 from ..source import lines_of, place
+from ..trees import nodes
 from . import checked_mode
 from .trace import ACCESS, EXECUTION, Site, Statement, Trace
 
@@ -138,7 +139,7 @@ def _flops(statement: ast.stmt, body: Any) -> int:
             parts = []
         case _:
             parts = [statement]
-    return sum(_work(node, body) for part in parts for node in ast.walk(part))
+    return sum(_work(node, body) for part in parts for node in nodes(part))
 
 
 def _work(node: ast.AST, body: Any) -> int:

@@ -13,7 +13,7 @@ from numba.core import types
 from ..compiler import LANES
 from ..form import Array, Canonical
 from ..regions import Lanes, Node
-from ..trees import parse
+from ..trees import nodes, parse
 from .instrument import MARK, Spot, Watched
 
 
@@ -115,7 +115,7 @@ def _marked(body: list[ast.stmt], found: list[ast.stmt]) -> list[ast.stmt]:
     new: list[ast.stmt] = []
     for statement in body:
         mark = ast.parse(f"{MARK}({len(found)})").body[0]
-        for node in ast.walk(mark):
+        for node in nodes(mark):
             ast.copy_location(node, statement)
         found.append(statement)
         own = copy.copy(statement)

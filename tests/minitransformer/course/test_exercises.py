@@ -27,12 +27,24 @@ TASKS = [
 ]
 
 
+def is_kernel(lesson, exercise):
+    return "@cuda.jit" in lesson.solution(exercise.name).source
+
+
+def blanks():
+    """A kernel's is compiled, in all modes: by day the first of a lesson stands for the others."""
+    seen = set()
+    for lesson, exercise in FOUND.values():
+        marks = [pytest.mark.nightly] * (is_kernel(lesson, exercise) and lesson.name in seen)
+        seen |= {lesson.name} if is_kernel(lesson, exercise) else set()
+        yield pytest.param(lesson, exercise, marks=marks, id=f"{lesson.name}-{exercise.name}")
+
+
 def mistakes():
     """Those planted in a kernel are compiled, in all modes: by day one stands for the others."""
     for name, (lesson, exercise) in FOUND.items():
-        compiled = "@cuda.jit" in lesson.solution(name).source
         for number, wrong in enumerate(exercise.wrong):
-            marks = [pytest.mark.nightly] * bool(compiled and number)
+            marks = [pytest.mark.nightly] * bool(is_kernel(lesson, exercise) and number)
             yield pytest.param(
                 lesson, exercise, wrong, marks=marks, id=f"{lesson.name}-{name}-{wrong.name}"
             )
@@ -49,7 +61,7 @@ def test_the_solution_passes(lesson, exercise):
     assert first_failure(lesson.text, exercise) is None
 
 
-@pytest.mark.parametrize(("lesson", "exercise"), TASKS)
+@pytest.mark.parametrize(("lesson", "exercise"), list(blanks()))
 def test_the_blank_fails(lesson, exercise):
     case, message = first_failure(blank(lesson, exercise), exercise)
     assert case == exercise.drawn(7)[0].name
