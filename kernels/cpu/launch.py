@@ -7,14 +7,12 @@ code, and as long as the blocks of a kernel have little to do, no other thread i
 
 from __future__ import annotations
 
-import ast
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -23,7 +21,6 @@ import numpy as np
 from numba import _dispatcher
 from numba.core.errors import NumbaError
 from numba.core.typeconv.rules import default_type_manager
-from numba.np.numpy_support import as_dtype
 
 from . import hints, typing_errors
 from .assembly import assembly
@@ -33,12 +30,12 @@ from .compiler import in_haste, with_room
 from .errors import DivergentBarrier, KernelError
 from .form import Canonical, Shape3, is_barrier
 from .lowering import PLAIN, Mode, Variant
+from .outline import Outline, outline
 from .regions import Regions
 from .runtime import pool
 from .runtime.warps import diverged
 from .source import Source, place, read
-from .trees import names_in, walk
-from .uniformity import written_arrays, written_in
+from .trees import walk
 
 
 class Compiled(NamedTuple):
@@ -194,6 +191,8 @@ class CpuKernel:
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
         """The NumPy arrays that the kernel uses from outside: its last arguments."""
+        if not self.source.takes_arrays:
+            return ()
         found = self.form.source.arrays
         return tuple(_writable_alias(found[name]) for name in sorted(found))
 
@@ -233,16 +232,12 @@ class CpuKernel:
         Raises:
             UnsupportedKernel: it writes to an array from outside as well.
         """
-        names, source = written_arrays(self.form), self.form.source
-        for constant in sorted(names & source.arrays.keys()):
-            uses = [node for node in walk(self.form.body) if constant in names_in(node)]
-            writes = [node for node in uses if constant in written_in([node], source)]
-            raise source.refuse(
-                [*writes, *uses][0],
-                f"the array {source.original(constant)!r}, which is no argument, is written to",
-                "Arrays from outside are constants in a kernel: pass it as an argument",
-            )
-        return frozenset(i for i, name in enumerate(self.form.parameters) if name in names)
+        return frozenset(self.outline.written)
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What every launch asks, of the form or of what is kept of it."""
+        return outline(self.source, lambda: self.form)
 
     def _apart(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a glance shows that what the kernel writes to is in no other argument's memory.
@@ -337,8 +332,7 @@ class CpuKernel:
         for parameter, argument in zip(parameters, arguments, strict=True):
             self._check(parameter, argument)
         if self.limit:
-            declared = self._declared(arguments)
-            self.limit(self.function.__name__, declared, shared_bytes)
+            self.limit(self.function.__name__, self.outline.declared(arguments), shared_bytes)
         kinds = tuple(map(self._type, parameters, arguments))
         kinds += tuple(map(numba.typeof, self.constants))
         variant = Variant(self.source, block, kinds, self.fastmath, aliased, shared_bytes, mode)
@@ -351,16 +345,6 @@ class CpuKernel:
             except (NumbaError, NotImplementedError) as error:
                 raise typing_errors.uncompiled(self.source, kinds, error) from error
         return Compiled(function, variant, shadowed)
-
-    def _declared(self, arguments: tuple[Any, ...]) -> int:
-        """Bytes of the shared arrays that the kernel declares."""
-        form = self.form
-        values = dict(zip(form.parameters, arguments, strict=False))  # dtype=x.dtype
-        return sum(
-            prod(array.shape) * _itemsize(array.dtype, form.source.constants, values)
-            for array in form.arrays.values()
-            if array.space == "shared"
-        )
 
     def _type(self, parameter: str, argument: Any) -> Any:
         try:
@@ -436,15 +420,6 @@ def _writable_alias(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.flags.writeable:
         return array
     return _memory(array)
-
-
-def _itemsize(text: str, constants: Mapping[str, str], values: dict[str, Any]) -> int:
-    """Bytes of an element of a dtype, from the dtype's text: `float32`, `np.int8`, `x.dtype`."""
-    known = {"numba": numba, "numpy": np}
-    used = names_in(ast.parse(text)) & constants.keys()
-    names = {name: eval(constants[name], known) for name in used}
-    dtype = eval(text, known, values | names)
-    return int(np.dtype(as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype).itemsize)
 
 
 def _memory(owner: Any) -> np.ndarray:

@@ -85,7 +85,7 @@ class Variant:
     def path(self) -> Path:
         """Where its text is kept, and beside it the compiled code."""
         parts = [
-            self.source.text(), self.block, self.arguments, self.fastmath, sorted(self.aliased),
+            self.source.text, self.block, self.arguments, self.fastmath, sorted(self.aliased),
             self.shared_bytes, self.mode.name, VECTOR_REGISTERS, cache.version(HERE),
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

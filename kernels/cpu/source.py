@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -91,12 +92,18 @@ class Source:
         arguments = self.tree.args
         return dict(zip(self.parameters[::-1], arguments.defaults[::-1], strict=False))
 
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether the function, or one that it calls, takes arrays from outside."""
+        return bool(self.arrays) or any(f.takes_arrays for f in self.device_functions.values())
+
+    @cached_property
     def text(self) -> str:
         """Everything that decides what will be emitted, for the name of the cache file."""
         parts = [ast.dump(self.tree), repr(sorted(self.constants.items())), str(self.first_line)]
         parts += sorted(self.arrays)
         parts += [citation(n) for n in nodes(self.tree) if isinstance(n, ast.stmt)]
-        parts += [f"{name}: {inner.text()}" for name, inner in self.device_functions.items()]
+        parts += [f"{name}: {inner.text}" for name, inner in self.device_functions.items()]
         return "\n".join(parts)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from minitransformer_kernels import checked
-from minitransformer_kernels.cpu import cache, lowering
+from minitransformer_kernels.cpu import KernelError, cache, launch, lowering
 from minitransformer_kernels.cuda import cuda
 
 ROOT = Path(__file__).parents[3]
@@ -94,6 +94,32 @@ def test_a_checked_launch_writes_nothing_again(
     np.testing.assert_array_equal(x, 3)
 
 
+def test_a_kernel_that_is_kept_starts_without_its_form(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "canonical", lambda *arguments: pytest.fail("made"))
+    assert compiled() == 0
+    kernel, x = made(), np.arange(5.0)
+    x.setflags(write=False)
+    with pytest.raises(KernelError, match="writes to argument 'x', but that array is read-only"):
+        kernel[1, 8](x)
+
+
+TABLE = np.arange(3.0)
+
+
+def test_what_takes_arrays_from_outside_has_no_outline(folder: Path) -> None:
+    @cuda.jit(device=True)
+    def looked_up(v):
+        return TABLE[int(v) % 3]
+
+    kernel, x = made(twice=looked_up), np.arange(5.0)
+    before = {*folder.glob("*.json")}
+    kernel[1, 8](x)
+    np.testing.assert_array_equal(x, TABLE[[0, 1, 2, 0, 1]] + 1)
+    assert {*folder.glob("*.json")} == before
+
+
 def rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
     return lambda file: file.write_bytes(change(file.read_bytes()))
 
@@ -117,7 +143,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-@pytest.mark.parametrize("kind", ["*.py", "*.code"])
+@pytest.mark.parametrize("kind", ["*.py", "*.code", "*.json"])
 def test_damage_is_noticed_and_mended(
     folder: Path, kind: str, damage: Callable[[Path], None]
 ) -> None:
