@@ -99,7 +99,7 @@ def test_where_accuracies_begin(shares: list[float], lowest: float) -> None:
     assert axis.get_ylim()[0] == pytest.approx(lowest)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 1000])
+@pytest.mark.parametrize("steps", [1, 1000])
 def test_any_number_of_steps(tmp_path: Path, steps: int) -> None:
     plot_training(tmp_path / "loss.png", rows(steps, "linear"))
     assert len(np.unique(pixels(tmp_path / "loss.png"), axis=0)) > 10
@@ -124,7 +124,7 @@ def test_a_picture_has_an_end(tmp_path: Path, layers: int, length: int) -> None:
     assert max(image.shape) <= 12_000
 
 
-@pytest.mark.parametrize(("images", "latents"), [(1, 1), (5, 16)])
+@pytest.mark.parametrize(("images", "latents"), [(1, 1), (2, 16)])
 def test_each_look_has_its_darkest_pixel(tmp_path: Path, images: int, latents: int) -> None:
     """Each latent looks at one pixel of 64, in images without ink."""
     weights = np.zeros((latents, 64))
@@ -136,7 +136,7 @@ def test_each_look_has_its_darkest_pixel(tmp_path: Path, images: int, latents: i
     assert 0.5 < darkest / (images * latents * side**2) < 2
 
 
-@pytest.mark.parametrize(("images", "neighbours"), [(1, 1), (5, 8)])
+@pytest.mark.parametrize(("images", "neighbours"), [(1, 1), (2, 8)])
 def test_bars_are_as_high_as_their_shares(tmp_path: Path, images: int, neighbours: int) -> None:
     places = 1 + neighbours
     first = np.eye(places)[0]

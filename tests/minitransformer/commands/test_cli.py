@@ -141,9 +141,7 @@ def test_killed_before_the_first_step(tmp_path: Path) -> None:
     assert len(rows_in(tmp_path / "run")) == 12
 
 
-def test_a_disk_that_refuses_leaves_the_checkpoint(
-    tmp_path: Path, whole: list[dict[str, Any]]
-) -> None:
+def test_a_disk_that_refuses_leaves_the_checkpoint(tmp_path: Path) -> None:
     new = ("train", "copy", *SMALL, "--steps", "80", "--out", "run")
     stop(tmp_path, signal.SIGINT, 5, *new)
     checkpoint = tmp_path / "run" / "checkpoint-linear.safetensors"
@@ -159,9 +157,6 @@ def test_a_disk_that_refuses_leaves_the_checkpoint(
         "before is intact"
     )
     assert checkpoint.read_bytes() == before
-    in_the_way.rmdir()
-    assert run(tmp_path, "train", "copy", "--resume", "run").returncode == 0
-    assert rows_in(tmp_path / "run") == whole
 
 
 # -- Tasks that read digits: in this process, which is faster --------------------------------------
