@@ -12,8 +12,6 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from .trees import nodes
-
 
 def decided(tree: ast.FunctionDef, function: types.FunctionType) -> ast.FunctionDef:
     """A kernel's tree, which it changes, without the branches that its constants exclude."""
@@ -23,7 +21,7 @@ def decided(tree: ast.FunctionDef, function: types.FunctionType) -> ast.Function
         if isinstance(value, bool) and name not in function.__code__.co_varnames
     }
     _Decide(choices).visit(tree)
-    for node in nodes(tree):
+    for node in ast.walk(tree):
         if getattr(node, "body", None) == []:
             node.body = [ast.copy_location(ast.Pass(), node)]  # type: ignore[attr-defined]
     return tree

@@ -142,11 +142,11 @@ def result_type(
     return _answers[asked]
 
 
-def same_flags(flags: TargetConfig, other: object) -> bool:
+def same_flags(flags: TargetConfig, other: object) -> Any:
     """Whether flags are equal; most often what has been set of them is."""
     if isinstance(other, type(flags)) and flags._values == other._values:
         return True
-    return bool(_NUMBAS_SAME(flags, other))
+    return _NUMBAS_SAME(flags, other)
 
 
 def hash_of_flags(flags: TargetConfig) -> int:
