@@ -20,7 +20,6 @@ from ..properties import (
     assert_within,
     steps_like_the_whole,
     takes_empty_arrays,
-    times,
 )
 from .cpu.test_corpus import assert_same
 from .gpu.test_needs import kernels, place
@@ -46,15 +45,13 @@ def with_a_shared_map(case: Case) -> Case:
 def test_attention(operation: Operation, case: Case) -> None:
     case = case if NIGHTLY else with_a_shared_map(case)
     problem = case.problem()
-    with checked(False):
-        wanted = operation.run(problem)
     with checked():
         found = operation.run(problem)
         takes_empty_arrays(operation, case)
         if operation.step:
             steps_like_the_whole(operation, case)
-    allowed = partial(allowed_errors, operation, problem)
-    assert_within(found.arrays(), wanted.arrays(), lambda runs: times(2, allowed(runs)))
+    truth = operation.reference(problem, np.float64)
+    assert_within(found.arrays(), truth.arrays(), partial(allowed_errors, operation, problem))
 
 
 def test_every_kernel_of_an_attention_is_checked_by_default(
