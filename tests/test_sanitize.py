@@ -60,6 +60,7 @@ def run(folder: Path, *options: str, more: str = "") -> int:
     return sanitize.main(["--logs", str(folder / "logs"), *options, "--", str(test)])
 
 
+@pytest.mark.nightly
 def test_tools_run_after_the_tests_and_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,11 @@ def test_blocks_for_lanes_have_room(length: int) -> None:
             (fast._key_gradient_kernel, fast.backward_shape, (*plainly, True)),
         ):
             kernel, _ = fast._made(make, shape_of, length, dim, dim, True, real, *constants)
-            assert kernel.on_cpu._declared(()) <= SHARED_BYTES, (kernel.on_cpu.function, real, dim)
+            assert kernel.on_cpu.outline.declared(()) <= SHARED_BYTES, (
+                kernel.on_cpu.function,
+                real,
+                dim,
+            )
 
 
 @pytest.mark.parametrize("version", ["fast", "plain"])

@@ -116,7 +116,7 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("simulator", ["0", "1"])
+@pytest.mark.parametrize("simulator", [pytest.param("0", marks=pytest.mark.nightly), "1"])
 def test_a_script_runs_unchanged(tmp_path: Path, simulator: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     run = "-m", "minitransformer", "run", "script.py", "given", "--to", "it"

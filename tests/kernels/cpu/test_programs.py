@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from minitransformer_kernels import checked
@@ -60,6 +61,7 @@ def test_nothing_is_found_in_a_random_program(tmp_path_factory: Any, program: Ra
     assert_right(program, tmp_path_factory.getbasetemp(), look=True)
 
 
+@pytest.mark.nightly  # by day it does on the kernels of `corpus`
 def test_oracle_agrees_with_numbas_simulator(tmp_path: Path) -> None:
     drawn: list[Random] = []
 

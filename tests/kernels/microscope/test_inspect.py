@@ -157,7 +157,9 @@ def test_the_table_shows_every_line_and_the_totals():
     assert all(len(line) < 200 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", ["naive", "tiled", "saxpy"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("naive", marks=pytest.mark.nightly), "tiled", "saxpy"]
+)
 def test_the_picture(name, tmp_path):
     arguments = MATRIX, np.zeros_like(MATRIX)
     if name == "saxpy":

@@ -221,7 +221,7 @@ def test_a_run_leaves_its_files(folder: Path, task: str, run: str, steps: int) -
     assert "numpy" in config["versions"]
 
 
-@pytest.mark.parametrize("task", READERS)
+@pytest.mark.parametrize("task", ["perceiver", pytest.param("graph", marks=pytest.mark.nightly)])
 def test_an_interrupted_reader_continues_to_the_same_metrics(
     folder: Path,
     readers: dict[str, str],
