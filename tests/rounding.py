@@ -34,10 +34,16 @@ STARTS = 4093  # places in it that a run draws at once: one by one takes as long
 ONE_EACH = ("denominator", "log_sum_exp", "beta")  # a number of each token: each is a row
 
 
+def starts(run: int) -> Iterator[int]:
+    """Where the errors of what is computed begin in `NOISE`, one place after the other."""
+    random = np.random.default_rng(run)
+    return cycle(random.integers(len(NOISE) // 2, size=STARTS).tolist())
+
+
 class Shaken(np.ndarray[Any, Any]):
     """Numbers of which all that is computed is off by a random relative error of about `STEP`."""
 
-    starts: Iterator[int] = iter(())  # where the errors of what is computed next begin in `NOISE`
+    starts = starts(0)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
@@ -77,8 +83,7 @@ def natural_sizes(compute: Compute, truth: Arrays, runs: int = RUNS) -> Arrays:
     """How far one rounding everywhere takes each row; no less than its largest number."""
     sizes = {name: largest_of_rows(name, x) for name, x in truth.items()}
     for run in range(runs):
-        random = np.random.default_rng(run)
-        Shaken.starts = cycle(random.integers(len(NOISE) // 2, size=STARTS).tolist())
+        Shaken.starts = starts(run)
         with MonkeyPatch.context() as patch:
             patch.setattr(np, "asarray", np.asanyarray)  # which lets `Shaken` pass
             moved = compute(lambda x: shaken(x.astype(np.float64) if x.dtype.kind == "f" else x))

@@ -13,7 +13,7 @@ from . import references
 from .cases import LAYOUTS, Array, Arrays, Domain, Problem, Variant, cases
 from .properties import CHECKS, Check, Operation, assert_within, derive, examine
 from .references import Result
-from .rounding import Shaken, allowed_rows, difference, natural_sizes
+from .rounding import RUNS, Shaken, allowed_rows, difference, natural_sizes
 
 DTYPES = ("float32", "float64")
 PLAIN = tuple(Variant(dtype, 3, 2, {"scale": scale}) for dtype in DTYPES for scale in (None, 0.3))
@@ -337,6 +337,27 @@ def test_a_row_may_be_off_by_its_own_size_only() -> None:
     assert_within({"x": truth["x"] + [[1e-3], [1e-6]]}, truth, allowed)
     with pytest.raises(AssertionError, match=r"x\[1, 1\]: 0.002 expected, got 0.0021, off by"):
         assert_within({"x": truth["x"] + [[0, 0], [0, 1e-4]]}, truth, allowed)
+
+
+def test_runs_are_added_until_a_result_is_within_what_they_allow() -> None:
+    """A difference of large numbers may be off by more than 32 roundings of its own size."""
+    x = np.array([[1e6, 1.0], [1.0, 1e6]])
+    truth, asked = {"x": x - 1}, []
+
+    def allowed(runs: int) -> Arrays:
+        asked.append(runs)
+        return allowed_rows(lambda make: {"x": make(x + 1e8) - 1e8 - 1}, np.float32, runs=runs)
+
+    least, few, most = (allowed(runs)["x"] for runs in (0, 2, RUNS))
+    assert np.all(least < few) and np.all(few <= most)
+    for share, runs in ((0.5 * least, [0]), (0.5 * (least + few), [0, 2])):
+        asked.clear()
+        assert_within({"x": truth["x"] + share}, truth, allowed)
+        assert asked == runs
+    asked.clear()
+    with pytest.raises(AssertionError, match=r"expected, got .*, off by"):
+        assert_within({"x": truth["x"] + 1.5 * most}, truth, allowed)
+    assert asked == [0, 2, RUNS]
 
 
 SUMS: dict[str, Callable[[Array], Array]] = {
