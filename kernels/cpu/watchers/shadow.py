@@ -511,7 +511,8 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
         changed = _last_of(reads[at].changed, clock, thread, is_global)
         swapped = _last_of(reads[at].swapped, clock, thread, is_global)
         before = looked if looked != 0 else changed if changed != 0 else swapped
-        new = _differs(array[at], old)
+        unwritten = not is_global and last >> TIME_SHIFT < clock[FIRST]
+        new = unwritten or _differs(array[at], old)  # what is left there may be equal by chance
         if new and _unordered(last, clock, thread, is_global):
             kind = WRITTEN
         elif new and before != 0:

@@ -270,6 +270,25 @@ def test_loops_that_threads_leave_and_failures_before_a_barrier() -> None:
             left_by_some[1, 64](np.zeros(65, int), out)
 
 
+@cuda.jit
+def sums_without_barrier_in_the_last_block(x, out):
+    parts = cuda.shared.array((4, 8), np.float64)
+    column, row = cuda.threadIdx.x, cuda.threadIdx.y
+    parts[row, column] = x[row, column]
+    if row == 0 and cuda.blockIdx.x == 1:
+        total = 0.0
+        for other in range(4):
+            total += parts[other, column]
+        out[column] = total
+
+
+def test_a_write_to_what_was_read_too_early_is_a_race_whatever_was_there() -> None:
+    """The first block leaves just what the other's threads will write."""
+    x, out = np.random.default_rng(0).normal(size=(4, 8)), np.zeros(8)
+    with pytest.raises(DataRace, match="'parts' at"), mk.checked():
+        sums_without_barrier_in_the_last_block[2, (8, 4)](x, out)
+
+
 def test_as_many_turns_as_a_loop_needs_are_no_mistake() -> None:
     x = np.zeros(4)
     with mk.checked():
