@@ -72,6 +72,12 @@ def _checked(chosen: str | None, base: str | None) -> Path:
     return temporary
 
 
+def place(name: str, suffix: str, *parts: Any) -> Path:
+    """The file of what is made of a kernel's name and these parts, by the code that stands here."""
+    text = "\n".join(map(str, (*parts, version(Path(__file__).parent))))
+    return folder() / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}{suffix}"
+
+
 def _refusal(path: Path) -> str | None:
     """Why a folder will not do."""
     found = path.stat()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import linecache
 import sys
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from .typed import RUNTIME, typed
 from .uniformity import uniformity
 from .watchers import checked_text, traced_text
 
-HERE = Path(__file__).parent
 MAX_FRAME = 4 * 2**20
 
 
@@ -84,12 +82,10 @@ class Variant:
     @functools.cached_property
     def path(self) -> Path:
         """Where its text is kept, and beside it the compiled code."""
-        parts = [
-            self.source.text, self.block, self.arguments, self.fastmath, sorted(self.aliased),
-            self.shared_bytes, self.mode.name, VECTOR_REGISTERS, cache.version(HERE),
-        ]  # fmt: skip
-        digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-        return cache.folder() / f"{self.source.name}_{digest}.py"
+        return cache.place(
+            self.source.name, ".py", self.source.text, self.block, self.arguments, self.fastmath,
+            sorted(self.aliased), self.shared_bytes, self.mode.name, VECTOR_REGISTERS,
+        )  # fmt: skip
 
     def written(self) -> Any:
         """The body after it has been written down in a module, which is its `text`."""

@@ -8,11 +8,9 @@ memory is declared.
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -24,8 +22,6 @@ from .form import Canonical
 from .source import Source
 from .trees import names_in, walk
 from .uniformity import written_arrays, written_in
-
-HERE = Path(__file__).parent
 
 
 class Outline(NamedTuple):
@@ -51,8 +47,7 @@ def outline(source: Source, form: Callable[[], Canonical]) -> Outline:
     Raises:
         UnsupportedKernel: the kernel writes to an array from outside.
     """
-    digest = hashlib.sha256(f"{source.text}\n{cache.version(HERE)}".encode()).hexdigest()[:16]
-    path = cache.folder() / f"{source.name}_{digest}.json"
+    path = cache.place(source.name, ".json", source.text)
     kept = None if source.takes_arrays else cache.read(path)
     if kept is not None:
         return Outline(**json.loads(kept))

@@ -142,9 +142,9 @@ def result_type(
     return _answers[asked]
 
 
-def same_flags(flags: TargetConfig, other: object) -> Any:
+def same_flags(flags: TargetConfig, other: Any) -> Any:
     """Whether flags are equal; most often what has been set of them is."""
-    if isinstance(other, type(flags)) and flags._values == other._values:
+    if type(other) is type(flags) and flags._values == other._values:
         return True
     return _NUMBAS_SAME(flags, other)
 

@@ -35,7 +35,7 @@ def _fields(kind: Any) -> tuple[str, ...]:
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes of a statement or an expression, but for contexts.
 
-    They come in the order of `ast.walk`, four times as fast: each step walks through a kernel.
+    They come in the order of `ast.walk`, in less than half its time: each step walks a kernel.
     """
     found = [tree]
     for node in found:  # which grows

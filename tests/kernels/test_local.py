@@ -114,7 +114,13 @@ test_what_makes_no_pattern_is_refused = refusals(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("enough", [1000, pytest.param(0, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "enough",
+    [
+        pytest.param(1000, id="in tiles"),
+        pytest.param(0, id="on lanes", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("poisoned", [0, 3], ids=["query", "cotangent"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_query_that_is_not_finite_reaches_only_the_keys_that_it_sees(

@@ -13,6 +13,7 @@ import pytest
 from numba.core import analysis, ssa
 from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
+from numba.core.targetconfig import Option
 
 from minitransformer_kernels import softmax
 from minitransformer_kernels.cpu import quicker
@@ -91,6 +92,15 @@ def test_flags() -> None:
         assert quicker.hash_of_flags(a) == hash(a)
         for b in (one, other, unset, same, Flags(), cpu_target):
             assert quicker.same_flags(a, b) is type(a).__eq__(a, b)
+
+
+def test_flags_of_another_kind_are_others() -> None:
+    class More(Flags):  # type: ignore[misc]
+        more = Option(type=bool, default=False, doc="one more")
+
+    for a, b in ((Flags(), More()), (More(), Flags())):
+        assert a != b
+        assert not quicker.same_flags(a, b)
 
 
 SOURCE = Path(softmax.fast.__file__).read_text()
