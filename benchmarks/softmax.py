@@ -1,10 +1,10 @@
 """Fused softmax attention, forward and backward, beside PyTorch.
 
 The kernels that a learner reads, compiled for the CPU, against PyTorch's own fused kernel, and
-forward against softmax(Q K^T) V as three eager operations; then one query, as when a token is
-generated. Then what dropout of a tenth of the weights costs, and what relative scores of 65
-distances do. PyTorch takes neither into its fused kernel on a CPU: it stores all weights, and the
-relative scores have to be laid out for each pair. N=8, H=8, E=64.
+forward against softmax(Q K^T) V as three eager operations; then few heads; and one query, as when
+a token is generated. Then what dropout of a tenth of the weights costs, and what relative scores of
+65 distances do. PyTorch takes neither into its fused kernel on a CPU: it stores all weights, and
+the relative scores have to be laid out for each pair. N=8, H=8, E=64.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ from minitransformer_kernels.visible import Visible
 from . import harness, peers
 
 N, H, L, E = 8, 8, 1024, 64
+FEW = 4  # heads in all
 KEYS = 4096  # of the one query of a token that is generated
 DROPOUT, DISTANCE = 0.1, 32
 EAGER, FUSED = "PyTorch eager", "PyTorch scaled_dot_product_attention"
@@ -52,6 +53,14 @@ def rows() -> Iterator[harness.Row]:
             FUSED: their_passes(inputs, grad, fused),
         }
         yield from compare(case.format("forward and backward"), passes, inputs, grad, ours)
+
+    *few, few_grad = (array[:1, :FEW] for array in (*inputs, grad))
+    passes = {
+        harness.OURS: our_passes(few, few_grad, {}),
+        FUSED: their_passes(few, few_grad, scaled_dot_product_attention),
+    }
+    case = f"softmax attention of {FEW} heads, forward and backward, L={L}"
+    yield from compare(case, passes, few, few_grad, {})
 
     one = [generator.standard_normal((N, H, n, E), np.float32) for n in (1, KEYS, KEYS)]
     forward = {

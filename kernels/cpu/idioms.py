@@ -67,7 +67,8 @@ def plain(
         function: The kernel.
         packed: Which arguments come in parts, by their places, and the expression that makes each
             of its parts: the parts become arguments.
-        is_kernel: It is launched. Where it is called, `assert` is left out, and `raise` stays.
+        is_kernel: It is launched. Where it is called, a thread goes on past a failed `assert`, and
+            `raise` stays.
         signature: The types of a device function's arguments, and of its result.
 
     Returns:
@@ -411,10 +412,8 @@ class _Plain:
 
     def _said(self, statement: ast.stmt) -> Statements:
         match statement:
-            case ast.Assert() if not self.is_kernel:
-                return []
             case ast.Assert(test=ast.Constant(value=end)) if end is ...:
-                return [statement, ast.Return()]
+                return [statement, *[ast.Return()] * self.is_kernel]
             case ast.Assert(test=test):
                 return self.body([ast.If(negated(test), [_failed(statement)], [])])
             case ast.Raise() if self.is_kernel:

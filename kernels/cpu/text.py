@@ -89,6 +89,13 @@ def begun(form: Canonical, runtime: str, decorator: str) -> Text:
     return text
 
 
+class _Unheard(ast.NodeTransformer):
+    """Says nothing where an `assert` does not hold; what is checked has the function spliced in."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return ast.Pass()
+
+
 def _constants(text: Text, source: Source, prefix: str = "") -> None:
     for constant, value in source.constants.items():
         text.line(f"{prefix}{constant} = {value}")
@@ -105,7 +112,7 @@ def _device_functions(text: Text, source: Source, decorator: str, prefix: str = 
         own = f"{alias}__"
         _device_functions(text, inner, decorator, own)
         _constants(text, inner, own)
-        tree = copied(inner.tree)
+        tree = _Unheard().visit(copied(inner.tree))
         outside = inner.constants.keys() | inner.device_functions.keys()
         for node in nodes(tree):
             if isinstance(node, ast.Call):

@@ -68,6 +68,7 @@ TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and u
 # later: with fewer than ten vectors of sums it waits. Of 16 registers four are left for factors.
 SUMS = VECTOR_REGISTERS[1] * min(VECTOR_REGISTERS[0] * 3 // 4, 16)
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
+LONG = 2 * TILE  # queries that are as much as another head
 FAR = 2**60  # beyond every position
 PLACE = 24  # bytes in which a list tells of a row where it is and who sees it
 NOWHERE = 2 * FAR  # beyond even that: no range reaches it
@@ -773,7 +774,9 @@ def backward(
     g, output, *sums = saved
     query, key, *_ = inputs
     wanted = _wanted(inputs, options, pattern)
-    alone = _on_lanes(query) and pattern is None and not drelative.size
+    batch, heads, *_ = query.shape
+    many = _on_lanes(query) and batch * heads >= ENOUGH_HEADS
+    alone = many and pattern is None and not drelative.size
     of_keys, shape = _made(_key_gradient_kernel, backward_shape, key.shape[2], *wanted, alone)
     numbers = pattern_arguments(pattern, key, shape.rows)
     arguments = *inputs, *numbers, *options
@@ -791,12 +794,12 @@ def backward(
 
 
 def _on_lanes(query: Array) -> bool:
-    """Whether to make blocks for a CPU: if there are heads for its cores.
+    """Whether to make blocks for a CPU: if there is enough to do for its cores.
 
-    Few heads get the blocks of a GPU here too, as whoever looks into such a launch expects.
+    A small launch gets the blocks of a GPU here too, as whoever looks into one expects.
     """
-    batch, heads, *_ = query.shape
-    return array_module(query) is np and batch * heads >= ENOUGH_HEADS
+    batch, heads, length, _ = query.shape
+    return array_module(query) is np and batch * heads * max(1, length // LONG) >= ENOUGH_HEADS
 
 
 def _wanted(inputs: tuple[Array, ...], options: Any, pattern: Any) -> tuple[Any, ...]:

@@ -93,20 +93,29 @@ def softmax(package: str = KERNELS, **more: Any) -> Operation:
     return Operation("softmax", domain, softmax_apply(module, **more), references.softmax)
 
 
-def on_lanes(operation: Operation, package: str = KERNELS) -> Operation:
-    """The same by the blocks that softmax makes for a CPU, however few heads there are."""
+def on_lanes(operation: Operation, package: str = KERNELS, alone: bool = True) -> Operation:
+    """The same by the blocks that softmax makes for a CPU, however small the launch.
+
+    One of them makes all of a head's gradients, or, if not `alone`, those of its own rows.
+    """
     fast = import_module(f"{package}.softmax.fast")
 
     def apply(problem: Problem) -> Result:
-        with patch.object(fast, "ENOUGH_HEADS", 0):
+        with patch.object(fast, "ENOUGH_HEADS", 0) if alone else patch.object(fast, "LONG", 1):
             return operation.apply(problem)
 
-    return replace(operation, name=f"{operation.name}_on_lanes", apply=apply)
+    name = f"{operation.name}_on_lanes" + "_together" * (not alone)
+    return replace(operation, name=name, apply=apply)
 
 
 def softmax_on_lanes(package: str = KERNELS) -> Operation:
     """The same, a block for all of a head's gradients."""
     return on_lanes(softmax(package), package)
+
+
+def softmax_together(package: str = KERNELS) -> Operation:
+    """The same, blocks for a head's gradients."""
+    return in_tiles(on_lanes(of_two(softmax(package)), package, alone=False))
 
 
 def in_tiles(operation: Operation) -> Operation:
@@ -603,6 +612,7 @@ OPERATIONS: tuple[Operation, ...] = (
     in_tiles(on_lanes(of_two(softmax_dropped()))),
     softmax_few(),
     in_tiles(softmax_dropped()),
+    softmax_together(),
     *(operation() for operation in SOFTMAX_PLAIN),
     bidirectional(),
     naive(),

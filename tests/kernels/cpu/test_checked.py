@@ -1,5 +1,6 @@
 """The checked mode finds every planted mistake, and names it."""
 
+import math
 import re
 from typing import Any
 
@@ -268,6 +269,46 @@ def test_loops_that_threads_leave_and_failures_before_a_barrier() -> None:
             OutOfBounds, match=re.escape("thread (63, 0, 0) reads global array 'x'")
         ):
             left_by_some[1, 64](np.zeros(65, int), out)
+
+
+@cuda.jit(device=True)
+def root(x):
+    assert x >= 0, "no root"
+    return math.sqrt(x)
+
+
+@cuda.jit(device=True)
+def longer_side(x, y):
+    side = max(root(x), root(y))
+    assert side < 10
+    return side
+
+
+@cuda.jit
+def longer_sides(x, y, out):
+    t = cuda.grid(1)
+    if t < x.shape[0]:
+        out[t] = longer_side(x[t], y[t])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(-4.0, "`assert x >= 0, 'no root'`"), (144.0, "`assert side < 10`")]
+)
+def test_what_a_device_function_asserts_is_checked(wrong: float, told: str) -> None:
+    x, y, out = np.arange(40.0), np.full(40, 9.0), np.zeros(40)
+    with mk.checked():
+        longer_sides[2, 32](x, y, out)
+        np.testing.assert_array_equal(out, np.maximum(np.sqrt(x), 3))
+        y[35] = wrong
+        with pytest.raises(
+            FailedAssertion, match=re.escape(f"(1, 0, 0), thread (3, 0, 0) fails: {told}")
+        ) as caught:
+            longer_sides[2, 32](x, y, out)
+    function = (root if wrong < 0 else longer_side).function
+    assert caught.value.line == function.__code__.co_firstlineno + 2 + (wrong > 0)
+    out[:] = 0
+    longer_sides[2, 32](x, y, out)  # nobody hears of it, and the other threads go on
+    np.testing.assert_array_equal(np.delete(out, 35), np.maximum(np.sqrt(np.delete(x, 35)), 3))
 
 
 @cuda.jit
