@@ -429,9 +429,9 @@ def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global,
     new = _as_element(array, value)
     array[at] = old if outside else new
     writes[at] = last if outside else _word(clock, place, thread, 0)
-    raced = _unordered(last, clock, thread, is_global)
+    raced = _unordered(last, clock, thread, is_global) & _differs(new, old)
     raced |= _may_clash(others, clock, thread, is_global)
-    _note(fault, thread, place, OUT if outside | (raced & _differs(new, old)) else 0, (0,), 0)
+    _note(fault, thread, place, OUT if outside | raced else 0, (0,), 0)
 
 
 def _suspects(swaps: bool) -> Any:
@@ -515,7 +515,7 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
         new = unwritten or _differs(array[at], old)  # what is left there may be equal by chance
         if new and _unordered(last, clock, thread, is_global):
             kind = WRITTEN
-        elif new and before != 0:
+        elif before != 0:
             kind, last = READ, before
         writes[at] = _word(clock, place, thread, 0)
     _note(fault, thread, place, kind, _told(index, array.shape), last)

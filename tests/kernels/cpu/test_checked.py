@@ -312,6 +312,34 @@ def test_what_a_device_function_asserts_is_checked(wrong: float, told: str) -> N
 
 
 @cuda.jit
+def reads_while_others_write_the_next(x, out):
+    row = cuda.shared.array(32, np.float64)
+    t = cuda.threadIdx.x
+    total = 0.0
+    for turn in range(3):
+        row[t] = x[turn, t]
+        cuda.syncthreads()
+        total += row[31 - t]
+    out[t] = total
+
+
+@cuda.jit
+def reads_what_the_next_one_writes(x, out):
+    t = cuda.threadIdx.x
+    neighbour = out[(t + 1) % 32]
+    out[t] = neighbour
+
+
+@pytest.mark.parametrize(
+    "kernel", [reads_while_others_write_the_next, reads_what_the_next_one_writes], ids=str
+)
+def test_a_write_after_a_read_is_a_race_even_of_what_is_there(kernel: Any) -> None:
+    """A kernel is often tried on ones first, where each write leaves what was there."""
+    with mk.checked(), pytest.raises(DataRace):
+        kernel[1, 32](np.ones((3, 32)), np.ones(32))
+
+
+@cuda.jit
 def sums_without_barrier_in_the_last_block(x, out):
     parts = cuda.shared.array((4, 8), np.float64)
     column, row = cuda.threadIdx.x, cuda.threadIdx.y
