@@ -429,8 +429,10 @@ def _suspect_write(array, writes, reads, clock, fault, place, thread, is_global,
     new = _as_element(array, value)
     array[at] = old if outside else new
     writes[at] = last if outside else _word(clock, place, thread, 0)
-    raced = _unordered(last, clock, thread, is_global) & _differs(new, old)
-    raced |= _may_clash(others, clock, thread, is_global)
+    both = _unordered(last, clock, thread, is_global)  # write; they may write the same
+    raced = (both & _differs(new, old)) | (
+        (not both) & _may_clash(others, clock, thread, is_global)
+    )
     _note(fault, thread, place, OUT if outside | raced else 0, (0,), 0)
 
 
@@ -511,10 +513,8 @@ def _tell_write(array, writes, reads, clock, fault, place, thread, is_global, in
         changed = _last_of(reads[at].changed, clock, thread, is_global)
         swapped = _last_of(reads[at].swapped, clock, thread, is_global)
         before = looked if looked != 0 else changed if changed != 0 else swapped
-        unwritten = not is_global and last >> TIME_SHIFT < clock[FIRST]
-        new = unwritten or _differs(array[at], old)  # what is left there may be equal by chance
-        if new and _unordered(last, clock, thread, is_global):
-            kind = WRITTEN
+        if _unordered(last, clock, thread, is_global):
+            kind = WRITTEN if _differs(array[at], old) else 0
         elif before != 0:
             kind, last = READ, before
         writes[at] = _word(clock, place, thread, 0)
