@@ -49,7 +49,7 @@ def explained(form: Canonical, text: str, error: Exception) -> UnsupportedKernel
     statement = origin(form, text, _line(error)) or form.source.tree
     what, way_out = _sentence(error)
     written = linecache.getline(*place(statement)).partition("  #")[0].strip()
-    return form.source.refuse(statement, f"in `{written}`, {what}", way_out)
+    return form.source.refuse(statement, f"{_quoted(written)}{what}", way_out)
 
 
 def uncompiled(source: Source, kinds: Iterable[types.Type], error: Exception) -> UnsupportedKernel:
@@ -67,10 +67,15 @@ def of_function(function: FunctionType, error: NumbaError) -> UnsupportedKernel:
     said = re.sub(COLOURS, "", str(error))
     lines = re.findall(rf'File "[^"\n]*{re.escape(Path(file).name)}", line (\d+)', said)
     line = int(lines[0]) if lines else function.__code__.co_firstlineno
-    written = f"in `{text}`, " if (text := linecache.getline(file, line).strip()) else ""
+    written = _quoted(linecache.getline(file, line).strip())
     return UnsupportedKernel(
         f"{line_of(file, line)}: function {function.__name__!r}: {written}{what[0]}. {what[1]}"
     )
+
+
+def _quoted(line: str) -> str:
+    """Where something is wrong; nothing, where the text of a function cannot be found."""
+    return f"in `{line}`, " if line else ""
 
 
 def not_a_number(form: Canonical, variable: str, kind: types.Type | None) -> UnsupportedKernel:
@@ -175,7 +180,7 @@ def _signature(name: str, arguments: str) -> Sentence:
         return _store(*kinds)
     if name in ("getitem", "static_getitem"):
         return _load(*kinds)
-    name = name.removeprefix("npy_")
+    name = name.removeprefix("npy_").removeprefix("array_")
     name = name.removeprefix("i") if name.removeprefix("i") in OPERATORS else name
     if name in OPERATORS:
         return _operator(OPERATORS[name], kinds)

@@ -282,8 +282,8 @@ def _mistake(
     access = f"thread {accessing} {DOES[place.kind]} {where}"
     if kind == shadow.OUT and min(index) < 0:
         message = (f"in block {block}, {access}, which is below zero: it counts from the end of "
-                   "the array, on a GPU too. Guard the access, or write x[-1] where the last "
-                   "element is meant")  # fmt: skip
+                   "the array, on a GPU too. Guard the access; where the end is meant, write "
+                   "x[-1] or x[x.size - i]")  # fmt: skip
         return OutOfBounds(message, *given, (accessing,), array, index)
     if kind == shadow.OUT:
         message = (f"in block {block}, {access}, which is outside{_shape(body, place, arguments)}. "

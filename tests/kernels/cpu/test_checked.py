@@ -32,7 +32,7 @@ SAID = {
     "zeroed_one_row_too_low": "takes a part of global array 'a' at [32], which is outside its shape"
         " (32, 3). On a GPU that is another array's memory",
     "smoothed_beyond_the_left_edge": "reads global array 'x' at [-1], which is below zero: it "
-        "counts from the end of the array, on a GPU too. Guard the access, or write x[-1] where",
+        "counts from the end of the array, on a GPU too. Guard the access; where the end is meant",
     "transposed_by_tiles_from_the_padding": "which no thread of the block has written. What is "
         "there on a GPU is left over from something else: write to it first",
     "powers_of_three_of_four": "reads local array 'own' at [3], which it has not written",

@@ -390,6 +390,13 @@ def test_kernel_without_a_source_file_is_refused() -> None:
         namespace["from_text"][1, 1](np.zeros(1))
 
 
+def test_line_that_no_file_has_is_not_quoted() -> None:
+    namespace: dict[str, Any] = {"cuda": cuda}
+    exec("@cuda.jit\ndef adds_up(x):\n    x[0] = x[0].cumsum()\n", namespace)
+    with pytest.raises(UnsupportedKernel, match=r":3: kernel 'adds_up': `cumsum` gets \(1-d array"):
+        namespace["adds_up"][1, 1](np.zeros((1, 2)))
+
+
 def test_kernel_that_is_no_def_is_refused() -> None:
     async def waits(x):
         x[0] = 1
