@@ -131,9 +131,10 @@ def _check_kind(
             f"convert it: {name}.{convert.format('numpy.float32')}"
         )
     if not kind and array.dtype != like.dtype:
+        wanted = f"{first}.dtype" if first.isidentifier() else f"numpy.{like.dtype}"
         raise ValueError(
             f"{function}: {name} is {array.dtype}, but {first} is {like.dtype}; "
-            f"convert it: {name}.{convert.format(f'{first}.dtype')}"
+            f"convert it: {name}.{convert.format(wanted)}"
         )
     here, there = array_module(array).__name__, array_module(like).__name__
     if here != there:

@@ -95,10 +95,9 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
     """Return ``data`` as an array, without a copy where it is one already.
 
     Args:
-        data: An array, a number, or nested sequences of numbers. Python floats become float32;
-            whatever already has a dtype keeps it.
+        data: An array, a number, or nested sequences of numbers.
         device: Where the array shall live; None leaves an array where it is.
-        dtype: The dtype to convert to; None keeps it.
+        dtype: The dtype to convert to; None keeps it, and makes Python floats float32.
 
     Raises:
         TypeError: ``data`` is not numeric.
@@ -109,7 +108,7 @@ def as_array(data: Any, device: str | None = None, dtype: DTypeLike | None = Non
     array = data
     if not hasattr(data, "dtype"):
         array = np.asarray(data)
-        if array.dtype == np.float64:
+        if array.dtype == np.float64 and dtype is None:
             array = array.astype(np.float32)
     elif isinstance(data, np.ma.MaskedArray):
         raise TypeError(

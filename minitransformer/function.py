@@ -31,13 +31,13 @@ Edge: TypeAlias = "tuple[Context, int] | Tensor"
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _BEGIN_LATER = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
-_recording = ContextVar("recording", default=True)
+_pauses = ContextVar("pauses", default=0)  # how many blocks without recording surround us
 _order = itertools.count()
 
 
 def is_grad_enabled() -> bool:
     """Return whether applying a function is recorded for a later backward."""
-    return _recording.get()
+    return not _pauses.get()
 
 
 class no_grad:
@@ -57,10 +57,10 @@ class no_grad:
     """
 
     def __enter__(self) -> None:
-        self._token = _recording.set(False)
+        _pauses.set(_pauses.get() + 1)
 
     def __exit__(self, *error: object) -> None:
-        _recording.reset(self._token)
+        _pauses.set(_pauses.get() - 1)
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return a function that does the same and records nothing."""
@@ -176,7 +176,7 @@ class Function:
         Raises:
             RuntimeError: Some inputs live on the CPU and some on CUDA.
         """
-        record = _recording.get()
+        record = is_grad_enabled()
         needs = tuple([record and isinstance(x, Tensor) and x._requires_grad for x in inputs])
         ctx = Context(cls, needs)
         arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]

@@ -187,8 +187,8 @@ def _checked_prompt(prompt: ArrayLike) -> Tokens:
     tokens = np.asarray(prompt)
     if tokens.ndim != 2 or not tokens.size:
         raise ValueError(
-            f"generate: prompt must have the shape (N, P) with P at least 1, got {tokens.shape}; "
-            "start from a start token"
+            f"generate: prompt must have the shape (N, P) with N and P at least 1, got "
+            f"{tokens.shape}; start from a start token"
         )
     if tokens.dtype.kind not in "iu":
         raise TypeError(f"generate: prompt must be integers, got {tokens.dtype}")

@@ -148,12 +148,16 @@ class Optimizer:
         They are gathered anew if data was replaced, or if some were without a gradient.
         """
         if self._joined is None or not all([together.holds(self) for together in self._joined]):
+            arrays = {index: parameter.data for index, parameter in enumerate(self.parameters)}
+            small = [i for i, x in arrays.items() if _is_small(x) and self._moments_fit(i, x)]
             indices: dict[Any, list[int]] = {}
-            for index, parameter in enumerate(self.parameters):
-                array = parameter.data
-                if _is_small(array) and self._moments_fit(index, array):
-                    indices.setdefault((array.dtype, self.counts[index]), []).append(index)
-            self._joined = [_Together(self, group) for group in indices.values()]
+            end = 0  # of two parameters in the same memory, the second is updated by itself
+            for start, index in sorted((arrays[i].ctypes.data, i) for i in small):
+                if start >= end:
+                    kind = arrays[index].dtype, self.counts[index]
+                    indices.setdefault(kind, []).append(index)
+                end = max(end, start + arrays[index].nbytes)
+            self._joined = [_Together(self, sorted(group)) for group in indices.values()]
         return self._joined
 
     def _moments_fit(self, index: int, array: Array) -> bool:
@@ -339,7 +343,9 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> f
     gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
         return 0.0
-    squares = [array_module(g).vdot(g, g) for g in gradients]
+    # float16 ends at 65,504, and its squares sooner.
+    wide = [g.astype(np.float32) if g.dtype == np.float16 else g for g in gradients]
+    squares = [array_module(g).vdot(g, g) for g in wide]
     # They become numbers in one copy: a GPU is waited for once.
     norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
     if max_norm < norm < math.inf:

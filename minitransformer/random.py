@@ -24,10 +24,15 @@ _parts: ContextVar[tuple[tuple[slice, int], ...]] = ContextVar("parts", default=
 def manual_seed(seed: int) -> None:
     """Restart the engine's randomness: the same seed, from 0 up, gives the same numbers.
 
+    Raises:
+        ValueError: The seed is no such number.
+
     >>> manual_seed(3); first = generator().random()
     >>> manual_seed(3); first == generator().random()
     True
     """
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"manual_seed: seed must be a whole number from 0 up, got {seed!r}")
     _generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 

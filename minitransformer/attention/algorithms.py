@@ -7,12 +7,18 @@ from minitransformer_kernels import algorithms
 from minitransformer_kernels.arrays import processors
 from minitransformer_kernels.checks import one_of
 from minitransformer_kernels.planner import Sizes, choose
-from minitransformer_kernels.visible import CAUSAL, Visible
+from minitransformer_kernels.visible import CAUSAL, EVERYTHING, Visible
 
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import check_algorithm, check_sequences, check_state, guard_options
+from .checks import (
+    check_algorithm,
+    check_sequences,
+    check_state,
+    guard_options,
+    without_padding,
+)
 from .features import FeatureMap, is_elementwise, row_features
 
 ALGORITHMS = "auto", *algorithms.ALGORITHMS
@@ -138,7 +144,7 @@ def prepared(
     carries = " and ".join([*([carries] if carries else []), *(["cu_seqlens"] if packed else [])])
     check_algorithm(name, by_term["kernelized"], ALGORITHMS, seen.causal, carries)
     scalable = fraction and len(terms) == 1 and guard != "add"
-    query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
+    query, key, in_kernel = features_of(name, feature_map, query, key, scalable, seen)
     return query, key, {**options, "feature_map": in_kernel}
 
 
@@ -246,14 +252,22 @@ def sequences(key: Tensor, cu_seqlens: Any) -> int:
 
 
 def features_of(
-    name: str, feature_map: FeatureMap, query: Tensor, key: Tensor, scalable: bool
+    name: str,
+    feature_map: FeatureMap,
+    query: Tensor,
+    key: Tensor,
+    scalable: bool,
+    visible: Visible = EVERYTHING,
 ) -> tuple[Tensor, Tensor, str]:
     """Return the features of query and key, or leave them to the kernel; and the kernel's map.
 
-    `scalable`: whether the size of a query's features changes nothing.
+    `scalable`: whether the size of a query's features changes nothing. `visible`: whose padding
+    is not read.
     """
     if is_elementwise(feature_map):
         return query, key, str(feature_map)
+    query = without_padding(query, visible.query_lengths)
+    key = without_padding(key, visible.key_lengths)
     query = row_features(name, feature_map, query, scaled=scalable)
     return query, row_features(name, feature_map, key), "identity"
 

@@ -6,7 +6,9 @@ from typing import Any
 from minitransformer_kernels.checks import finite, fit, one_of, whole
 from minitransformer_kernels.guards import GUARDS, check_eps
 
+from .. import functions as F
 from .. import random
+from ..device import array_module
 from ..tensor import Tensor
 
 Lengths = Any
@@ -81,6 +83,18 @@ def check_state(
     sizes = {"N": key.shape[0], "H": key.shape[1], "E": key.shape[-1], "M": value.shape[-1]}
     layout = {name: (getattr(state, name), text) for name, text in letters.items()}
     check_inputs(function, layout, ("key", key), {**sizes, **more})
+
+
+def without_padding(x: Tensor, lengths: Any) -> Tensor:
+    """Return x (N, H, L, ...) with zeros from each sequence's length on.
+
+    Kernels do not read padding. What is done with rows outside of them reads all, and its
+    gradient there would be zero times whatever the padding holds, which may be infinity or NaN.
+    """
+    if lengths is None:
+        return x
+    padding = array_module(lengths).arange(x.shape[2]) >= lengths[:, None]  # (N, L)
+    return F.masked_fill(x, padding.reshape(len(lengths), 1, -1, *(1,) * (x.ndim - 3)), 0)
 
 
 def guard_options(function: str, guard: str, eps: float | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..device import Array
 from ..function import Context, Function
 from ..tensor import Tensor
 from .algorithms import KernelizedAttention, attend, attend_token, features_of, token_features
-from .checks import Lengths, check_sequences, check_token
+from .checks import Lengths, check_sequences, check_token, without_padding
 from .features import FeatureMap
 
 ALGORITHMS = "auto", *(name for name, each in algorithms.ALGORITHMS.items() if each.has_states)
@@ -121,6 +121,8 @@ def delta_attention(
     seen = visible.settled(name, query.data, key.data)
     options = {"visible": seen, "algorithm": "linear" if algorithm == "auto" else algorithm}
     scalable = normalize != "none"
+    query = without_padding(query, seen.query_lengths)
+    key = without_padding(key, seen.key_lengths)
     query, key, in_kernel = features_of(name, feature_map, query, key, scalable)
     query, key = (_normalized(name, x, in_kernel, normalize) for x in (query, key))
     inputs = query, key, value, beta

@@ -71,13 +71,14 @@ def local_attention(
         global_queries=whole(name, "global_queries", global_queries, 0),
     )
     visible = Visible(causal, query_offset, query_lengths, key_lengths)
+    seen = visible.settled(name, query.data, key.data)
     output: Tensor = SoftmaxAttention.apply(
         query,
         key,
         value,
-        relative_scores(name, query, relative_embedding),
+        relative_scores(name, query, relative_embedding, seen.query_lengths),
         pattern=pattern,
-        visible=visible.settled(name, query.data, key.data),
+        visible=seen,
         scale=finite_scale(name, scale),
         **dropout_options(name, dropout, seed),
     )

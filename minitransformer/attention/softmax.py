@@ -9,7 +9,14 @@ from minitransformer_kernels.visible import Visible
 from ..device import Array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import Lengths, check_embedding, check_sequences, dropout_options, finite_scale
+from .checks import (
+    Lengths,
+    check_embedding,
+    check_sequences,
+    dropout_options,
+    finite_scale,
+    without_padding,
+)
 
 
 class SoftmaxAttention(Function):
@@ -107,12 +114,13 @@ def softmax_attention(
     name = "softmax_attention"
     check_sequences(name, query, key, value)
     visible = Visible(causal, query_offset, query_lengths, key_lengths)
+    seen = visible.settled(name, query.data, key.data)
     output: Tensor = SoftmaxAttention.apply(
         query,
         key,
         value,
-        relative_scores(name, query, relative_embedding),
-        visible=visible.settled(name, query.data, key.data),
+        relative_scores(name, query, relative_embedding, seen.query_lengths),
+        visible=seen,
         scale=finite_scale(name, scale),
         **dropout_options(name, dropout, seed),
     )
@@ -120,10 +128,10 @@ def softmax_attention(
 
 
 def relative_scores(
-    function: str, query: Tensor, relative_embedding: Tensor | None
+    function: str, query: Tensor, relative_embedding: Tensor | None, query_lengths: Any
 ) -> Tensor | None:
     """Return q_i . e_r of all distances (N, H, Lq, 2k + 1), if there are embeddings of them."""
     if relative_embedding is None:
         return None
     check_embedding(function, query, relative_embedding)
-    return query @ relative_embedding.transpose(1, 2)
+    return without_padding(query, query_lengths) @ relative_embedding.transpose(1, 2)

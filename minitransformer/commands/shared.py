@@ -80,14 +80,19 @@ def read_settings(run: Run) -> Settings:
     """Read the settings of a run, and check them as if they came from the command line."""
     config = run.config()
     try:
-        if config["task"] not in task_names():
-            raise KeyError(config["task"])
+        if config.get("task") not in task_names():
+            raise TypeError(
+                f"its task is {config.get('task')!r}, none of {', '.join(task_names())}"
+            )
         task = task_class(config["task"])
         before = {name: x.default for name, x in options_of(task).items()}  # a run older than these
         known = {**before, **config}
         settings = {name: x.kind.parse(str(known[name])) for name, x in task_options(task).items()}
     except (KeyError, TypeError, argparse.ArgumentTypeError) as error:
-        raise UserError(f"{run.config_path}: damaged ({error})") from error
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise UserError(
+            f"{run.config_path}: damaged ({what}); restore the file, or start a new run"
+        ) from error
     return {"task": config["task"], **settings}
 
 

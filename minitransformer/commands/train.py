@@ -196,8 +196,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
             )
     settings["device"] = usable_device({**settings, **given}["device"])
     if more:
-        settings["steps"] = given["steps"]
-        run.extend(settings["steps"])
+        settings["steps"] = given["steps"]  # `train` writes them down, once it can go on
     return run, settings
 
 

@@ -121,7 +121,7 @@ class _Elu(Function):
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None]:
         positive, y, scale = ctx.saved
-        return gradient * (positive + ~positive * (y + scale)), None
+        return gradient * array_module(y).where(positive, y.dtype.type(1), y + scale), None
 
 
 class _Gelu(Function):

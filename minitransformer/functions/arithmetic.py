@@ -33,13 +33,14 @@ def match(name: str, left: Any, right: Any) -> tuple[Any, Any]:
     Tensors stay tensors; all else becomes arrays.
 
     Raises:
+        OverflowError: A number does not fit in the other operand's dtype.
         ValueError: The shapes do not broadcast.
     """
     x, y = (value.data if isinstance(value, Tensor) else value for value in (left, right))
     if not hasattr(x, "dtype") or isinstance(x, float):
-        x = left = _number(x, y)
+        x = left = _beside(name, x, y)
     if not hasattr(y, "dtype") or isinstance(y, float):
-        y = right = _number(y, x)
+        y = right = _beside(name, y, x)
     if x.dtype.kind != y.dtype.kind:
         if x.dtype.kind == "f":
             right = _cast(right, x.dtype)
@@ -59,18 +60,24 @@ def alike(*arrays: Array) -> Sequence[Array]:
     return [x if x.dtype.kind == "f" else x.astype(dtype) for x in arrays]
 
 
-def _number(value: Any, other: Any) -> Any:
+def _beside(name: str, value: Any, other: Any) -> Any:
     """Return a Python number as a scalar that will not widen ``other``, or a sequence as an array.
 
-    Python floats are float32 unless they meet a float64 tensor.
+    They take a floating dtype; Python floats beside anything else are float32.
     """
+    dtype = getattr(other, "dtype", np.dtype(object))
     if not isinstance(value, int | float):
-        return as_array(value, device_of(other))
-    floating = isinstance(value, float)
-    kind = other.dtype.kind if hasattr(other, "dtype") else "O"
-    if kind == "f" or (kind in "iu" and not floating):
-        return other.dtype.type(value)
-    return np.float32(value) if floating else np.asarray(value)[()]
+        return as_array(value, device_of(other), dtype if dtype.kind == "f" else None)
+    if dtype.kind != "f" and isinstance(value, float):
+        return np.float32(value)
+    if dtype.kind not in "fiu":
+        dtype = np.dtype(type(value))
+    try:
+        return dtype.type(value)
+    except OverflowError:
+        raise OverflowError(
+            f"{name}: {value} does not fit in {dtype}; convert the tensor with .to(dtype=...)"
+        ) from None
 
 
 def _cast(value: Any, dtype: Any) -> Any:
@@ -298,7 +305,7 @@ def multiply(x: Operand, y: Operand) -> Tensor:
 
 def divide(x: Operand, y: Operand) -> Tensor:
     """Return ``x / y`` with broadcasting; integers are divided as float32."""
-    left, right = match("divide", x, y)
+    left, right = match("divide", *(float(v) if isinstance(v, int) else v for v in (x, y)))
     if left.dtype.kind != "f":
         left, right = _cast(left, np.float32), _cast(right, np.float32)
     return _Divide.apply(left, right)
@@ -321,8 +328,23 @@ def negative(x: Tensor) -> Tensor:
 
 def compare(name: str, x: Any, y: Any) -> Tensor:
     """Return NumPy's comparison of a name, such as ``"less"``: booleans, without a gradient."""
-    left, right = (v.data if isinstance(v, Tensor) else v for v in match(name, x, y))
+    pair = match(name, _or_infinity(x, y), _or_infinity(y, x))
+    left, right = (v.data if isinstance(v, Tensor) else v for v in pair)
     return Tensor.wrap(getattr(array_module(left), name)(left, right))
+
+
+def _or_infinity(value: Any, other: Any) -> Any:
+    """Return an int that the integers of ``other`` do not reach as an infinity: it compares alike.
+
+    All else is returned as it is.
+    """
+    dtype = getattr(other, "dtype", None)
+    if not isinstance(value, int) or dtype is None or dtype.kind not in "iu":
+        return value
+    limits = np.iinfo(dtype)
+    if limits.min <= value <= limits.max:
+        return value
+    return math.inf if value > 0 else -math.inf
 
 
 def matmul(x: Tensor | Array, y: Tensor | Array) -> Tensor:

@@ -119,7 +119,7 @@ def layer_norm(
 
     Raises:
         TypeError: ``x`` is neither float32 nor float64.
-        ValueError: The shapes do not fit.
+        ValueError: The shapes do not fit, or eps is below 0.
 
     Source: Ba, Kiros and Hinton 2016, "Layer normalization", equation 4.
 
@@ -133,7 +133,8 @@ def layer_norm(
             "layer_norm: normalized_shape must be a whole number above 0 or several, "
             f"got {normalized_shape!r}"
         )
-    number("layer_norm", "a number eps", eps)
+    if not number("layer_norm", "a number eps", eps) >= 0:
+        raise ValueError(f"layer_norm: eps must be 0 or above, got {eps}")
     if not shape or shape_of("layer_norm", x)[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: expected x (..., *{shape}), got {x.shape}")
     for name, parameter in (("weight", weight), ("bias", bias)):

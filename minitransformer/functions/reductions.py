@@ -77,6 +77,12 @@ class _Amax(Function):
         return _spread(gradient, x.shape, dim, keepdim) * share, None, None
 
 
+def _some(name: str, x: Tensor, dim: Dim) -> None:
+    """Refuse to look for the largest of no elements."""
+    if not all(x.shape[d] for d in dims(dim, x.ndim)):
+        raise ValueError(f"{name}: dim {dim} of {x.shape} has no elements, and so no largest one")
+
+
 def sum(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Return the sum over ``dim``.
 
@@ -125,6 +131,7 @@ def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     Args and errors as for :func:`sum`.
     """
     in_range("amax", dim, shape_of("amax", x))
+    _some("amax", x, dim)
     return _Amax.apply(x, dim, keepdim)
 
 
@@ -134,4 +141,7 @@ def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     Integers have no gradient. Errors as for :func:`sum`.
     """
     in_range("argmax", dim, shape_of("argmax", x))
+    if isinstance(dim, tuple):
+        raise TypeError(f"argmax: dim must be one whole number or None, got {dim}")
+    _some("argmax", x, dim)
     return Tensor.wrap(array_module(x.data).argmax(x.data, axis=dim, keepdims=keepdim))

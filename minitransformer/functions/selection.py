@@ -79,14 +79,25 @@ def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
     """Return ``x`` with ``value`` where the mask, booleans that broadcast to ``x``, is true.
 
     Raises:
-        TypeError: The mask is not boolean.
-        ValueError: It does not broadcast to ``x``.
+        TypeError: The mask is not boolean, or the value no number.
+        ValueError: The mask does not broadcast to ``x``, or the dtype of ``x`` has no such value.
     """
     shape, own = shape_of("masked_fill", x), _mask("masked_fill", mask, x.device)
     sizes = zip(reversed(own.shape), reversed(shape), strict=False)
     if own.ndim > x.ndim or any(m not in (1, n) for m, n in sizes):
         raise ValueError(f"masked_fill: a mask of shape {own.shape} does not broadcast to {shape}")
-    return _Where.apply(own, x.dtype.type(value), x)
+    if not isinstance(value, int | float | np.number | np.bool_):
+        raise TypeError(
+            f"masked_fill: expected a number for value, got {type(value).__name__}; to choose "
+            "between tensors use functions.where"
+        )
+    try:
+        filling = x.dtype.type(value)
+    except (OverflowError, ValueError):  # what integers have not
+        filling = None
+    if filling is None or (x.dtype.kind != "f" and filling != value):
+        raise ValueError(f"masked_fill: {x.dtype} has no {value}; convert x with .to(dtype=...)")
+    return _Where.apply(own, filling, x)
 
 
 def _mask(name: str, mask: Any, device: str | None) -> Array:
@@ -109,12 +120,17 @@ def embedding(indices: Any, weight: Tensor) -> Tensor:
 
     Raises:
         TypeError: The indices are not integers.
+        ValueError: The weight is no matrix.
         IndexError: An index has no row.
 
     >>> embedding(Tensor([1, 0]), Tensor([[1.0], [2.0]])).tolist()
     [[2.0], [1.0]]
     """
     array = Tensor(indices).data
-    indices_below("embedding", "indices", array, shape_of("embedding", weight)[0])
+    if len(shape_of("embedding", weight)) != 2:
+        raise ValueError(
+            f"embedding: expected weight (num_embeddings, embedding_dim), got shape {weight.shape}"
+        )
+    indices_below("embedding", "indices", array, weight.shape[0])
     own = array.copy()  # a backward adds to the rows that were read, whatever is written since
     return _Embedding.apply(as_array(own, weight.device), weight)

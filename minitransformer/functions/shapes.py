@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
@@ -245,10 +247,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     >>> cat([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
     [1.0, 2.0, 3.0]
     """
-    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
-        raise TypeError(f"cat: expected a list of tensors, got {type(tensors).__name__}")
-    if not tensors:
-        raise ValueError("cat: expected at least one tensor, got none")
+    _check_tensors("cat", tensors)
     at = _place("cat", dim, tensors[0].shape)
     rest = {t.shape[:at] + t.shape[at + 1 :] for t in tensors}
     if len(rest) > 1 or any(t.ndim != tensors[0].ndim for t in tensors):
@@ -267,9 +266,20 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     Raises:
         ValueError: There are none, or their shapes differ.
     """
-    if len({t.shape for t in tensors}) != 1:
+    _check_tensors("stack", tensors)
+    if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack: expected equal shapes, got {[t.shape for t in tensors]}")
     return cat([unsqueeze(t, dim) for t in tensors], _place("stack", dim, (*tensors[0].shape, 1)))
+
+
+def _check_tensors(name: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse anything but a list of one tensor or more."""
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+        raise TypeError(f"{name}: expected a list of tensors, got {type(tensors).__name__}")
+    if not tensors:
+        raise ValueError(f"{name}: expected at least one tensor, got none")
+    for tensor in tensors:
+        shape_of(name, tensor)
 
 
 def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -281,6 +291,7 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
         dim: The dimension to cut.
 
     Raises:
+        TypeError: A size is no whole number.
         ValueError: The sizes do not add up.
 
     >>> [piece.tolist() for piece in split(Tensor([1.0, 2.0, 3.0]), 2)]
@@ -292,7 +303,9 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
         starts = range(0, length or 1, size) if size > 0 else ()  # of nothing, one empty piece
         sizes = [min(size, length - start) for start in starts]
     else:
-        sizes = list(size)
+        sizes = list(size) if np.iterable(size) else [size]
+    if not all(isinstance(part, WHOLE) for part in sizes):
+        raise TypeError(f"split: size must be a whole number or a list of them, got {size!r}")
     if math.fsum(sizes) != length or min(sizes, default=-1) < 0:
         raise ValueError(f"split: {size} does not cut dim {dim} of {x.shape}, which is {length}")
     return _Split.apply(x, sizes, at)

@@ -1,6 +1,7 @@
 """The layers that are not attention; each is a thin module over a function."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,13 @@ class LayerNorm(Module):
     Source: Ba et al. 2016.
     """
 
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5) -> None:
+        several = isinstance(normalized_shape, Sequence)
+        shape: Any = normalized_shape if several else (normalized_shape,)
         check_positive(self, **{f"normalized_shape[{dim}]": size for dim, size in enumerate(shape)})
-        self.normalized_shape = shape
+        if not number("LayerNorm", "a number eps", eps) >= 0:
+            raise ValueError(f"LayerNorm: eps must be 0 or above, got {eps}")
+        self.normalized_shape = tuple(map(int, shape))
         self.eps = eps
         self.weight = Parameter(np.ones(shape, np.float32))
         self.bias = Parameter(np.zeros(shape, np.float32))

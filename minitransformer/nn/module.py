@@ -108,7 +108,8 @@ class Module:
         """Set every parameter, in place, from a `state_dict` of a module built like this one.
 
         Raises:
-            ValueError: paths are missing or unknown, or shapes differ; then nothing is loaded.
+            ValueError: paths are missing or unknown, shapes differ, or what is there are no real
+                numbers; then nothing is loaded.
         """
         own = dict(self.named_parameters())
         complaints = [
@@ -118,6 +119,11 @@ class Module:
                 f"{name} has shape {np.shape(state[name])}, expected {parameter.shape}"
                 for name, parameter in own.items()
                 if name in state and np.shape(state[name]) != parameter.shape
+            ),
+            *(
+                f"{name} has dtype {np.asarray(state[name]).dtype}, expected {parameter.dtype}"
+                for name, parameter in own.items()
+                if name in state and not _is_real(state[name])
             ),
         ]
         if complaints:
@@ -140,6 +146,11 @@ class Module:
             return f"{type(self).__name__}({self.extra_repr()}){note}"
         body = "\n".join(children).replace("\n", "\n  ")
         return f"{type(self).__name__}({self.extra_repr()}{note}\n  {body}\n)"
+
+
+def _is_real(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
+    return dtype.kind in "fiub"
 
 
 class ModuleList(Module):

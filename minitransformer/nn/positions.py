@@ -69,9 +69,11 @@ class LearnedPositions(Module):
         """Add to x (N, L, D) the vectors of the positions offset, ..., offset + L - 1.
 
         Raises:
-            ValueError: the sequence reaches beyond the last position.
+            ValueError: the sequence begins before the first position, or ends beyond the last.
         """
         end = offset + x.shape[1]
+        if offset < 0:
+            raise ValueError(f"LearnedPositions: offset must be 0 or above, got {offset}")
         if end > self.max_length:
             raise ValueError(
                 f"LearnedPositions: the sequence is {end} long, expected at most "

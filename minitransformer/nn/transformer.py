@@ -109,6 +109,7 @@ class FeedForward(Module):
 
 
 def sublayers(
+    module: Module,
     attentions: int,
     d_model: int,
     nhead: int,
@@ -120,8 +121,18 @@ def sublayers(
     dropout: float = 0.1,
     activation: str = "relu",
     norm_first: bool = True,
+    **unknown: Any,
 ) -> tuple[Any, ...]:
-    """Return so many attentions, each after its frame, and a feed-forward network."""
+    """Return a module's attentions, so many, each after its frame, and a feed-forward network.
+
+    Raises:
+        TypeError: an option is none of `LayerOptions`.
+    """
+    if unknown:
+        raise TypeError(
+            f"{type(module).__name__}: expected options among "
+            f"{', '.join(LayerOptions.__annotations__)}, got {', '.join(unknown)}"
+        )
 
     def attend() -> MultiHeadAttention:
         sizes: Any = {"head_dim": head_dim, "value_head_dim": value_head_dim}
@@ -143,7 +154,7 @@ class TransformerEncoderLayer(Module):
     """
 
     def __init__(self, d_model: int, nhead: int, **options: Unpack[LayerOptions]) -> None:
-        parts = sublayers(1, d_model, nhead, **options)
+        parts = sublayers(self, 1, d_model, nhead, **options)
         (self.residual, self.self_attention), self.feed_forward = parts
 
     def forward(self, x: Tensor, *, causal: bool = False, lengths: Any = None) -> Tensor:
@@ -176,7 +187,7 @@ class TransformerDecoderLayer(Module):
     """
 
     def __init__(self, d_model: int, nhead: int, **options: Unpack[LayerOptions]) -> None:
-        own, cross, feed_forward = sublayers(2, d_model, nhead, **options)
+        own, cross, feed_forward = sublayers(self, 2, d_model, nhead, **options)
         self.self_residual, self.self_attention = own
         self.cross_residual, self.cross_attention = cross
         self.feed_forward = feed_forward

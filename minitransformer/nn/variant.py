@@ -40,7 +40,16 @@ class KeyValueCache:
         self.values: Any = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Add the keys (N, H, L, E) and values (N, H, L, M) of the next tokens."""
+        """Add the keys (N, H, L, E) and values (N, H, L, M) of the next tokens.
+
+        Raises:
+            ValueError: they are of more or fewer sequences than those before.
+        """
+        if self.length and len(key) != len(self.keys):
+            raise ValueError(
+                f"KeyValueCache: expected the next tokens of N={len(self.keys)} sequences, as "
+                f"before, got N={len(key)}; begin others with init_state()"
+            )
         self.keys = _extended(self.keys, self.length, key.data)
         self.values = _extended(self.values, self.length, value.data)
         self.length += key.shape[2]

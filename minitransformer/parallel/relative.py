@@ -25,7 +25,7 @@ from minitransformer_kernels.visible import CAUSAL, Visible
 from .. import functions as F
 from ..attention import linear_attention
 from ..attention.algorithms import ALGORITHMS, Algorithm, algorithm_by_term, features_of
-from ..attention.checks import check_algorithm, check_sequences, guard_options
+from ..attention.checks import check_algorithm, check_sequences, guard_options, without_padding
 from ..attention.features import FeatureMap
 from ..attention.linear import LinearAttention
 from ..attention.relative import RelativeLinearAttention, relative_guard, relative_options
@@ -85,14 +85,15 @@ def both_directions(
         name, query, relative_embedding, score_map, relative_query, feature_map
     )
     k = relative_embedding.shape[1] // 2
-    counted = _counted(own_part(visible.query_lengths, queries[world.rank]), query)
-    query = F.where(counted, query, 0.0)
-    xp, span = array_module(value.data), keys[world.rank]
+    query_lengths = own_part(visible.query_lengths, queries[world.rank])
+    key_lengths = own_part(visible.key_lengths, keys[world.rank])
+    query, key = without_padding(query, query_lengths), without_padding(key, key_lengths)
+    xp = array_module(value.data)
     w = F.cat([value, Tensor(xp.ones((*value.shape[:3], 1), value.dtype))], dim=-1)
-    w = F.where(_counted(own_part(visible.key_lengths, span), key), w, 0.0)
+    w = without_padding(w, key_lengths)
 
     phi_q, phi_k, in_kernel = features_of(name, feature_map, query, key, scalable=False)
-    s = _kernelized(phi_q, phi_k, w, own_part(visible.key_lengths, span), in_kernel, world)
+    s = _kernelized(phi_q, phi_k, w, key_lengths, in_kernel, world)
     u = query if relative_query == "raw" else FEATURES[in_kernel](phi_q)
     wanted = around(queries, keys, k, k)
     near = rows(w, world, keys, wanted)
@@ -102,11 +103,11 @@ def both_directions(
         u, no_key, near, relative_embedding, *[None] * 5, visible=seen, algorithm="linear",
         feature_map="identity", guard="none", eps=None, **options | {"relative_query": "feature"},
     )  # (1)  # fmt: skip
-    for far, e in zip(_far(w, span, wanted, world), (0, 2 * k), strict=True):
+    for far, e in zip(_far(w, keys[world.rank], wanted, world), (0, 2 * k), strict=True):
         score = u @ relative_embedding[:, e : e + 1].transpose(1, 2)  # (N, H, Lq, 1)
         s = s + SCORES[score_map](score) * far  # (1)
     output = s[..., :-1] / _guarded(s[..., -1:], guard, eps)
-    return F.where(counted, output, 0.0)
+    return without_padding(output, query_lengths)
 
 
 def _kernelized(
@@ -135,13 +136,6 @@ def _far(w: Tensor, held: tuple[int, int], wanted: Spans, world: World) -> Tenso
     to_each = parts.permute(2, 0, 1, 3).reshape(world.size, 2, N, H, 1, M)
     far: Tensor = SumToEach.apply(to_each, world)
     return far
-
-
-def _counted(lengths: Any, x: Tensor) -> Any:
-    """Return which rows of (N, H, L, E) count: booleans that broadcast to it."""
-    if lengths is None:
-        return np.ones((1, 1, 1, 1), bool)
-    return (np.arange(x.shape[2]) < lengths[:, None])[:, None, :, None]
 
 
 def _guarded(d: Tensor, guard: str, eps: float | None) -> Tensor:

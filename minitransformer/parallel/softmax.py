@@ -190,7 +190,8 @@ def softmax_attention(
     check_sequences(name, query, key, value)
     visible = Visible(causal, query_offset, query_lengths, key_lengths)
     ring = _ring(name, query, key, world, visible)
-    scores = relative_scores(name, query, relative_embedding)
+    lengths = own_part(ring.visible.query_lengths, ring.queries[world.rank])
+    scores = relative_scores(name, query, relative_embedding, lengths)
     scale = finite_scale(name, scale)
     output: Tensor = RingAttention.apply(query, key, value, scores, ring=ring, scale=scale)
     return output

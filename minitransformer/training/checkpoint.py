@@ -181,7 +181,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> str:
-    return f"{path}: cannot be written: {error.strerror or error}; what it held before is intact"
+    if not path.parent.exists():
+        remedy = f"; make the folder {path.parent} first"
+    else:
+        remedy = "; what it held before is intact" if path.exists() else ""
+    return f"{path}: cannot be written: {error.strerror or error}{remedy}"
 
 
 def _damaged(path: Path, reason: str) -> str:

@@ -270,6 +270,7 @@ def _train(
     trainer: Trainer, run: Run, interruption: Interruption, examine: Examine, quiet: bool
 ) -> None:
     resume(trainer, run)
+    trainer.ranks.first(lambda: run.extend(trainer.recipe.steps))
     steps = _steps(trainer, interruption, examine)
     if trainer.ranks.rank:
         for _ in steps:

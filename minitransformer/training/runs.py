@@ -137,22 +137,28 @@ class Run:
             CheckpointError: It is missing or damaged.
         """
         try:
-            return dict(json.loads(self.config_path.read_bytes()))
+            config = json.loads(self.config_path.read_bytes())
+            if not isinstance(config, dict):
+                raise TypeError(f"expected an object of settings, got {config!r}")
+            return config
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder}: there is no run here ({self.config_path.name}: {error.strerror})"
             ) from error
         except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{self.config_path}: damaged ({error})") from error
+            raise CheckpointError(
+                f"{self.config_path}: damaged ({error}); restore the file, or start a new run"
+            ) from error
 
     def extend(self, steps: int) -> None:
-        """Make this the number of steps in `config.json`.
+        """Make this the number of steps in `config.json`, if it has fewer; for who holds the run.
 
         Raises:
-            CheckpointError: It cannot be read or written, or another process writes to this run.
+            CheckpointError: It cannot be read or written.
         """
-        with self.held():
-            _write_config(self.config_path, {**self.config(), "steps": steps})
+        config = self.config()
+        if steps > config.get("steps", steps):
+            _write_config(self.config_path, {**config, "steps": steps})
 
     def digests(self, attention: str) -> dict[str, str]:
         """Return the start of the SHA-256 of what the training of a model reads, by the file.
@@ -284,7 +290,9 @@ class Run:
                 raise ValueError("not a finite number")
             return {**row, "step": int(row["step"])}
         except (ValueError, TypeError, KeyError, OverflowError) as error:
-            raise CheckpointError(f"{self.metrics_path}: row {number} is damaged") from error
+            raise CheckpointError(
+                f"{self.metrics_path}: row {number} is damaged; restore the file, or train again"
+            ) from error
 
 
 class Metrics:

@@ -42,6 +42,11 @@ def test_arrays_are_not_copied() -> None:
     assert array_module(array) is array_module(3.0) is np
 
 
+def test_lists_keep_their_digits_where_a_dtype_is_asked_for() -> None:
+    assert as_array([0.1, 1.7e9 + 1], dtype=np.float64).tolist() == [0.1, 1.7e9 + 1]
+    assert as_array([0.1]).dtype == np.float32
+
+
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ValueError, match="device: expected 'auto', 'cpu' or 'cuda', got 'gpu'"):
         resolve_device("gpu")

@@ -1,6 +1,7 @@
 """Feature maps of whole rows through the tape, in attention and in a model."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,14 @@ import pytest
 
 from minitransformer import Tensor, gradcheck, manual_seed, nn
 from minitransformer import functions as F
-from minitransformer.attention import linear_attention, linear_attention_step, softmax_attention
+from minitransformer.attention import (
+    delta_attention,
+    linear_attention,
+    linear_attention_step,
+    local_attention,
+    relative_linear_attention,
+    softmax_attention,
+)
 from minitransformer.attention.features import row_features
 from minitransformer.nn import DPFP, Favor, FeatureMap
 from minitransformer_kernels import reference
@@ -129,6 +137,39 @@ def test_names(dtype: Any) -> None:
         by_name = linear_attention(*inputs, feature_map=name)
         by_hand = linear_attention(*inputs, feature_map=feature_map)
         np.testing.assert_array_equal(by_name.numpy(), by_hand.numpy())
+
+
+@pytest.mark.parametrize("how", [*MAPS, "delta", "softmax", "local", "relative"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_is_computed_outside_of_kernels_reads_no_padding(how: str, poison: float) -> None:
+    """Neither outputs nor gradients, of shared parameters least of all, know what it holds."""
+    rng = np.random.default_rng(0)
+    lengths = {"query_lengths": [3, 5], "key_lengths": [4, 0]}
+    learned = Tensor(rng.normal(size=(H, 3, E)), requires_grad=True)
+
+    def found(padding: float) -> list[np.ndarray]:
+        inputs = [Tensor(x.numpy().copy(), requires_grad=True) for x in drawn(E, E, M)]
+        inputs[0].data[0, :, 3:] = inputs[1].data[0, :, 4:] = inputs[1].data[1] = padding
+        beta = Tensor(np.full((N, H, L), 0.5))
+        learned.grad = None
+        output = {
+            "delta": partial(delta_attention, beta=beta, normalize="l2"),
+            "softmax": partial(softmax_attention, relative_embedding=learned),
+            "local": partial(local_attention, window=1, relative_embedding=learned),
+            "relative": partial(
+                relative_linear_attention,
+                feature_map=Favor(E, E, seed=1),
+                score_map="softplus",
+                relative_embedding=learned,
+                relative_query="feature",
+            ),
+        }.get(how, partial(linear_attention, feature_map=MAPS.get(how, str)()))(*inputs, **lengths)
+        output.backward(np.ones(output.shape))
+        gradients = [x.grad for x in (*inputs, learned) if x.grad is not None]
+        return [x.numpy() for x in (output, *gradients)]
+
+    for clean, spoilt in zip(found(0.0), found(poison), strict=True):
+        np.testing.assert_array_equal(spoilt, clean)
 
 
 def test_enough_features_by_default() -> None:

@@ -15,6 +15,7 @@ def zeros(*shape: int) -> Tensor:
     return Tensor(np.zeros(shape))
 
 
+BYTES = Tensor(np.array([0, 255], np.uint8))
 ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: zeros(2, 3) + zeros(4, 3), ValueError, r"add: shapes \(2, 3\) and \(4, 3\) do not br"),
     (lambda: zeros(2) * zeros(3), ValueError, "multiply: .* one of them 1, got 2 and 3"),
@@ -42,6 +43,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.layer_norm(zeros(2, 3), 2), ValueError, r"layer_norm: .* \*\(2,\)\), got \(2, 3\)"),
     (lambda: F.layer_norm(zeros(2, 3), 3, zeros(3), zeros(2)), ValueError,
      r"layer_norm: expected bias of shape \(3,\), got \(2,\)"),
+    (lambda: F.layer_norm(zeros(2, 3), 3, eps=-1), ValueError, "eps must be 0 or above, got -1"),
     (lambda: F.layer_norm(zeros(2, 0), 0), TypeError, "layer_norm: .* number above 0 .* got 0"),
     (lambda: zeros(2).reshape(2.0), TypeError, "sizes and dimensions must be whole .*, got 2.0"),
     (lambda: zeros(2).to(dtype=complex), TypeError, "to: expected a dtype .*, got complex128"),
@@ -59,11 +61,28 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.stack([zeros(2), zeros(3)]), ValueError, "stack: expected equal shapes"),
     (lambda: F.split(zeros(5), [2, 2]), ValueError, r"split: \[2, 2\] does not cut dim 0 of \(5,"),
     (lambda: F.split(zeros(5), 0), ValueError, "split: 0 does not cut"),
+    (lambda: F.split(zeros(5), 2.5), TypeError, "split: size must be a whole number .*, got 2.5"),
+    (lambda: F.split(zeros(5), [2.5, 2.5]), TypeError, r"split: .* a list of them, got \[2.5, 2.5"),
+    (lambda: F.stack([]), ValueError, "stack: expected at least one tensor, got none"),
+    (lambda: F.stack(zeros(2) for _ in "ab"), TypeError, "stack: expected a list .* generator"),
+    (lambda: F.stack([[1.0]]), TypeError, "stack: expected a Tensor, got list"),
+    (lambda: F.cat([[1.0]]), TypeError, "cat: expected a Tensor, got list"),
+    (lambda: zeros(2, 3).argmax((0, 1)), TypeError, r"argmax: dim must be one .*, got \(0, 1\)"),
+    (lambda: zeros(0, 3).amax(0), ValueError, r"amax: dim 0 of \(0, 3\) has no elements"),
+    (lambda: zeros(0).argmax(), ValueError, r"argmax: dim None of \(0,\) has no elements"),
+    (lambda: BYTES + 256, OverflowError, "add: 256 does not fit in uint8; convert the tensor"),
+    (lambda: Tensor([1]) * 2**70, OverflowError, "multiply: 1180591620717411303424 does not fit"),
+    (lambda: F.embedding([0], zeros(3)), ValueError, r"embedding: .* got shape \(3,\)"),
     (lambda: F.embedding([0, 3], zeros(3, 2)), IndexError, r"embedding: indices .* 0\.\.2, got 0"),
     (lambda: F.embedding([-1], zeros(3, 2)), IndexError, r"embedding: indices must be 0\.\.2"),
     (lambda: F.embedding([0.5], zeros(3, 2)), TypeError, "embedding: expected integer indices"),
     (lambda: F.where([1, 0], zeros(2), 0.0), TypeError, "where: expected a boolean mask, got int"),
     (lambda: F.masked_fill(zeros(2), [1, 0], 0.0), TypeError, "masked_fill: expected a boolean"),
+    (lambda: F.masked_fill(zeros(2), [True, False], zeros(2)), TypeError,
+     "masked_fill: expected a number for value, got Tensor; to choose between tensors use .*where"),
+    (lambda: F.masked_fill(BYTES, [True, False], 256), ValueError, "masked_fill: uint8 has no 256"),
+    (lambda: F.masked_fill(BYTES, [True, False], 0.5), ValueError, "masked_fill: uint8 has no 0.5"),
+    (lambda: F.masked_fill(BYTES, [True, False], math.nan), ValueError, "uint8 has no nan"),
     (lambda: F.masked_fill(zeros(2), [True] * 3, 0.0), ValueError,
      r"masked_fill: a mask of shape \(3,\) does not broadcast to \(2,\)"),
     (lambda: F.masked_fill(zeros(2), [[True, False]], 0.0), ValueError,
@@ -118,6 +137,21 @@ def test_erf_is_off_by_one_rounding_at_most(dtype: type, rounding: float) -> Non
     assert erf(x).dtype == dtype
     assert (abs(erf(x) - truth) <= rounding * abs(truth)).all()
     assert erf(np.array([-np.inf, np.inf], dtype)).tolist() == [-1.0, 1.0]
+
+
+def test_small_integers_meet_numbers_that_they_do_not_reach() -> None:
+    np.testing.assert_allclose((BYTES / 256).numpy(), [0, 255 / 256])
+    assert (BYTES == -1).tolist() == (BYTES >= 256).tolist() == [False, False]
+    assert (BYTES != 2**70).tolist() == (BYTES > -(2**70)).tolist() == [True, True]
+    assert (BYTES < 255).tolist() == [True, False]
+    assert F.masked_fill(BYTES, [False, True], 7).tolist() == [0, 7]
+
+
+@pytest.mark.parametrize("x", [math.inf, -math.inf])
+def test_the_slope_of_elu_at_infinity(x: float) -> None:
+    at = Tensor([x], requires_grad=True)
+    F.elu(at).backward([1.0])
+    assert at.grad.tolist() == [float(x > 0)]
 
 
 def test_power_at_zero() -> None:

@@ -66,6 +66,9 @@ def test_loading_lists_everything_that_does_not_fit_and_loads_nothing() -> None:
         "2.weight; 0.bias has shape (5,), expected (4,). Build the module as it was when the state "
         "was saved"
     )
+    halves = {**before, "0.weight": before["0.weight"] + 1, "1.bias": np.full(4, 1j)}
+    with pytest.raises(ValueError, match=r"1.bias has dtype complex128, expected float32\. Build"):
+        model.load_state_dict(halves)
     for name, array in model.state_dict().items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -112,10 +115,15 @@ def test_a_list_holds_modules_only() -> None:
     ("build", "message"),
     [
         (lambda: nn.LayerNorm(-1), r"normalized_shape\[0\] must be a whole number above 0, got -1"),
+        (lambda: nn.LayerNorm(None), r"normalized_shape\[0\] must be a whole number .*, got None"),
+        (lambda: nn.LayerNorm(2, eps=-1), "LayerNorm: eps must be 0 or above, got -1"),
+        (lambda: nn.LearnedPositions(4, 2)(Tensor(np.ones((1, 1, 2))), offset=-1), "got -1"),
+        (lambda: nn.TransformerLM(9, 4, 2, 1, dropuot=0.1),
+         "TransformerEncoderLayer: expected options among attention, .*, got dropuot"),
         (lambda: nn.Linear(True, 2), "in_features must be a whole number above 0, got True"),
         (lambda: nn.Dropout("a"), r"expected a fraction p in \[0, 1\), got 'a'"),
     ],
-)
+)  # fmt: skip
 def test_sizes_and_fractions_are_looked_at(build: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         build()

@@ -283,6 +283,16 @@ def test_small_parameters_are_updated_together(make: Any, monkeypatch: pytest.Mo
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam])
+def test_parameters_in_the_same_memory_are_updated_one_after_the_other(make: Any) -> None:
+    memory = np.zeros(4, np.float32)
+    pair = [Tensor(part, requires_grad=True) for part in (memory[:3], memory[1:])]
+    for p in pair:
+        p.grad = Tensor(np.ones(3, np.float32))
+    make(pair, lr=0.25).step()
+    np.testing.assert_allclose(memory, [-0.25, -0.5, -0.5, -0.25], rtol=1e-6)
+
+
 @pytest.mark.parametrize("make", [partial(optim.SGD, momentum=0.9), optim.Adam])
 @pytest.mark.parametrize("change", ["copied", "replaced", "loaded", "without"])
 def test_small_parameters_part_from_the_array_they_shared(make: Any, change: str) -> None:
@@ -362,6 +372,13 @@ def test_clipping_shows_a_gradient_that_is_not_finite(spoilt: float) -> None:
     parameter.grad = Tensor(np.array([spoilt, 2.0]))
     np.testing.assert_equal(optim.clip_grad_norm_([parameter], 1.0), spoilt)
     np.testing.assert_array_equal(parameter.grad.numpy(), [spoilt, 2.0])
+
+
+def test_gradients_of_half_precision_are_clipped_by_a_norm_beyond_their_squares() -> None:
+    x = Tensor(np.zeros(4, np.float16), requires_grad=True)
+    x.grad = Tensor(np.full(4, 300, np.float16))
+    assert optim.clip_grad_norm_(x, 1.0) == 600
+    assert x.grad.tolist() == [0.5] * 4
 
 
 def test_one_tensor_alone_may_be_clipped_and_optimized() -> None:

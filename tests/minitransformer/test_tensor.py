@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from minitransformer import Tensor, no_grad
 from minitransformer import functions as F
+from minitransformer.function import is_grad_enabled
 
 rng = np.random.default_rng(0)
 
@@ -49,6 +50,16 @@ def test_numbers_do_not_widen_float32(shape: tuple[int, ...], number: float) -> 
         assert y.dtype == np.float32
         assert F.where(np.array(True), y, number).dtype == np.float32
     assert F.mean((1.5 * x) ** 2).dtype == np.float32
+
+
+def test_python_floats_are_exact_beside_float64() -> None:
+    x = Tensor(np.zeros(2), requires_grad=True)
+    numbers = [0.1, 0.2]
+    assert (x + numbers).tolist() == (numbers + x).tolist() == numbers
+    assert F.where([True, False], numbers, x).tolist() == [0.1, 0.0]
+    (x * 1).backward(numbers)
+    assert x.grad.tolist() == numbers
+    assert (Tensor(np.zeros(2, np.float16)) + numbers).dtype == np.float16
 
 
 def test_integers_take_the_other_float_dtype() -> None:
@@ -195,6 +206,15 @@ def test_no_grad_records_nothing() -> None:
     with pytest.raises(ZeroDivisionError), no_grad():
         raise ZeroDivisionError
     assert (x * 2).requires_grad
+
+
+def test_one_no_grad_may_be_entered_twice() -> None:
+    quietly = no_grad()
+    with quietly:
+        with quietly:
+            assert not is_grad_enabled()
+        assert not is_grad_enabled()
+    assert is_grad_enabled()
 
 
 def test_no_grad_refuses_what_only_begins_when_called() -> None:

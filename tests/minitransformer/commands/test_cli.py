@@ -401,9 +401,10 @@ def test_arguments_that_do_not_fit(
     ("name", "content", "expected"),
     [
         ("config.json", b"{", "config.json: damaged (Expecting property name"),
-        ("config.json", b"{}", "config.json: damaged ('task')"),
-        ("config.json", b'{"task": "copy"}', "config.json: damaged ('attention')"),
-        ("config.json", b'{"task": ["copy"]}', "config.json: damaged (['copy'])"),
+        ("config.json", b"null", "damaged (expected an object of settings, got None); restore"),
+        ("config.json", b"{}", "config.json: damaged (its task is None, none of copy, "),
+        ("config.json", b'{"task": "copy"}', "config.json: damaged ('attention' is missing); res"),
+        ("config.json", b'{"task": ["copy"]}', "config.json: damaged (its task is ['copy'], none"),
         ("config.json", None, "damaged: there is no run here (config.json"),
         ("checkpoint-linear.safetensors", None, "linear.safetensors: there is no checkpoint here"),
         ("checkpoint-linear.safetensors", b"1234", "linear.safetensors: damaged (truncated or not"),

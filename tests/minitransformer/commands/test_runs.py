@@ -119,6 +119,10 @@ def test_what_a_run_cannot_be_extended_by(copied: Path, complaint: Callable[...,
     with Run(copied / "runs" / "run").held():
         line = complaint(1, "train", "copy", "--resume", "run", "--steps", "16")
     assert "is writing to this run" in line
+    checkpoint = copied / "runs" / "run" / "checkpoint-softmax.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    line = complaint(1, "train", "copy", "--resume", "run", "--steps", "16")
+    assert "checkpoint-softmax.safetensors: damaged" in line
     assert (copied / "runs" / "run" / "config.json").read_bytes() == before
 
 
