@@ -86,7 +86,7 @@ def check_state(
 
 
 def without_padding(x: Tensor, lengths: Any) -> Tensor:
-    """Return x (N, H, L, ...) with zeros from each sequence's length on.
+    """Return x (N, H, L, E) with zeros from each sequence's length on.
 
     Kernels do not read padding. What is done with rows outside of them reads all, and its
     gradient there would be zero times whatever the padding holds, which may be infinity or NaN.
@@ -94,7 +94,7 @@ def without_padding(x: Tensor, lengths: Any) -> Tensor:
     if lengths is None:
         return x
     padding = array_module(lengths).arange(x.shape[2]) >= lengths[:, None]  # (N, L)
-    return F.masked_fill(x, padding.reshape(len(lengths), 1, -1, *(1,) * (x.ndim - 3)), 0)
+    return F.masked_fill(x, padding[:, None, :, None], 0)
 
 
 def guard_options(function: str, guard: str, eps: float | None) -> dict[str, Any]:

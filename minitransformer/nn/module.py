@@ -121,9 +121,9 @@ class Module:
                 if name in state and np.shape(state[name]) != parameter.shape
             ),
             *(
-                f"{name} has dtype {np.asarray(state[name]).dtype}, expected {parameter.dtype}"
+                f"{name} has dtype {_dtype(state[name])}, expected {parameter.dtype}"
                 for name, parameter in own.items()
-                if name in state and not _is_real(state[name])
+                if name in state and _dtype(state[name]).kind not in "fiub"
             ),
         ]
         if complaints:
@@ -148,9 +148,9 @@ class Module:
         return f"{type(self).__name__}({self.extra_repr()}{note}\n  {body}\n)"
 
 
-def _is_real(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
-    return dtype.kind in "fiub"
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype = getattr(value, "dtype", None)
+    return dtype if isinstance(dtype, np.dtype) else np.asarray(value).dtype
 
 
 class ModuleList(Module):
