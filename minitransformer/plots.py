@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,18 @@ def picture(
         if title:
             figure.suptitle(title, x=0.01, ha="left", **TITLE)
         yield figure
+        _break_titles(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=min(160.0, _LARGEST_SIDE / max(size)))
     write_atomically(path, buffer.getvalue())
+
+
+def _break_titles(figure: Figure) -> None:
+    """Break what stands above or below the axes where it is wider than the figure."""
+    for text in figure.texts:
+        share = text.get_window_extent().width / figure.bbox.width
+        if share > 0.98:
+            text.set_text(fill(text.get_text(), int(0.95 * len(text.get_text()) / share)))
 
 
 def draw_shares(axis: Axes, weights: np.ndarray, largest: float = 1.0) -> Any:

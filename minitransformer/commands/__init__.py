@@ -10,6 +10,7 @@ nor the doctor's report about a broken library may depend on that library.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -25,6 +26,9 @@ from . import answer, course, doctor, experiment, export, inspect, plan, run, ru
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, by default that of this process; return the exit code."""
     parser = _parser()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
         options = parser.parse_args(arguments)
         parser = options.parser
@@ -36,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _complain(parser, error, error.exit_code)
     except MemoryError:
-        return _complain(parser, "not enough memory; try a smaller model, length or batch", 1)
+        return _complain(
+            parser, "not enough memory; try a smaller model, length, batch or array", 1
+        )
     except KeyboardInterrupt:
         return _complain(parser, "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:
@@ -44,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        return _complain(parser, error, 1)
+        where = error.filename or "standard output or a file"
+        return _complain(parser, f"{where}: {error.strerror or error}", 1)
 
 
 def _parser() -> argparse.ArgumentParser:

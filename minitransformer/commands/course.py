@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import textwrap
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..settings import Option, integer
-from .shared import add_options
+from .shared import add_options, command_line
 
 if TYPE_CHECKING:
     from ..course.judge import Verdict
@@ -119,7 +121,8 @@ def _start(options: argparse.Namespace) -> int:
     first = handed[0].path
     if any(one.is_outdated for one in handed):
         print("\nTo see a lesson as it is now: minitransformer course start N --folder now")
-    print(f"\nDo the exercises, then see what is right:\n  minitransformer course check {first}")
+    check = command_line("course", "check", str(first))
+    print(f"\nDo the exercises, then see what is right:\n  {check}")
     if options.scripts or options.no_open:
         return 0
     if not can_open():
@@ -155,6 +158,7 @@ class _Report:
 def _check(options: argparse.Namespace) -> int:
     from ..course.judge import judge, new_seed
 
+    _end_like_ctrl_c()
     seed = new_seed() if options.seed is None else options.seed
     if options.path.is_dir():
         return _check_folder(options, seed)
@@ -191,6 +195,13 @@ def _check_folder(options: argparse.Namespace, seed: int) -> int:
     return 0
 
 
+def _end_like_ctrl_c() -> None:
+    """Let SIGTERM and a closed terminal end workers too, which have sessions of their own."""
+    if threading.current_thread() is threading.main_thread():
+        for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
+
+
 def _report(path: Path, folder: Path, seed: int) -> _Report:
     from ..course.judge import judge
 
@@ -204,6 +215,8 @@ def _report(path: Path, folder: Path, seed: int) -> _Report:
 
 def _print_reports(reports: Sequence[_Report]) -> None:
     """Print a line for each file; a column for each lesson, or each exercise if there is one."""
+    from ..course.judge import printable
+
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     is_one = len({verdict.lesson for verdict in verdicts}) == 1
 
@@ -213,7 +226,7 @@ def _print_reports(reports: Sequence[_Report]) -> None:
     columns = list(dict.fromkeys(map(column, sorted(verdicts, key=lambda v: v.lesson))))
     rows = [
         [
-            report.file,
+            printable(report.file),
             *(_points(v for v in report.verdicts if column(v) == name) for name in columns),
             report.points,
         ]
@@ -227,9 +240,10 @@ def _print_reports(reports: Sequence[_Report]) -> None:
 
 
 def _progress(options: argparse.Namespace) -> int:
-    from ..course.judge import new_seed
+    from ..course.judge import new_seed, printable
     from ..course.student import files
 
+    _end_like_ctrl_c()
     folder, seed, is_empty = _folder(options), new_seed(), True
     for path in files(folder):
         report = _report(path, folder, seed)
@@ -237,7 +251,8 @@ def _progress(options: argparse.Namespace) -> int:
             continue
         is_empty = False
         bar = "".join("#" if verdict.passed else "." for verdict in report.verdicts)
-        print(f"{report.file}  {report.problem or f'[{bar}]  {report.points} points'}", flush=True)
+        name = printable(report.file)
+        print(f"{name}  {report.problem or f'[{bar}]  {report.points} points'}", flush=True)
         for verdict in [verdict for verdict in report.verdicts if not verdict.passed][:1]:
             print(_wrapped(f"next: {verdict.exercise}: {verdict.message}"))
     if is_empty:

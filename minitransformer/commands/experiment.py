@@ -47,8 +47,9 @@ def run(options: argparse.Namespace) -> int:
     from ..experiments import experiment
 
     if options.name == "list":
+        width = max(map(len, experiment.names()))
         for name in experiment.names():
-            print(f"{name:16} {experiment.find(name).title}")
+            print(f"{name:{width}}  {experiment.find(name).title}")
         return 0
     chosen = experiment.find(options.name)
     folder = options.out or experiment.RESULTS / options.name

@@ -87,9 +87,14 @@ def read_settings(run: Run) -> Settings:
         task = task_class(config["task"])
         before = {name: x.default for name, x in options_of(task).items()}  # a run older than these
         known = {**before, **config}
-        settings = {name: x.kind.parse(str(known[name])) for name, x in task_options(task).items()}
+        settings = {}
+        for name, option in task_options(task).items():
+            setting = name
+            settings[name] = option.kind.parse(str(known[name]))
     except (KeyError, TypeError, argparse.ArgumentTypeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
+        if isinstance(error, argparse.ArgumentTypeError):
+            what = f"{setting}: {error}"
         raise UserError(
             f"{run.config_path}: damaged ({what}); restore the file, or start a new run"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -161,7 +162,7 @@ def _new_run(options: argparse.Namespace, settings: Settings) -> Run:
     """Make the folder of a new run."""
     from ..training import Run
 
-    run = Run(getattr(options, "out", None) or _new_folder(settings))
+    run = Run(getattr(options, "out", None) or _made_folder(settings))
     run.create({**settings, "versions": _versions()})
     return run
 
@@ -170,11 +171,20 @@ def _versions() -> dict[str, str]:
     return {"minitransformer": __version__, **installed_versions()}
 
 
-def _new_folder(settings: Settings) -> Path:
+def _made_folder(settings: Settings) -> Path:
+    """Make a folder that no other run has, not even one that begins in the same second."""
     trained = settings[task_class(settings["task"]).compared.setting]
     name = f"{settings['task']} {trained} {datetime.now():%Y%m%d-%H%M%S}".replace(" ", "-")
-    taken = [path.name for path in RUNS.glob(f"{name}*")]
-    return RUNS / (f"{name}-{len(taken) + 1}" if taken else name)
+    for number in itertools.count(1):
+        folder = RUNS / (f"{name}-{number}" if number > 1 else name)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # `Run.create` says why
+        return folder
+    raise AssertionError
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from ..errors import UserError
 from .exercise import NotYet
@@ -29,6 +29,7 @@ _READS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 _BINDS = "STORE_NAME", "STORE_GLOBAL"
 # What Jupyter understands and Python does not: %magic, !command, ?help, x = !command, help?
 _MAGIC = re.compile(r"^(\s*)([%!?].*|\w+ *= *[%!].*|[\w.]+\?\??)$")
+_WHOLE = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
 _HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
 _NAMED = re.compile(r"""(?:\bcheck\(|\bexercise"?[=:])\s*\\?["']([\w-]+)""")
 
@@ -84,11 +85,12 @@ class File:
         self._lines: dict[str, list[str]] = {}  # by place
         self._statements: list[Statement] = []
         self._broken: list[tuple[Piece, SyntaxError]] = []
+        whole = set[str]()  # names that no later statement is part of
         for piece in cells(path, self.text):
             lines = piece.text.split("\n")
             try:
                 tree = _parsed(lines)
-                self._statements += _statements(piece, tree)
+                self._statements += _statements(piece, tree, whole)
             except SyntaxError as error:
                 self._broken.append((piece, error))
             self._lines.setdefault(piece.place, []).extend(lines)
@@ -246,8 +248,11 @@ def _code(statements: list[ast.stmt]) -> CodeType:
     return code
 
 
-def _statements(piece: Piece, tree: ast.Module) -> Iterator[Statement]:
-    """The statements of a cell; those that share a line are one."""
+def _statements(piece: Piece, tree: ast.Module, whole: set[str]) -> Iterator[Statement]:
+    """The statements of a cell; those that share a line are one.
+
+    Adds to the names that stand for something whole: functions, classes and what is imported.
+    """
     groups: list[tuple[int, int, list[ast.stmt]]] = []
     for statement in tree.body:
         decorators = getattr(statement, "decorator_list", [])
@@ -260,9 +265,13 @@ def _statements(piece: Piece, tree: ast.Module) -> Iterator[Statement]:
             groups.append((first, last, [statement]))
     for first, last, together in groups:
         binds, reads = _names(_code(together))
+        if any(isinstance(statement, _WHOLE) for statement in together):
+            whole |= binds
         for node in (n for statement in together for n in _outside_functions(statement)):
             if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 binds |= _root(node)  # table["x"] = 1 is part of what `table` is
+            elif isinstance(node, ast.Expr) and _is_method(node.value):
+                binds |= _root(node.value.func) - whole  # and so is table.update(x=1)
             elif isinstance(node, ast.alias) and node.name == "*":
                 binds, reads = binds | {"*"}, reads | {"*"}
         blank = len(together) == 1 and _is_blank(together[0])
@@ -287,6 +296,10 @@ def _outside_functions(statement: ast.stmt) -> Iterator[ast.AST]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
             todo += ast.iter_child_nodes(node)
+
+
+def _is_method(node: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
 def _root(node: ast.expr) -> set[str]:

@@ -145,7 +145,7 @@ def verdict(
     where = f"{exercise.where(case)}: " if case else ""
     return Verdict(
         lesson, exercise.name, passed, exercise.points * passed, exercise.points,
-        _shown(where + problem) if problem else plural(len(cases), "case"),
+        printable(where + problem) if problem else plural(len(cases), "case"),
         case.name if case else None, round(time.monotonic() - began, 2),
     )  # fmt: skip
 
@@ -289,8 +289,8 @@ def _array(file: io.BytesIO, dtype: str, shape: list[int]) -> np.ndarray:
     return np.ndarray(shape, kind, file.read(math.prod(shape) * kind.itemsize))
 
 
-def _shown(message: str) -> str:
-    """A message in a line that does nothing to a terminal: an answer may have written it."""
-    words = " ".join(message[:LONGEST].split())
+def printable(text: str) -> str:
+    """A text in a line that does nothing to a terminal, whoever wrote it."""
+    words = " ".join(text[:LONGEST].split())
     line = re.sub(r"(\.ipynb, [^:]{1,120}):(\d+)", r"\1, line \2", words)
     return "".join(sign if sign.isprintable() else "?" for sign in line)

@@ -11,6 +11,7 @@ import json
 import linecache
 import os
 import pickle
+import signal
 import sys
 import time
 import traceback
@@ -80,12 +81,13 @@ def _tried(
         yield case, _told(error, {place for place, _ in answer})[:LONGEST], ()
 
 
-def _limit(memory: int, cpu: int, file: int, **others: float) -> None:
+def _limit(wall: float, memory: int, cpu: int, file: int) -> None:
     """Set what the process may use, where the system can."""
     try:
         import resource
     except ImportError:  # Windows: only the clock, which the judge holds
         return
+    signal.setitimer(signal.ITIMER_REAL, wall + 1)  # a judge who was killed holds no clock
 
     def lower(what: int, soft: int, hard: int) -> None:
         most = resource.getrlimit(what)[1]

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pkgutil
+import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ RESULTS = Path("results")
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """Standard errors in half of a 95% interval, of 2 values, 3, ..., 11 or more."""
 _RECORD, _PAGE = "record.jsonl", "README.md"
+_MADE_OF = f"figures are made of [{_RECORD}]({_RECORD}) by `minitransformer report"
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,22 @@ class Record:
             UserError: There is no record, or it is damaged.
         """
         try:
-            first, *lines = self.path.read_bytes().split(b"\n")[:-1]
-            found = [json.loads(line) for line in lines]
-            return json.loads(first), [(line["case"], line["rows"]) for line in found]
+            lines = self.path.read_bytes().split(b"\n")[:-1] or [b""]
         except OSError as error:
             raise UserError(f"{self.path}: there is no record here ({error.strerror})") from error
+        head: Row = {}
+        found: list[tuple[Case, list[Row]]] = []
+        try:
+            head = dict(json.loads(lines[0]))
+            for line in lines[1:]:
+                read = json.loads(line)
+                found.append((read["case"], read["rows"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.path}: damaged ({error})") from error
+            number = len(found) + 2 if head else 1
+            raise UserError(
+                f"{self.path}: line {number} is damaged; measure again in another folder"
+            ) from error
+        return head, found
 
     def rows(self) -> list[Row]:
         """Return all rows, each with the settings of its case.
@@ -126,8 +137,10 @@ class Record:
         """Begin the record, or go on with it; return the cases that are still to be run.
 
         Raises:
-            UserError: It is that of another experiment or scale, or damaged.
+            UserError: It is that of another experiment or scale, or damaged, or the folder has a
+                page that is no report's.
         """
+        self.check_page()
         about = {"experiment": experiment.name, "scale": scale}
         if not self.path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -144,6 +157,19 @@ class Record:
         )
         done = [case for case, _ in found]
         return [case for case in experiment.cases(scale) if case not in done]
+
+    def check_page(self) -> None:
+        """Refuse to replace a page that no report has written.
+
+        Raises:
+            UserError: There is one.
+        """
+        page = self.folder / _PAGE
+        if page.exists() and _MADE_OF not in page.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(
+                f"{page}: is no report of an experiment, and would be replaced by one; choose "
+                "another folder by --out"
+            )
 
     def add(self, case: Case, rows: list[Row]) -> None:
         """Write a case, and wait until it is on the disk."""
@@ -170,30 +196,50 @@ def render(experiment: Experiment, folder: Path) -> str:
     """Return the page of a record.
 
     Raises:
-        UserError: There is no record in that folder, or it is damaged.
+        UserError: There is no record of this experiment in that folder, it is damaged, or says too
+            little yet.
     """
-    record = Record(folder)
-    head, _ = record.read()
-    report = experiment.report(record.rows())
+    head, report = _reported(experiment, Record(folder))
     described = ", ".join(f"{key} {value}" for key, value in head["machine"].items())
     scale = "" if head["scale"] == "default" else f" --scale {head['scale']}"
     return (
         f"# {experiment.title}\n\n{experiment.source}\n\n{report.text.strip()}\n\n"
         f"`minitransformer experiment {experiment.name}{scale}`, on {described}. This page and its "
-        f"figures are made of [{_RECORD}]({_RECORD}) by `minitransformer report "
-        f"{experiment.name}`.\n"
+        f"{_MADE_OF} {experiment.name}`.\n"
     )
+
+
+def _reported(experiment: Experiment, record: Record) -> tuple[Row, Report]:
+    """Return what a record is of, and its report."""
+    head, found = record.read()
+    if head.get("experiment") != experiment.name:
+        raise UserError(f"{record.path}: holds {head.get('experiment')}, not {experiment.name}")
+    try:
+        if not found:
+            raise ValueError("nothing is measured")
+        return head, experiment.report(record.rows())
+    except (ValueError, LookupError, ArithmeticError) as error:
+        cases = experiment.cases(head["scale"])
+        if len(found) >= len(cases):
+            raise
+        scale = "" if head["scale"] == "default" else f" --scale {head['scale']}"
+        raise UserError(
+            f"{record.path}: {len(found)} of {len(cases)} cases are measured, too few for a "
+            f"report; go on with: minitransformer experiment {experiment.name}{scale} --out "
+            f"{shlex.quote(str(record.folder))}"
+        ) from error
 
 
 def write(experiment: Experiment, folder: Path) -> list[Path]:
     """Write the page of a record and its figures; return their paths.
 
     Raises:
-        UserError: As in `render`.
+        UserError: As in `render`, or there is a page that is no report's.
     """
-    page = folder / _PAGE
+    page, record = folder / _PAGE, Record(folder)
+    record.check_page()
     write_atomically(page, render(experiment, folder).encode())
-    figures = experiment.report(Record(folder).rows()).figures
+    figures = _reported(experiment, record)[1].figures
     for name, draw in figures.items():
         draw(folder / name)
     return [page, *(folder / name for name in figures)]

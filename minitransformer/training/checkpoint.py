@@ -129,7 +129,10 @@ def _read(path: Path, arrays: bool = True) -> tuple[dict[str, str], Tensors]:
             names = file.keys() if arrays else ()
             tensors = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: there is no checkpoint here") from error
+        raise CheckpointError(
+            f"{path}: there is no checkpoint here; no step of this model was taken, or it "
+            "was removed"
+        ) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(_damaged(path, f"truncated or not safetensors: {error}")) from error
     if header.get("format") != _FORMAT:

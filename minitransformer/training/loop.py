@@ -40,7 +40,7 @@ _SECONDS_BETWEEN_CHECKPOINTS = 15.0
 _LARGEST_GRADIENT_NORM = 1.0
 _EXAMINATIONS = 20  # in a run
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_REMEDY = "the last checkpoint is kept; start again with a smaller --lr"
+_REMEDY = "the last checkpoint is kept; start again in another folder, with a smaller --lr"
 Examine = Callable[[Any], Mapping[str, float]]
 """What to measure of a model: numbers by the names of their columns."""
 

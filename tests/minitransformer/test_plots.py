@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from minitransformer import plots
 from minitransformer.plots import line
 from minitransformer.tasks.copy import AttentionMap
 from minitransformer.tasks.copy.picture import plot_attention
@@ -161,6 +162,16 @@ def test_the_axes_say_what_is_counted(tmp_path: Path) -> None:
     for answer in ("token", "image"):
         plot_training(tmp_path / f"{answer}.png", rows(50, "linear"), "one", answer)
     assert (pixels(tmp_path / "token.png") != pixels(tmp_path / "image.png")).any()
+
+
+def test_a_title_is_no_wider_than_its_picture() -> None:
+    figure = Figure((3, 2))
+    title = figure.suptitle("Where the heads of linear attention look", fontweight="bold")
+    below = figure.supxlabel("short")
+    plots._break_titles(figure)
+    assert title.get_window_extent().width <= figure.bbox.width
+    assert title.get_text().split("\n") == ["Where the heads of linear", "attention look"]
+    assert below.get_text() == "short"
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

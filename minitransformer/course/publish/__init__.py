@@ -24,7 +24,8 @@ def build(which: Sequence[str], out: Path, *, fast: bool = False) -> Iterator[Pa
         What was written.
 
     Raises:
-        UserError: A cell fails, a page has a mistake, or a library is missing.
+        UserError: A cell fails, a page has a mistake, a library is missing, or the folder holds
+            other files.
     """
     try:
         import nbformat
@@ -34,6 +35,8 @@ def build(which: Sequence[str], out: Path, *, fast: bool = False) -> Iterator[Pa
     except ImportError as error:
         raise _missing(error) from None
     made = {}
+    if out.exists() and any(out.iterdir()) and not (out / NOTEBOOKS).exists():
+        raise UserError(f"{out}: holds files that are no site of the course; choose another --out")
     (out / NOTEBOOKS).mkdir(parents=True, exist_ok=True)
     for lesson in _lessons(which):
         made[lesson] = executed(lesson, fast=fast)

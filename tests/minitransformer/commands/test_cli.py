@@ -498,7 +498,7 @@ def test_threads_that_are_no_number(
 @pytest.mark.parametrize(
     ("trouble", "code", "expected"),
     [
-        (MemoryError(), 1, "not enough memory; try a smaller model, length or batch"),
+        (MemoryError(), 1, "not enough memory; try a smaller model, length, batch or"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(5, "Input/output error"), 1, "Input/output error"),
     ],

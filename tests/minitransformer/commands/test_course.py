@@ -1,7 +1,9 @@
 """`minitransformer course`: every screen and every error, as its reader sees it."""
 
+import io
 import json
 import re
+import sys
 
 import pytest
 
@@ -61,7 +63,7 @@ def test_a_folder_gives_a_table(course, tmp_path):
         "ada/07.py": FADING_BACKWARD + BLANK_KERNEL,
         "bob.py": BLANK,
         "eve.ipynb": "{",
-        "notes.py": "x = 1",
+        "no\x1btes.py": "x = 1",
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -72,13 +74,14 @@ def test_a_folder_gives_a_table(course, tmp_path):
         "ada/07.py           5 of 5         0 of 3  5 of 8",
         "bob.py              0 of 5              -  0 of 5",
         "eve.ipynb  this is not a notebook",
-        "notes.py   there is no exercise of the course in it",
+        "no?tes.py  there is no exercise of the course in it",
         "the same cases again: --seed 3",
     ]
     code, out, _ = course("check", folder, "--json")
     found = json.loads(out)
     assert code == 0
-    assert [report["file"] for report in found] == ["ada/07.py", "bob.py", "eve.ipynb", "notes.py"]
+    assert [report["file"] for report in found[:3]] == ["ada/07.py", "bob.py", "eve.ipynb"]
+    assert found[3]["file"] == "no\x1btes.py"
     assert [report["points"] for report in found] == [5, 0, 0, 0]
     assert len({report["seed"] for report in found}) == 1
     assert found[2]["problem"] == "this is not a notebook"
@@ -166,6 +169,15 @@ def test_start_hands_out_and_says_what_comes_next(course, monkeypatch, tmp_path)
     assert len(opened) == 1
     scripts = sorted(path.stem for path in (tmp_path / "minitransformer-course").glob("[0-9]*.py"))
     assert scripts == [lesson.name for lesson in lessons()]
+
+
+def test_a_terminal_of_few_letters(course, monkeypatch):
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert course("start", 1, "--scripts", "--folder", "nö tes")[0] == 0
+    assert screen.buffer.getvalue().endswith(
+        b"  minitransformer course check 'n\\xf6 tes/01_first_kernel.py'\n"
+    )
 
 
 def test_a_lesson_that_is_none_is_one_line(course):

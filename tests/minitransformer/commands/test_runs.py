@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from safetensors import safe_open
 
 from minitransformer import commands as cli
 from minitransformer.commands import answer
+from minitransformer.commands import train as training
 from minitransformer.tasks import make_task
 from minitransformer.training import Recipe, Run, Trainer
 from minitransformer.training.checkpoint import load, save
@@ -329,6 +332,24 @@ def test_a_recipe_that_explodes(
     recipe = ("--optimizer", "sgd", "--lr", "1e30", "--steps", "12", "--out", "run", "--quiet")
     line = complaint(1, "train", "copy", *SIZE, *recipe)
     assert re.search(r"step \d+: the loss is nan, and \w+\.[\w.]+ is the first parameter who", line)
-    assert line.endswith("; the last checkpoint is kept; start again with a smaller --lr")
+    assert line.endswith("is kept; start again in another folder, with a smaller --lr")
     assert list(steps(tmp_path / "run").values()) == [0]
     assert cli.main(["copy", "run", "3 1"]) == 0  # with the model of that checkpoint
+
+
+def test_runs_that_begin_at_once_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls(2026, 1, 2, 3, 4, 5)
+
+    monkeypatch.setattr(training, "datetime", Stopped)
+    found = [training._made_folder({"task": "copy", "attention": "both"}) for _ in range(3)]
+    assert [path.name for path in found] == [
+        f"copy-both-20260102-030405{more}" for more in ("", "-2", "-3")
+    ]
+    assert all(path.is_dir() for path in found)

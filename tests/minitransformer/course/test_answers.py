@@ -66,6 +66,11 @@ NEEDED = {
         "def answer():\n    return t",
         {1, 2, 3, 4, 7, 8},
     ),
+    "what is called upon": (
+        "import math\nt = []\nt.append(1)\nmath.sqrt(print('no'))\nprint('no')\n"
+        "def answer():\n    return t, math.pi\nanswer.cache = print('no')\nanswer()",
+        {1, 2, 3, 6, 7, 8},
+    ),
     "what shares a line": (
         "a = 1; b = 2\nc = b; answer = lambda: c\nprint('no')",
         {1, 2},

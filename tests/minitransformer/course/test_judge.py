@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -268,7 +269,7 @@ def test_forged_results_are_none(forged):
 
 
 def test_a_message_is_one_short_line_of_text():
-    found = judging._shown("a\nb\x1b[2J\ud800 n.ipynb, below 'A':13: c" + "d" * 10**7)
+    found = judging.printable("a\nb\x1b[2J\ud800 n.ipynb, below 'A':13: c" + "d" * 10**7)
     assert found.startswith("a b?[2J? n.ipynb, below 'A', line 13: cddd")
     assert found.isprintable()
     assert len(found) <= LONGEST + 10
@@ -430,8 +431,35 @@ def test_who_stops_reading_does_not_wait(tmp_path):
     assert time.monotonic() < began + 30
 
 
+@LINUX
+def test_a_worker_outlives_its_judge_by_no_more_than_its_time(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{HEAD.strip()}\n    import time\n    time.sleep(600)\n")
+    program = (
+        "import sys; from pathlib import Path; from minitransformer.course.judge import *; "
+        "list(judge(Path(sys.argv[1]), 1, Limits(wall=4)))"
+    )
+    judges = subprocess.Popen([sys.executable, "-c", program, path])
+    children = Path(f"/proc/{judges.pid}/task")
+    began = time.monotonic()
+    while not (workers := [w for x in children.glob("*/children") for w in x.read_text().split()]):
+        assert time.monotonic() < began + 60
+        time.sleep(0.05)
+    time.sleep(2)  # until it has begun
+    judges.kill()
+    judges.wait()
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < began + 90
+        time.sleep(0.1)
+
+
+def is_running(number: str) -> bool:
+    status = Path(f"/proc/{number}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()
+
+
 def test_without_limits_of_the_system_the_clock_is_left(monkeypatch):
     from minitransformer.course import worker
 
     monkeypatch.setitem(sys.modules, "resource", None)
-    worker._limit(memory=0, cpu=0, file=0)
+    worker._limit(wall=0, memory=0, cpu=0, file=0)

@@ -60,13 +60,47 @@ def test_a_record_is_that_of_one_experiment_and_scale(tmp_path):
     with pytest.raises(UserError, match="holds counting at scale smoke, not counting at scale"):
         list(experiment.run(counting([]), "default", tmp_path))
 
+    with pytest.raises(UserError, match="holds counting, not expressivity"):
+        experiment.write(experiment.find("expressivity"), tmp_path)
+
+
+def test_a_page_that_is_no_report_is_not_replaced(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("Mine")
+    with pytest.raises(UserError, match=r"README\.md: is no report of an experiment, and would be"):
+        list(experiment.run(counting([]), "smoke", tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    page.unlink()
+    list(experiment.run(counting([]), "smoke", tmp_path))
+    for _ in range(2):
+        experiment.write(counting([]), tmp_path)
+    page.write_text("Mine")
+    with pytest.raises(UserError, match="choose another folder by --out"):
+        experiment.write(counting([]), tmp_path)
+    assert page.read_text() == "Mine"
+
+
+@pytest.mark.parametrize("name", experiment.names())
+def test_a_report_of_nothing_says_how_to_go_on(name, tmp_path):
+    chosen = experiment.find(name)
+    folder = tmp_path / "a b"
+    Record(folder).begin(chosen, "smoke")
+    with pytest.raises(UserError) as caught:
+        experiment.write(chosen, folder)
+    assert f"0 of {len(chosen.cases('smoke'))} cases are measured" in str(caught.value)
+    assert f"experiment {name} --scale smoke --out '{folder}'" in str(caught.value)
+
 
 def test_damage_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="there is no record here"):
         Record(tmp_path).read()
-    for text in ("", "{}", "nonsense\n", '{"experiment": "a"}\n{"case": 3}\n', "[1]\n[2]\n"):
+    damaged = {
+        "": 1, "{}": 1, "nonsense\n": 1, '{"experiment": "a"}\n{"case": 3}\n': 2, "[1]\n[2]\n": 1,
+        '{"experiment": "a"}\n{"case": {}, "rows": []}\n[]\n': 3,
+    }  # fmt: skip
+    for text, line in damaged.items():
         (tmp_path / "record.jsonl").write_text(text)
-        with pytest.raises(UserError, match="damaged"):
+        with pytest.raises(UserError, match=rf"record\.jsonl: line {line} is damaged; measure"):
             Record(tmp_path).read()
 
 
@@ -114,6 +148,6 @@ def test_experiments_are_listed_and_found(capsys):
     assert main(["experiment", "list"]) == 0
     listed = capsys.readouterr().out
     for name in experiment.names():
-        assert f"{name:16} {experiment.find(name).title}\n" in listed
+        assert f"{name:18}  {experiment.find(name).title}\n" in listed
     assert main(["experiment", "nothing"]) == 1
     assert "there is no experiment 'nothing'; there are " in capsys.readouterr().err
