@@ -76,7 +76,8 @@ def _beside(name: str, value: Any, other: Any) -> Any:
         return dtype.type(value)
     except OverflowError:
         raise OverflowError(
-            f"{name}: {value} does not fit in {dtype}; convert the tensor with .to(dtype=...)"
+            f"{name}: expected a number that {dtype} has, got {value}; convert the tensor with "
+            ".to(dtype=...)"
         ) from None
 
 

@@ -96,7 +96,10 @@ def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
     except (OverflowError, ValueError):  # what integers have not
         filling = None
     if filling is None or (x.dtype.kind != "f" and filling != value):
-        raise ValueError(f"masked_fill: {x.dtype} has no {value}; convert x with .to(dtype=...)")
+        raise ValueError(
+            f"masked_fill: expected a value that {x.dtype} has, got {value}; convert x with "
+            ".to(dtype=...)"
+        )
     return _Where.apply(own, filling, x)
 
 
