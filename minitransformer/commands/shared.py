@@ -79,26 +79,24 @@ def find_run(text: str) -> Run:
 def read_settings(run: Run) -> Settings:
     """Read the settings of a run, and check them as if they came from the command line."""
     config = run.config()
-    try:
-        if config.get("task") not in task_names():
-            raise TypeError(
-                f"its task is {config.get('task')!r}, none of {', '.join(task_names())}"
-            )
-        task = task_class(config["task"])
-        before = {name: x.default for name, x in options_of(task).items()}  # a run older than these
-        known = {**before, **config}
-        settings = {}
-        for name, option in task_options(task).items():
-            setting = name
+    task = config.get("task")
+    if task not in task_names():
+        raise _damaged(run, f"its task is {task!r}, none of {', '.join(task_names())}")
+    before = {name: option.default for name, option in options_of(task_class(task)).items()}
+    known = {**before, **config}  # a run may be older than some settings
+    settings: Settings = {"task": task}
+    for name, option in task_options(task_class(task)).items():
+        if name not in known:
+            raise _damaged(run, f"{name!r} is missing")
+        try:
             settings[name] = option.kind.parse(str(known[name]))
-    except (KeyError, TypeError, argparse.ArgumentTypeError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
-        if isinstance(error, argparse.ArgumentTypeError):
-            what = f"{setting}: {error}"
-        raise UserError(
-            f"{run.config_path}: damaged ({what}); restore the file, or start a new run"
-        ) from error
-    return {"task": config["task"], **settings}
+        except argparse.ArgumentTypeError as error:
+            raise _damaged(run, f"{name}: {error}") from error
+    return settings
+
+
+def _damaged(run: Run, what: str) -> UserError:
+    return UserError(f"{run.config_path}: damaged ({what}); restore the file, or start a new run")
 
 
 def compared(settings: Settings) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -175,16 +174,17 @@ def _made_folder(settings: Settings) -> Path:
     """Make a folder that no other run has, not even one that begins in the same second."""
     trained = settings[task_class(settings["task"]).compared.setting]
     name = f"{settings['task']} {trained} {datetime.now():%Y%m%d-%H%M%S}".replace(" ", "-")
-    for number in itertools.count(1):
+    number = 1
+    while True:
         folder = RUNS / (f"{name}-{number}" if number > 1 else name)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            continue
+            number += 1
         except OSError:
-            pass  # `Run.create` says why
-        return folder
-    raise AssertionError
+            return folder  # `Run.create` says why
+        else:
+            return folder
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
