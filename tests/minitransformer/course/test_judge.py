@@ -439,7 +439,8 @@ def test_a_worker_outlives_its_judge_by_no_more_than_its_time(tmp_path):
         "import sys; from pathlib import Path; from minitransformer.course.judge import *; "
         "list(judge(Path(sys.argv[1]), 1, Limits(wall=4)))"
     )
-    judges = subprocess.Popen([sys.executable, "-c", program, path])
+    own = os.environ | {"TMPDIR": str(tmp_path)}  # where the worker's folder is left
+    judges = subprocess.Popen([sys.executable, "-c", program, path], env=own)
     children = Path(f"/proc/{judges.pid}/task")
     began = time.monotonic()
     while not (workers := [w for x in children.glob("*/children") for w in x.read_text().split()]):
