@@ -1,4 +1,7 @@
-"""What the attention functions check beyond what every host function does: that tensors came."""
+"""What the attention functions check beyond what every host function does, and what they leave out.
+
+That tensors came is checked here; padding is left out, where what reads it is no kernel.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -199,7 +199,10 @@ def render(experiment: Experiment, folder: Path) -> str:
         UserError: There is no record of this experiment in that folder, it is damaged, or says too
             little yet.
     """
-    head, report = _reported(experiment, Record(folder))
+    return _page(experiment, *_reported(experiment, Record(folder)))
+
+
+def _page(experiment: Experiment, head: Row, report: Report) -> str:
     described = ", ".join(f"{key} {value}" for key, value in head["machine"].items())
     scale = "" if head["scale"] == "default" else f" --scale {head['scale']}"
     return (
@@ -238,11 +241,11 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
     """
     page, record = folder / _PAGE, Record(folder)
     record.check_page()
-    write_atomically(page, render(experiment, folder).encode())
-    figures = _reported(experiment, record)[1].figures
-    for name, draw in figures.items():
+    head, report = _reported(experiment, record)
+    write_atomically(page, _page(experiment, head, report).encode())
+    for name, draw in report.figures.items():
         draw(folder / name)
-    return [page, *(folder / name for name in figures)]
+    return [page, *(folder / name for name in report.figures)]
 
 
 class Difference(NamedTuple):

@@ -446,7 +446,6 @@ def test_a_worker_outlives_its_judge_by_no_more_than_its_time(tmp_path):
     while not (workers := [w for x in children.glob("*/children") for w in x.read_text().split()]):
         assert time.monotonic() < began + 60
         time.sleep(0.05)
-    time.sleep(2)  # until it has begun
     judges.kill()
     judges.wait()
     while any(is_running(worker) for worker in workers):
