@@ -31,17 +31,20 @@ What they add to `plain`; results/ladder says what it brings:
                                 many sums are made at once as the vectors' registers hold (a turn),
                                 narrow heads are filled up to a vector, wide ones to whole turns,
                                 and steps are as long as shared memory has room for, the last one
-                                only as long as there are rows
+                                only as long as there are rows. forward reads the rows that it walks past
+                        where they lie: a read brings one number to all lanes, and waits for a
+                        further cache beside the multiplications, where a copy waits alone
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
 much as the scores are, and for scores near 50,000 that is 0.4 %.
 
 A weight of 0 takes nothing of its value, whatever that is: zero times NaN is NaN, and the keys of a
-tile that a row does not see may hold it. On lanes, forward asks each weight only once a value that
-is not finite was met (`careful`); on a GPU the question costs no register, and two loops would. A
-key that is not finite reaches dq by its ds, which is NaN. Every sum has one owner and one order:
-results repeat bit by bit, without atomics.
+tile that a row does not see may hold it. On lanes a weight is asked only if it matters (`careful`):
+forward walks a second time where a sum was not finite, key_gradient asks once a row that is not
+finite was met. On a GPU the question costs no register, and two loops would. A key that is not
+finite reaches dq by its ds, which is NaN. Every sum has one owner and one order: results repeat bit
+by bit, without atomics.
 """
 
 from __future__ import annotations
@@ -161,7 +164,7 @@ def forward_shape(
 
     def kept(shape: Shape) -> tuple[int, int]:
         columns, places = shape.filled(real, value_dim), PLACE // size if listed else 0
-        return max(head_dim, columns) + 1, head_dim + columns + shape.rows + places
+        return max(head_dim, columns) + 1, shape.rows + places
 
     return shape.for_lanes(length, real, listed, kept) if on_lanes else shape
 
@@ -215,8 +218,9 @@ def _forward_kernel(
         the last three: h and 1 / d of (5) are (N, H, Lq).
         """
         q = cuda.shared.array((widest, pitch), real)  # transposed; at the end o
-        k = cuda.shared.array((step, head_dim), real)
-        v = cuda.shared.array((step, columns), real)
+        if not on_lanes:
+            k = cuda.shared.array((step, head_dim), real)
+            v = cuda.shared.array((step, columns), real)
         s = cuda.shared.array((step, rows), real)  # scores, then their exponentials; transposed
         share = cuda.shared.array((parts, rows), real)  # of each part in a row's maximum, then sum
         if listed:
@@ -252,97 +256,107 @@ def _forward_kernel(
                 q[e, r] = real(0)
                 if first_row + r < last_query and e < E:
                     q[e, r] = scale * query[n, h, first_row + r, e]
-        if columns > value_dim:
-            for r in range(y, step, parts):
-                for m in range(value_dim + x, columns, rows):
-                    v[r, m] = real(0)
-        for t in range(own_columns):
-            n_own[t] = real(0)
-        h_i, d_i = real(-1e30), real(0)
-        odd, careful = real(0), int32(1)  # NaN, once this thread has met what is not finite
+        careful = int32(not on_lanes)
+        while True:
+            for t in range(own_columns):
+                n_own[t] = real(0)
+            h_i, d_i = real(-1e30), real(0)
+            for start in range(0, end, step):
+                here = min(step, end - start) if on_lanes else step
+                if listed and y == 0 and x < step:
+                    u = start + x
+                    place[x], since[x], until[x] = key_at(
+                        u, end, low, high, before, causal, pattern
+                    )
+                if listed:
+                    cuda.syncthreads()
+                if not on_lanes:
+                    for r in range(y, step, parts):
+                        j = place[r] if listed else start + r
+                        for e in range(x, head_dim, rows):
+                            k[r, e] = real(0)
+                            if j < last_key and e < E:
+                                k[r, e] = key[n, h, j, e]
+                        for m in range(x, value_dim, rows):
+                            v[r, m] = real(0)
+                            if j < last_key and m < M:
+                                v[r, m] = value[n, h, j, m]
+                    cuda.syncthreads()
 
-        for start in range(0, end, step):
-            here = step  # rows to take in; on lanes only as many turns as are left
-            if on_lanes:
-                here = min(step, (end - start + at_once - 1) // at_once * at_once)
-            if listed and y == 0 and x < step:
-                u = start + x
-                place[x], since[x], until[x] = key_at(u, end, low, high, before, causal, pattern)
-            if listed:
-                cuda.syncthreads()
-            for r in range(y, here, parts):
-                j = place[r] if listed else start + r
-                for e in range(x, head_dim, rows):
-                    k[r, e] = real(0)
-                    if j < last_key and e < E:
-                        k[r, e] = key[n, h, j, e]
-                for m in range(x, value_dim, rows):
-                    v[r, m] = real(0)
-                    if j < last_key and m < M:
-                        v[r, m] = value[n, h, j, m]
-                    if on_lanes:
-                        odd += real(0) * v[r, m]
-            if on_lanes:
-                careful = cuda.syncthreads_or(int32(odd != real(0)))
-            else:
-                cuda.syncthreads()
-
-            own_highest, left = h_i, int32(min(max(seen - start, 0), step))
-            for t in range(0, here // parts, at_once):
-                r = y * own_keys + t
-                for c in range(at_once):
-                    sums[c] = real(0)
-                for e in range(head_dim):
+                own_highest, left = h_i, int32(min(max(seen - start, 0), step))
+                for t in range(0, here // parts, at_once):
+                    r = y * own_keys + t
                     for c in range(at_once):
-                        sums[c] += q[e, x] * k[r + c, e]
-                for c in range(at_once):
-                    j = place[r + c] if listed else start + r + c
-                    if biased:
-                        r_ij = column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
-                    sees = int32(r + c) < left
-                    if listed:
-                        sees = (since[r + c] <= last) & (first <= until[r + c])
-                    score = sums[c] if sees else real(-2e30)
-                    s[r + c, x] = score
-                    own_highest = max(own_highest, score)
-            share[y, x] = own_highest
-            cuda.syncthreads()
+                        sums[c] = real(0)
+                    if on_lanes:
+                        for e in range(E):
+                            for c in range(at_once):
+                                j = min(place[r + c] if listed else start + r + c, last_key - 1)
+                                sums[c] += q[e, x] * key[n, h, j, e]
+                    else:
+                        for e in range(head_dim):
+                            for c in range(at_once):
+                                sums[c] += q[e, x] * k[r + c, e]
+                    for c in range(at_once):
+                        j = place[r + c] if listed else start + r + c
+                        if biased:
+                            r_ij = column(j - i - offset, furthest)
+                            sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
+                        sees = int32(r + c) < left
+                        if listed:
+                            sees = (since[r + c] <= last) & (first <= until[r + c])
+                        score = sums[c] if sees else real(-2e30)
+                        s[r + c, x] = score
+                        own_highest = max(own_highest, score)
+                share[y, x] = own_highest
+                cuda.syncthreads()
 
-            new_highest = h_i
-            for part in range(parts):
-                new_highest = max(new_highest, share[part, x])
-            shrink = math.exp(h_i - new_highest)  # (3)
-            h_i = new_highest
-            d_i *= shrink
-            for t in range(here // parts):
-                r = y * own_keys + t
-                p = math.exp(s[r, x] - h_i)
-                d_i += p  # (4)
-                kept = real(1)
-                if dropping:
-                    j = place[r] if listed else start + r
-                    word = random_word(seed, n, h, i, j)
-                    kept = survivor if word >= dropped else real(0)
-                s[r, x] = kept * p  # (12)
-            cuda.syncthreads()
+                new_highest = h_i
+                for part in range(parts):
+                    new_highest = max(new_highest, share[part, x])
+                shrink = math.exp(h_i - new_highest)  # (3)
+                h_i = new_highest
+                d_i *= shrink
+                for t in range(here // parts):
+                    r = y * own_keys + t
+                    p = math.exp(s[r, x] - h_i)
+                    d_i += p  # (4)
+                    kept = real(1)
+                    if dropping:
+                        j = place[r] if listed else start + r
+                        word = random_word(seed, n, h, i, j)
+                        kept = survivor if word >= dropped else real(0)
+                    s[r, x] = kept * p  # (12)
+                cuda.syncthreads()
 
-            for t in range(0, own_columns, width):
-                m = y * own_columns + t
-                for c in range(width):
-                    sums[c] = shrink * n_own[t + c]
-                if not careful:
-                    for r in range(here):
-                        for c in range(width):
-                            sums[c] += s[r, x] * v[r, m + c]  # (4)
-                else:
-                    for r in range(here):
-                        for c in range(width):
-                            more = sums[c] + s[r, x] * v[r, m + c]  # (4)
-                            sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
-                for c in range(width):
-                    n_own[t + c] = sums[c]
-            cuda.syncthreads()
+                for t in range(0, own_columns, width):
+                    m = y * own_columns + t
+                    for c in range(width):
+                        sums[c] = shrink * n_own[t + c]
+                    if not careful:
+                        for r in range(here):
+                            j = min(place[r], last_key - 1) if listed else start + r
+                            for c in range(width):
+                                sums[c] += s[r, x] * value[n, h, j, min(m + c, M - 1)]  # (4)
+                    else:
+                        for r in range(here):
+                            j = min(place[r], last_key - 1) if listed else start + r
+                            for c in range(width):
+                                v_j = value[n, h, j, min(m + c, M - 1)] if on_lanes else v[r, m + c]
+                                more = sums[c] + s[r, x] * v_j  # (4)
+                                sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])
+                    for c in range(width):
+                        n_own[t + c] = sums[c]
+                cuda.syncthreads()
+
+            if careful:
+                break
+            odd = real(0)  # NaN, once a sum is not finite
+            for t in range(own_columns):
+                odd += real(0) * n_own[t]
+            careful = cuda.syncthreads_or(int32(odd != real(0)))
+            if not careful:
+                break
 
         share[y, x] = d_i
         cuda.syncthreads()
@@ -619,7 +633,7 @@ def _key_gradient_kernel(
                     v[m, r] = real(0)
                     if at < last_key and m < M:
                         v[m, r] = value[n, h, at, m]
-            odd, careful = real(0), int32(1)  # as in `forward`
+            odd, careful = real(0), int32(1)  # NaN, once this thread has met what is not finite
             for t in range(own_k):
                 dk_own[t] = real(0)
             for t in range(own_v):
