@@ -31,9 +31,9 @@ What they add to `plain`; results/ladder says what it brings:
                                 many sums are made at once as the vectors' registers hold (a turn),
                                 narrow heads are filled up to a vector, wide ones to whole turns,
                                 and steps are as long as shared memory has room for, the last one
-                                only as long as there are rows. forward reads the rows that it walks past
-                        where they lie: a read brings one number to all lanes, and waits for a
-                        further cache beside the multiplications, where a copy waits alone
+                                only as long as there are rows. forward reads keys and values where
+                                they lie: a read brings one number to all lanes, and waits for a
+                                further cache beside multiplications, where a copy waits alone
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
