@@ -11,6 +11,10 @@ kernel, though LLVM could not prove it. Three notes on the loop say so
 
 A lane loop is recognised by the comment `# lanes` at the end of its line in the emitted file.
 
+Of the other loops only the inner ones are unrolled. One around another of them goes over parts of a
+block or rows of a tile: LLVM would repeat all its vectors for each, and the sums of the inner loops
+are in registers anyway.
+
 How wide the vectors are is a note too, on the function (`VECTOR_BITS`).
 
 LLVM before version 23 has a fault that lanes bring out: a number cut to fewer bits and stored by a
@@ -30,6 +34,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import binding, ir
 from numba.core import types
+from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
@@ -173,45 +178,52 @@ class _KernelLower(_GuardedLower):
         super().post_lower()
         # A loop that copies slots is short: a call would cost more, and all registers' contents.
         set.add(self.function.attributes, '"no-builtin-memcpy"')
-        branches = list(self._branches_of_lane_loops())
-        if not branches:
-            return
-        accesses = _Distinct(self.module, is_loop=False)
-        for block in self.function.blocks:
-            for instruction in block.instructions:
-                # A call stands for the loads and stores that are inlined in its place.
-                if instruction.opname in ("load", "store", "call"):
-                    instruction.set_metadata("llvm.access.group", accesses)
-        for branch in branches:
-            branch.set_metadata("llvm.loop", self._lane_loop(accesses))
+        lanes, around = self._heads()
+        if lanes:
+            accesses = _Distinct(self.module, is_loop=False)
+            for block in self.function.blocks:
+                for instruction in block.instructions:
+                    # A call stands for the loads and stores that are inlined in its place.
+                    if instruction.opname in ("load", "store", "call"):
+                        instruction.set_metadata("llvm.access.group", accesses)
+        rolled = self._note("llvm.loop.unroll.disable")
+        for branch, head in self._jumps_back():
+            if head in lanes:
+                parallel = self._note("llvm.loop.parallel_accesses", accesses)
+                later = self._note("llvm.loop.vectorize.followup_all")  # and unroll freely then
+                branch.set_metadata("llvm.loop", self._loop(parallel, rolled, later))
+            elif head in around:
+                branch.set_metadata("llvm.loop", self._loop(rolled))
 
-    def _branches_of_lane_loops(self) -> Iterator[Any]:
-        """The jumps back to the head of a lane loop."""
-        heads = {
-            self.blkmap[offset].name
-            for offset, block in self.blocks.items()
-            if linecache.getline(block.loc.filename, block.loc.line).rstrip().endswith(LANES)
+    def _heads(self) -> tuple[set[str], set[str]]:
+        """The blocks where lane loops begin, and other loops with one of their own kind inside."""
+        loops = compute_cfg_from_blocks(self.blocks).loops()
+        lines = {head: self.blocks[head].loc for head in loops}
+        others = {
+            head
+            for head, at in lines.items()
+            if not linecache.getline(at.filename, at.line).rstrip().endswith(LANES)
         }
+        around = {head for head in others if others & loops[head].body - {head}}
+        name = {head: self.blkmap[head].name for head in loops}
+        return {name[head] for head in loops.keys() - others}, {name[head] for head in around}
+
+    def _jumps_back(self) -> Iterator[tuple[Any, str]]:
+        """The jumps to a block that stands before them, and its name."""
         seen: set[str] = set()
         for block in self.function.blocks:
             seen.add(block.name)
             end = block.terminator
             if end is not None and end.opname == "br" and len(end.operands) == 1:
                 target = end.operands[0].name
-                if target in heads and target in seen:
-                    yield end
+                if target in seen:
+                    yield end, target
 
-    def _lane_loop(self, accesses: _Distinct) -> _Distinct:
-        def note(text: str, *values: Any) -> ir.MDValue:
-            return self.module.add_metadata([ir.MetaDataString(self.module, text), *values])
+    def _note(self, text: str, *values: Any) -> ir.MDValue:
+        return self.module.add_metadata([ir.MetaDataString(self.module, text), *values])
 
-        return _Distinct(
-            self.module,
-            note("llvm.loop.parallel_accesses", accesses),
-            note("llvm.loop.unroll.disable"),
-            note("llvm.loop.vectorize.followup_all"),  # and unroll freely afterwards
-            is_loop=True,
-        )
+    def _loop(self, *notes: ir.MDValue) -> _Distinct:
+        return _Distinct(self.module, *notes, is_loop=True)
 
 
 class _Library(JITCodeLibrary):
