@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can features imitate softmax?" minutes=80 after=[8]
+# %% [markdown] question="Can features imitate softmax?" minutes=75 after=[8]
 # # Better features
 #
 # Since lesson 6 every trick was about *order*: who is multiplied with whom first. None touched
@@ -96,7 +96,8 @@ show(
 # $$l = s^2 |x|^2 / 2 + \log(R) / 2 \tag{2}$$
 #
 # These features are called FAVOR+; the numbers are those of the [room](glossary.md#room)
-# `kernels/features`. All are positive. As a loop:
+# `kernels/features`. All are positive, so no denominator comes near zero. As a loop, for tokens
+# half as long as ours (section 2 says why):
 
 
 # %%
@@ -110,11 +111,12 @@ def favor_loop(x, w):
     return phi
 
 
-truth = np.exp(Q @ K.T / 2)  # E is 4: its root is 2
+Q_short, K_short = Q / 2, K / 2
+truth = np.exp(Q_short @ K_short.T / 2)  # E is 4: its root is 2
 for R in (10, 1000, 20_000):
     w = random.standard_normal((R, 4))
-    off = error(favor_loop(Q, w) @ favor_loop(K, w).T, truth)
-    print(f"{R} features: off by {off:.2f}")
+    off = error(favor_loop(Q_short, w) @ favor_loop(K_short, w).T, truth)
+    print(f"{R:,} features: off by {off:.3f}")
 
 # %% [markdown] exercise="favor"
 # ### Exercise 1 (2 points, 8 min): random features, in arrays
@@ -156,8 +158,8 @@ check("favor", favor)
 # %% [markdown]
 # ## 2. How many features?
 #
-# The lemma answers that, too. One $w$ gives a product $f$, whose mean is (C). The mean of $f^2$ is
-# (A) again, with $2u$ in place of $u$. Compare the two:
+# How far from its mean is a single draw? The lemma answers that, too. One $w$ gives a product $f$,
+# whose mean is (C). The mean of $f^2$ is (A) again, with $2u$ in place of $u$. Compare the two:
 #
 # $$\frac{\mathrm{mean}\, f^2}{(\mathrm{mean}\, f)^2}
 #   = \frac{e^{2|u|^2 - |sq|^2 - |sk|^2}}{e^{|u|^2 - |sq|^2 - |sk|^2}} = e^{|u|^2} \tag{D}$$
@@ -218,13 +220,13 @@ def typical(rows, R, tries):
     off = []
     for _ in range(tries):
         w = rows(random.standard_normal((R, 4)))
-        estimate = favor(Q / 2, w) @ favor(K / 2, w).T
-        off.append((estimate / np.exp(Q @ K.T / 8) - 1) ** 2)
+        estimate = favor(Q_short, w) @ favor(K_short, w).T
+        off.append((estimate / truth - 1) ** 2)
     return np.sqrt(np.mean(off))
 
 
 sizes, tries = (4, 16, 64, 256), 100 if FAST else 2000
-u = np.square(Q[:, None] / 2 + K / 2).sum(axis=-1) / 2  # (6, 6): |u|^2
+u = np.square(Q_short[:, None] + K_short).sum(axis=2) / 2  # |u|^2: (6, 6)
 lemma = [np.sqrt(np.mean(np.exp(u) - 1) / R) for R in sizes]  # (D)
 measured = {
     "independent rows": [typical(np.array, R, tries) for R in sizes],
@@ -239,9 +241,11 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# (The tokens are half as long here; that keeps $e^{|u|^2}$ small.) Half the error costs *four* times
-# the features. And by (D) the error is largest where $|q + k|$ is: where a query and a key are long
-# and point the same way. Those are the largest weights. Here are the six tokens as they are, and
+# Half the error costs *four* times the features. Right angles help a little, and for nothing.
+#
+# By (D) the error is largest where $|q + k|$ is: where a query and a key are long and point the same
+# way. Those are the largest weights. (So the tokens were half as long until here: $|u|^2$ is four
+# times as large for the real ones, and it stands in an exponent.) Here they are as they are, and
 # who looks at whom:
 
 
@@ -253,10 +257,11 @@ def weights(a):
 
 estimates = {}
 for R in sizes:
-    w = orthogonal(random.standard_normal((R, 4)))
+    w = orthogonal(np.random.default_rng(R).standard_normal((R, 4)))
     estimates[R] = weights(favor(Q, w) @ favor(K, w).T)
 show(
-    figures.estimates(weights(truth), estimates), "estimates",
+    figures.estimates(weights(np.exp(Q @ K.T / 2)), estimates),
+    "estimates",
     alt="Softmax's weights, and estimates of 4, 16, 64 and 256 features",
 )  # fmt: skip
 
@@ -284,7 +289,11 @@ guess("what changes the outputs", "all keys")
 # %%
 q, k = favor(Q, w), favor(K, w)
 each = random.uniform(0.5, 2, (6, 1))
-changed = {"query": (q * each, k), "key": (q, k * each), "all keys": (q, 7 * k)}
+changed = {
+    "query": (q * each, k),
+    "key": (q, k * each),
+    "all keys": (q, 7 * k),
+}
 off = {
     name: error(weights(q_ @ k_.T) @ V, weights(q @ k.T) @ V)
     for name, (q_, k_) in changed.items()
@@ -300,7 +309,8 @@ reveal("what changes the outputs", max(off, key=off.get))
 # $$\varphi_r = e^{|w_r|^2/2 - |sx - w_r|^2/2} / \sqrt R$$
 #
 # However long $x$ is, that is at most $e^{|w_r|^2/2} / \sqrt R$: (2) is a stabiliser already. It
-# may underflow, though, and a query of zeros has no $d$. So queries take
+# may underflow, though, and a query of zeros has no $d$. So queries, which may, take a smoother
+# kind of maximum:
 #
 # $$l = \log \sum_t e^{z_t} \tag{3}$$
 #
@@ -315,7 +325,7 @@ reveal("what changes the outputs", max(off, key=off.get))
 # $$dz_r = g_r \varphi_r \;\text{ with (2)} \qquad dz_r = (g_r - G)\, \varphi_r \;\text{ with (3)}
 #   \tag{4}$$
 #
-# $z_r$ has the slope $s\, w_r$. With (2), $l$ has the slope $s^2 x$:
+# $x$ acts through each $z_r$, with slope $s\, w_r$, and with (2) through $l$, with slope $s^2 x$:
 #
 # $$dx = s \sum_r dz_r\, w_r - s^2 G\, x \quad \text{(no last term with (3))} \tag{5}$$
 #
