@@ -29,7 +29,6 @@ def _rows(random: Random) -> Iterator[Case]:
         ("one feature", 6, 1, 4, 1.0, "log(1) is 0; what is left of l?"),
         ("eight features", 6, 8, 4, 1.0, "l has the root of R in it, and one |x|^2 for each row"),
         ("anything", length, 5, 9, 0.5, "s is E^(-1/4), and R is the number of rows of w"),
-        ("many rows", 50, 40, 4, 1.0, "arrays need no loop"),
         ("far from zero", 4, 6, 3, 1.0, "no exponential but that of z - l"),
     ):
         x = scale * random.standard_normal((rows, width))
@@ -49,9 +48,9 @@ def _random_features(x: Array, w: Array, s: float | None = None) -> Array:
 def _normal_rows(random: Random) -> Iterator[Case]:
     width = int(random.integers(3, 7))
     for name, rows, columns, hint in (
-        ("one block", 4, 4, "the first row stays as it is; the second loses its part along it"),
-        ("fewer rows than E", 2, 5, "they are all in one block, which is not full"),
-        ("two blocks and a half", 5 * width // 2, width, "row E begins anew"),
+        ("one group", 4, 4, "the first row stays as it is; the second loses its part along it"),
+        ("fewer rows than E", 2, 5, "they are all in one group, which is not full"),
+        ("two groups and a half", 5 * width // 2, width, "row E begins anew"),
     ):
         yield Case(name, {"G": random.standard_normal((rows, columns))}, hint)
 
@@ -148,7 +147,7 @@ EXERCISES = (
             Wrong("divided by R, not by its root",
                   {"np.log(len(w)) / 2": "np.log(len(w))"}, "eight features"),
             Wrong("a loop over rows and features",
-                  {"s * x @ w.T": "np.array([[s * a @ b for b in w] for a in x])"}, "many rows"),
+                  {"s * x @ w.T": "np.array([[s * a @ b for b in w] for a in x])"}, "eight features"),
             Wrong("exp(z) overflows before it is multiplied by exp(-l)", {
                   "np.exp(z - squares / 2 - np.log(len(w)) / 2)":
                   "np.exp(z) * np.exp(-squares / 2 - np.log(len(w)) / 2)"}, "far from zero"),
@@ -158,18 +157,18 @@ EXERCISES = (
         "orthogonal", "orthogonal", 2, _normal_rows, _right_angles, ("w",), 1e-9, left_alone,
         wrong=(
             Wrong("a column that QR turns around stays so",
-                  {"(Q * np.sign(np.diag(T))).T": "Q.T"}, "one block"),
+                  {"(Q * np.sign(np.diag(T))).T": "Q.T"}, "one group"),
             Wrong("all lengths are 1",
-                  {" * np.linalg.norm(G, axis=1)[:, None]": ""}, "one block"),
+                  {" * np.linalg.norm(G, axis=1)[:, None]": ""}, "one group"),
             Wrong("all lengths are the root of E",
-                  {"np.linalg.norm(G, axis=1)[:, None]": "np.sqrt(E)"}, "one block"),
+                  {"np.linalg.norm(G, axis=1)[:, None]": "np.sqrt(E)"}, "one group"),
             Wrong("rows of Q, not its columns",
-                  {"(Q * np.sign(np.diag(T))).T": "Q * np.sign(np.diag(T))"}, "one block"),
-            Wrong("only the first block", {"range(0, len(G), E)": "[0]"},
-                  "two blocks and a half"),
-            Wrong("all rows are taken for one block", {"range(0, len(G), E)": "[0]",
+                  {"(Q * np.sign(np.diag(T))).T": "Q * np.sign(np.diag(T))"}, "one group"),
+            Wrong("only the first group", {"range(0, len(G), E)": "[0]"},
+                  "two groups and a half"),
+            Wrong("all rows are taken for one group", {"range(0, len(G), E)": "[0]",
                   "E = np.zeros_like(G), G.shape[1]": "E = np.zeros_like(G), len(G)"},
-                  "two blocks and a half"),
+                  "two groups and a half"),
         ),
     ),
     Exercise(
