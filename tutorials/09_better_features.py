@@ -73,8 +73,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# So its area has grown by that factor, and the area is a mean: that of $e^{ut}$, where $t$ is a
-# normal number. For a row $w$ of $E$ independent normal numbers the means multiply:
+# So its area has grown by that factor. Draw many numbers $t$ from the first bell (*normal* numbers):
+# the mean of $e^{ut}$ is the second area divided by the first, $e^{u^2/2}$. For a row $w$ of $E$
+# independent normal numbers the means multiply:
 #
 # $$\mathrm{mean}_w\; e^{w \cdot u} = e^{|u|^2 / 2} \tag{A}$$
 #
@@ -95,9 +96,10 @@ show(
 # $$z_r = s\, w_r \cdot x \qquad \varphi_r = e^{z_r - l} \tag{1}$$
 # $$l = s^2 |x|^2 / 2 + \log(R) / 2 \tag{2}$$
 #
-# These features are called FAVOR+; the numbers are those of the [room](glossary.md#room)
-# `kernels/features`. All are positive, so no denominator comes near zero. As a loop, for tokens
-# half as long as ours (section 2 says why):
+# These are [random features](glossary.md#random-features), called FAVOR+ (fast attention via
+# positive orthogonal random features; "orthogonal" comes in section 2). The numbers are those of the
+# [room](glossary.md#room) `kernels/features`. All are positive, as lesson 6 wants them. As a loop, for queries and keys that
+# are a third as long as ours (section 2 says why):
 
 
 # %%
@@ -111,7 +113,7 @@ def favor_loop(x, w):
     return phi
 
 
-Q_short, K_short = Q / 2, K / 2
+Q_short, K_short = Q / 3, K / 3
 truth = np.exp(Q_short @ K_short.T / 2)  # E is 4: its root is 2
 for R in (10, 1000, 20_000):
     w = random.standard_normal((R, 4))
@@ -225,28 +227,29 @@ def typical(rows, R, tries):
     return np.sqrt(np.mean(off))
 
 
-sizes, tries = (4, 16, 64, 256), 100 if FAST else 2000
+sizes, draws = (4, 16, 64, 256), 6400 if FAST else 128_000
 u = np.square(Q_short[:, None] + K_short).sum(axis=2) / 2  # |u|^2: (6, 6)
 lemma = [np.sqrt(np.mean(np.exp(u) - 1) / R) for R in sizes]  # (D)
 measured = {
-    "independent rows": [typical(np.array, R, tries) for R in sizes],
-    "orthogonal rows": [typical(orthogonal, R, tries) for R in sizes],
+    "independent rows": [typical(np.array, R, draws // R) for R in sizes],
+    "orthogonal rows": [typical(orthogonal, R, draws // R) for R in sizes],
 }
 reveal("p of the error", slope(sizes, measured["independent rows"]))
-for name, errors in measured.items():
-    print(name, np.round(errors, 3))
+rows = [(name, *errors) for name, errors in measured.items()]
+table(("typical error, R =", *map(str, sizes)), [("by (D)", *lemma), *rows])
 show(
     figures.errors(sizes, lemma, measured), "errors",
     alt="The error against R on logarithmic axes: lines of slope -1/2",
 )  # fmt: skip
 
 # %% [markdown]
-# Half the error costs *four* times the features. Right angles help a little, and for nothing.
+# Half the error costs *four* times the features. Right angles help a little, and cost nothing later:
+# rows are drawn once.
 #
 # By (D) the error is largest where $|q + k|$ is: where a query and a key are long and point the same
-# way. Those are the largest weights. (So the tokens were half as long until here: $|u|^2$ is four
-# times as large for the real ones, and it stands in an exponent.) Here they are as they are, and
-# who looks at whom:
+# way. Those are the largest weights. So queries and keys were short until here: those of the six
+# [tokens](glossary.md#token) have a $|u|^2$ nine times as large, and it stands in an exponent. Here are their true
+# weights, who looks at whom, and estimates:
 
 
 # %%
@@ -265,7 +268,7 @@ def middle(R):
 
 
 true = weights(np.exp(Q @ K.T / 2))
-print(f"e to the |u|^2 is up to {np.exp(4 * u.max()):,.0f}")
+print(f"e to the |u|^2 is up to {np.exp(9 * u.max()):,.0f}")
 show(
     figures.estimates(true, {R: middle(R) for R in sizes}), "estimates",
     alt="Softmax's weights, and estimates of 4, 16, 64 and 256 features",
@@ -273,7 +276,7 @@ show(
 
 # %% [markdown]
 # What does that cost? A [state](glossary.md#state) has $R \times M$ numbers of $S$ and $R$ of $Z$,
-# softmax keeps $E + M$ for each [token](glossary.md#token). **Predict**: at $R = 256$ and
+# softmax keeps $E + M$ for each token. **Predict**: at $R = 256$ and
 # $E = M = 64$, how many tokens fill as much?
 
 # %%
@@ -286,7 +289,7 @@ reveal("tokens that fill as much", 256 * (64 + 1) / (64 + 64))
 # ## 3. What may be subtracted
 #
 # A softmax takes its largest score away, so that no exponential overflows. May $z$ lose its largest
-# number as well? **Predict**: which of these changes the outputs: a factor for each `query`, one
+# number as well? To take $c$ away from an exponent is to divide by $e^c$: a factor. **Predict**: which of these changes the outputs: a factor for each `query`, one
 # for each `key`, or one and the same for `all keys`?
 
 # %%
@@ -321,7 +324,7 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # $$l = \log \sum_t e^{z_t} \tag{3}$$
 #
-# That is a softmax over the features: they sum to 1.
+# That is a softmax over the features: they sum to 1, and the outputs are those of (2).
 #
 # ## 4. Backward
 #
@@ -606,8 +609,9 @@ scoreboard(*rows)
 reveal("most with fewer than 300 numbers", best.attention.partition(",")[0])
 
 # %% [markdown]
-# An imitation is not yet a memory. With few features it is rough just where softmax is sharp. DPFP
-# does not try, and its keys stay apart. (`results/recall` has all attentions, with three seeds.)
+# So features can imitate softmax, and it is not the imitation that remembers. With few features it
+# is rough just where softmax is sharp. DPFP does not try, and its keys stay apart. (Lesson 7's softmax
+# recalls all pairs; it keeps them all. `results/recall` has every attention, with three seeds.)
 #
 # ## What it cannot do
 #

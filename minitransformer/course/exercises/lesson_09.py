@@ -45,6 +45,11 @@ def _random_features(x: Array, w: Array, s: float | None = None) -> Array:
     return np.exp(np.square(w).sum(axis=1) / 2 - distance / 2) / np.sqrt(len(w))
 
 
+def _quietly(answer: Any, x: Array, w: Array) -> Array:
+    with np.errstate(over="raise", invalid="raise"):
+        return without_loops(answer, x, w)
+
+
 def _normal_rows(random: Random) -> Iterator[Case]:
     width = int(random.integers(3, 7))
     for name, rows, columns, hint in (
@@ -134,7 +139,7 @@ def _launch(answer: Any, x: Array, w: Array, s: Any) -> Array:
 
 EXERCISES = (
     Exercise(
-        "favor", "favor", 2, _rows, _random_features, ("the features",), 1e-9, without_loops,
+        "favor", "favor", 2, _rows, _random_features, ("the features",), 1e-9, _quietly,
         wrong=(
             Wrong("s is 1", {"x.shape[1] ** -0.25": "1"}, "one feature"),
             Wrong("s is E^(-1/2), not its root", {"-0.25": "-0.5"}, "one feature"),
@@ -147,7 +152,8 @@ EXERCISES = (
             Wrong("divided by R, not by its root",
                   {"np.log(len(w)) / 2": "np.log(len(w))"}, "eight features"),
             Wrong("a loop over rows and features",
-                  {"s * x @ w.T": "np.array([[s * a @ b for b in w] for a in x])"}, "eight features"),
+                  {"s * x @ w.T": "np.array([[s * a @ b for b in w] for a in x])"},
+                  "eight features"),
             Wrong("exp(z) overflows before it is multiplied by exp(-l)", {
                   "np.exp(z - squares / 2 - np.log(len(w)) / 2)":
                   "np.exp(z) * np.exp(-squares / 2 - np.log(len(w)) / 2)"}, "far from zero"),
