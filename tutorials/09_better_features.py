@@ -25,6 +25,7 @@
 
 # %% tags=["hide-input"]
 import math
+from functools import partial
 
 import numpy as np
 from numba import float32
@@ -73,9 +74,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# So its area has grown by that factor. Draw many numbers $t$ from the first bell (*normal* numbers):
-# the mean of $e^{ut}$ is the second area divided by the first, $e^{u^2/2}$. For a row $w$ of $E$
-# independent normal numbers the means multiply:
+# So its area has grown by that factor. Draw many numbers $t$ from the first bell (*normal*
+# numbers): the mean of $e^{ut}$ is the second area divided by the first, $e^{u^2/2}$. For a row $w$
+# of $E$ independent normal numbers the means multiply:
 #
 # $$\mathrm{mean}_w\; e^{w \cdot u} = e^{|u|^2 / 2} \tag{A}$$
 #
@@ -97,9 +98,9 @@ show(
 # $$l = s^2 |x|^2 / 2 + \log(R) / 2 \tag{2}$$
 #
 # These are [random features](glossary.md#random-features), called FAVOR+ (fast attention via
-# positive orthogonal random features; "orthogonal" comes in section 2). The numbers are those of the
-# [room](glossary.md#room) `kernels/features`. All are positive, as lesson 6 wants them. As a loop, for queries and keys that
-# are a third as long as ours (section 2 says why):
+# positive orthogonal random features; "orthogonal" comes in section 2). The numbers are those of
+# the [room](glossary.md#room) `kernels/features`. All are positive, as lesson 6 wants them. As a
+# loop, for queries and keys that are a third as long as ours (section 2 says why):
 
 
 # %%
@@ -178,8 +179,8 @@ guess("p of the error", -1)
 # Two rows $w$ that point the same way say the same thing twice. Rows at right angles cannot. `G`
 # (R, E) holds independent normal rows. No more than $E$ rows can all be at right angles, so work in
 # groups of $E$; the last may have fewer. Take away from each row what points along the rows before
-# it in its group (Gram and Schmidt), then give it back the length that it had in `G`. Each row alone
-# is still a normal row, so (C) holds as before.
+# it in its group (Gram and Schmidt), then give it back the length that it had in `G`. Each row
+# alone is still a normal row, so (C) holds as before.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -243,13 +244,13 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# Half the error costs *four* times the features. Right angles help a little, and cost nothing later:
-# rows are drawn once.
+# Half the error costs *four* times the features. Right angles help a little, and cost nothing
+# later: rows are drawn once.
 #
-# By (D) the error is largest where $|q + k|$ is: where a query and a key are long and point the same
-# way. Those are the largest weights. So queries and keys were short until here: those of the six
-# [tokens](glossary.md#token) have a $|u|^2$ nine times as large, and it stands in an exponent. Here are their true
-# weights, who looks at whom, and estimates:
+# By (D) the error is largest where $|q + k|$ is: where a query and a key are long and point the
+# same way. Those are the largest weights. So queries and keys were short until here: those of the
+# six [tokens](glossary.md#token) have a $|u|^2$ nine times as large, and it stands in an exponent.
+# Here are their true weights, who looks at whom, and estimates:
 
 
 # %%
@@ -289,8 +290,9 @@ reveal("tokens that fill as much", 256 * (64 + 1) / (64 + 64))
 # ## 3. What may be subtracted
 #
 # A softmax takes its largest score away, so that no exponential overflows. May $z$ lose its largest
-# number as well? To take $c$ away from an exponent is to divide by $e^c$: a factor. **Predict**: which of these changes the outputs: a factor for each `query`, one
-# for each `key`, or one and the same for `all keys`?
+# number as well? To take $c$ away from an exponent is to divide by $e^c$: a factor. **Predict**:
+# which of these changes the outputs: a factor for each `query`, one for each `key`, or one and the
+# same for `all keys`?
 
 # %%
 guess("what changes the outputs", "all keys")
@@ -330,7 +332,8 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # The [backward](glossary.md#backward) gets $g_r = \partial \ell / \partial \varphi_r$. By (1),
 # $\varphi_r$ grows by $\varphi_r$ with $z_r$, and falls as much with $l$. So $l$ collects $-G$,
-# where $G = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$, with slope $\varphi_r$:
+# where $G = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$, with slope
+# $\varphi_r$:
 #
 # $$dz_r = g_r \varphi_r \;\text{ with (2)} \qquad dz_r = (g_r - G)\, \varphi_r \;\text{ with (3)}
 #   \tag{4}$$
@@ -345,22 +348,30 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # Check it by a random [cotangent](glossary.md#cotangent):
 
+
+# %%
+def favor_backward(g, x, w, phi, by_3):
+    """The gradients dx and dw, with (2) or (3)."""
+    s, G = x.shape[1] ** -0.25, (g * phi).sum(axis=1, keepdims=True)
+    dz = (g - by_3 * G) * phi  # (4)
+    dx = s * dz @ w - s**2 * (1 - by_3) * G * x  # (5)
+    return dx, s * dz.T @ x  # (6)
+
+
+def loss(by_3):
+    """A number that depends on every feature."""
+    phi = favor(Q, w)
+    return (g * (weights(phi) if by_3 else phi)).sum()
+
+
 # %%
 w = orthogonal(random.standard_normal((8, 4)))
-phi, s, g = favor(Q, w), 4**-0.25, random.standard_normal((6, 8))
-G = (g * phi).sum(axis=1, keepdims=True)
-dz = g * phi  # (4)
-dx = s * dz @ w - s**2 * G * Q  # (5)
-dw = s * dz.T @ Q  # (6)
-
-
-def loss():
-    """A number that depends on every feature."""
-    return (g * favor(Q, w)).sum()
-
-
-for name, x, got in (("dx", Q, dx), ("dw", w, dw)):
-    print(f"{name}: off by {error(got, finite_differences(loss, x)):.0e}")
+g = random.standard_normal((6, 8))
+for by_3, phi in enumerate((favor(Q, w), weights(favor(Q, w)))):
+    gradients = favor_backward(g, Q, w, phi, by_3)
+    for name, x, got in zip(("dx", "dw"), (Q, w), gradients, strict=True):
+        off = error(got, finite_differences(partial(loss, by_3), x))
+        print(f"{name} with ({2 + by_3}): off by {off:.0e}")
 
 # %% [markdown]
 # ## 5. Features without dice
@@ -610,8 +621,9 @@ reveal("most with fewer than 300 numbers", best.attention.partition(",")[0])
 
 # %% [markdown]
 # So features can imitate softmax, and it is not the imitation that remembers. With few features it
-# is rough just where softmax is sharp. DPFP does not try, and its keys stay apart. (Lesson 7's softmax
-# recalls all pairs; it keeps them all. `results/recall` has every attention, with three seeds.)
+# is rough just where softmax is sharp. DPFP does not try, and its keys stay apart. (Lesson 7's
+# softmax recalls all pairs; it keeps them all. `results/recall` has every attention, with three
+# seeds.)
 #
 # ## What it cannot do
 #
