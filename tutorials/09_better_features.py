@@ -276,9 +276,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# What does that cost? A [state](glossary.md#state) has $R \times M$ numbers of $S$ and $R$ of $Z$,
-# softmax keeps $E + M$ for each token. **Predict**: at $R = 256$ and
-# $E = M = 64$, how many tokens fill as much?
+# What does that cost? A [state](glossary.md#state) has $R \times M$ numbers of $S$ and $R$ of $Z$;
+# softmax keeps $E + M$ for each token. **Predict**: at $R = 256$ and $E = M = 64$, how many tokens
+# fill as much?
 
 # %%
 guess("tokens that fill as much", 256)
@@ -320,9 +320,9 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # $$\varphi_r = e^{|w_r|^2/2 - |sx - w_r|^2/2} / \sqrt R$$
 #
-# However long $x$ is, that is at most $e^{|w_r|^2/2} / \sqrt R$: (2) is a stabiliser already. It
-# may underflow, though, and a query of zeros has no $d$. So queries, which may, take a smoother
-# kind of maximum:
+# However long $x$ is, that is at most $e^{|w_r|^2/2} / \sqrt R$: (2) is a stabiliser already. Far
+# from all $w_r$ the features underflow to zeros, though, and a query of zeros has no $d$. Queries
+# may have a factor of their own. So they take away a smooth kind of maximum:
 #
 # $$l = \log \sum_t e^{z_t} \tag{3}$$
 #
@@ -342,7 +342,7 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # $$dx = s \sum_r dz_r\, w_r - s^2 G\, x \quad \text{(no last term with (3))} \tag{5}$$
 #
-# If the $w_r$ are learned: each meets all rows $x_i$.
+# The $w_r$ may be learned, too. Each meets all rows $x_i$:
 #
 # $$dw_r = s \sum_i dz_{ir}\, x_i \tag{6}$$
 #
@@ -620,10 +620,10 @@ scoreboard(*rows)
 reveal("most with fewer than 300 numbers", best.attention.partition(",")[0])
 
 # %% [markdown]
-# So features can imitate softmax, and it is not the imitation that remembers. With few features it
-# is rough just where softmax is sharp. DPFP does not try, and its keys stay apart. (Lesson 7's
-# softmax recalls all pairs; it keeps them all. `results/recall` has every attention, with three
-# seeds.)
+# So features can imitate softmax, but they remember no more for it. (D) gives a reason: with few
+# features the imitation is rough just where softmax is sharp. DPFP imitates nothing, and keeps keys
+# apart. (Lesson 7's softmax recalls all pairs; it keeps them all. `results/recall` has every
+# attention, with three seeds.)
 #
 # ## What it cannot do
 #
