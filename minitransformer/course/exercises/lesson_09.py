@@ -69,7 +69,7 @@ def _right_angles(G: Array) -> Array:
 
 def _neighbours(random: Random) -> Iterator[Case]:
     for name, rows, width, nu, hint in (
-        ("one neighbour", 3, 4, 1, "where is r_(a+1), and what does the last one meet?"),
+        ("one neighbour", 6, 4, 1, "where is r_(a+1), and what does the last one meet?"),
         ("two neighbours", int(random.integers(2, 6)), 5, 2, "all a with m = 1, then all with 2"),
         ("all the way round", 4, 2, 3, "m goes from 1 to nu"),
     ):
@@ -90,7 +90,7 @@ def _products(x: Array, nu: int) -> Array:
 
 def _neighbours_backward(random: Random) -> Iterator[Case]:
     for name, rows, width, nu, hint in (
-        ("one neighbour", 3, 4, 1, "each r_a stands in two products"),
+        ("one neighbour", 6, 4, 1, "each r_a stands in two products"),
         ("two neighbours", int(random.integers(2, 6)), 5, 2, "each m has a g of its own"),
         ("all the way round", 4, 2, 3, "m goes from 1 to nu"),
         ("zeros", 3, 4, 2, "where x is 0, so is its gradient"),
