@@ -487,5 +487,4 @@ table(
 #
 # Chunks recall what linear attention recalls: the floor of lesson 6 stands. Every trick so far was
 # about *order*: who is multiplied with whom first. None touched $\varphi$, and $\mathrm{elu} + 1$
-# was a choice. Can features imitate softmax? No lesson answers that yet: `kernels/features` derives
-# some that do, and `results/recall` says what they remember.
+# was a choice. **Next question: can features imitate softmax?**
