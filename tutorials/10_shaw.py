@@ -1,0 +1,604 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] question="Distance matters; must that cost L^2?" minutes=80 after=[6, 7]
+# # Where: Shaw in linear time
+#
+# Dog bites man; man bites dog. To the attention of lessons 6 to 9 both are the same three
+# [tokens](glossary.md#token), since a weight depends on what stands there, not on where. A
+# [causal](glossary.md#causal) [mask](glossary.md#mask) hides some keys, and no more.
+#
+# Shaw's cure: learn a weight for each *distance*. The distances of all pairs are an $L \times L$
+# matrix. Have we lost what lesson 6 won? No: most of that matrix says the same thing.
+#
+# *Sources.* Shaw, Uszkoreit and Vaswani 2018, *Self-Attention with Relative Position
+# Representations*. The linear form is S0's, in the [list of sources](sources.md).
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import numpy as np
+from numba import float32
+
+from minitransformer import nn
+from minitransformer.attention import (
+    linear_attention,
+    relative_linear_attention,
+)
+from minitransformer.course import (
+    check,
+    error,
+    finite_differences,
+    guess,
+    quote,
+    reveal,
+    seconds,
+    show,
+    six_tokens,
+    table,
+    watch,
+)
+from minitransformer.course.figures import lesson_10 as figures
+from minitransformer.course.measuring import FAST
+from minitransformer.course.recall import earlier, recall
+from minitransformer_kernels import relative
+from minitransformer_kernels.cuda import cuda
+from minitransformer_kernels.linear.reference import phi
+from minitransformer_kernels.planner import Sizes, plan
+from minitransformer_kernels.relative.reference import (
+    relative_linear_attention as by_definition,
+)
+
+# %%
+random = np.random.default_rng(10)
+Q, K, v = six_tokens()  # (6, 4), (6, 4), (6, 3)
+u = phi(Q, "elu")  # features of queries
+
+
+def content(K, v):
+    """Lesson 6: n (L, M) and d (L,)."""
+    a = u @ phi(K, "elu").T
+    return a @ v, a.sum(axis=1)
+
+
+n, d = content(K, v)
+order = random.permutation(6)
+n_mixed, d_mixed = content(K[order], v[order])
+moved = error(n_mixed / d_mixed[:, None], n / d[:, None])
+print(f"keys in the order {order}: outputs move by {moved:.0e}")
+
+# %% [markdown]
+# ## 1. A weight for each distance
+#
+# A distance is where the key stands, seen from the query: -1 is the token before. What is farther
+# than some $k$ counts as being at $k$, so that $2k + 1$ distances are left:
+#
+# $$r(i, j) = \mathrm{clip}(j - i, -k, k) \tag{1}$$
+#
+# ($k$ is a number in this lesson, no key. The [room](glossary.md#room) `kernels/relative`, whose
+# numbers these are, has $p_i$ for $i$, as a query may stand anywhere.) Each distance gets a learned
+# vector $e_r$, as if it were one more key that the query meets. A map $f$ makes a weight $F$ of
+# their product; $w_{ij}$ is the mask:
+#
+# $$F_{ir} = f(u_i \cdot e_r) \qquad s_{ij} = w_{ij}\, F_{i, r(i,j)} \tag{2}$$
+#
+# Both weights of a pair, that of content and that of distance, are added:
+#
+# $$o_i = \frac{n_i + n'_i}{\mathrm{guard}(d_i + d'_i)} \qquad n'_i = \sum_j s_{ij} v_j
+#   \qquad d'_i = \sum_j s_{ij} \tag{3}$$
+#
+# with $n$ and $d$ of lesson 6. Three maps are at hand. The first two are positive, as weights
+# should be:
+#
+# $$f(b) = \log(1 + e^b) \qquad f' = 1 - e^{-f} \tag{4}$$
+# $$f(b) = e^{\min(b, 60)} \qquad f' = f \tag{5}$$
+# $$f(b) = b \qquad f' = 1 \tag{6}$$
+#
+# Each slope can be told from $F$ alone (in (5) it is 0 at the cap). So the
+# [backward](glossary.md#backward) needs no product twice. We take (4), the *softplus*. Loop and
+# arrays:
+
+# %%
+k = 2
+e = random.standard_normal((2 * k + 1, 4)).round(1)  # row r + k is e_r
+
+
+def pairs_loop(F, v):
+    """One head: F (L, 2k + 1), v (L, M) -> n' (L, M), d' (L,)."""
+    k, n, d = F.shape[1] // 2, np.zeros_like(v), np.zeros(len(v))
+    for i in range(len(v)):
+        for j in range(len(v)):
+            r = min(max(j - i, -k), k)  # (1)
+            s = F[i, r + k]  # (2)
+            n[i] += s * v[j]  # (3)
+            d[i] += s  # (3)
+    return n, d
+
+
+def in_arrays(F, v):
+    """The same."""
+    k, i = F.shape[1] // 2, np.arange(len(v))
+    r = np.clip(i - i[:, None], -k, k)  # (1): (L, L)
+    s = np.take_along_axis(F, r + k, axis=1)  # (2): (L, L)
+    return s @ v, s.sum(axis=1)  # (3)
+
+
+F = phi(u @ e.T, "softplus")  # (2), (4): (6, 5)
+truth = by_definition(*(x[None, None] for x in (Q, K, v)), e[None])[0, 0]
+for form in (pairs_loop, in_arrays):
+    n_far, d_far = form(F, v)
+    out = (n + n_far) / (d + d_far)[:, None]
+    print(f"{form.__name__}: off by {error(out, truth):.0e}")
+
+# %% [markdown]
+# ## 2. A band and two tails
+#
+# Look at what the clip leaves:
+
+# %%
+show(
+    figures.clipped(12, 3), "clipped",
+    alt="The matrix of clipped distances: a band, and one number on each side",
+)  # fmt: skip
+
+# %% [markdown]
+# **Predict**: how many percent of all pairs are in the band, $|j - i| < k$, at $L = 4096$ and
+# $k = 16$?
+
+# %%
+guess("percent in the band", 5)
+
+
+# %%
+def in_band(L, k):
+    """How many pairs."""
+    return (2 * k - 1) * L - k * (k - 1)
+
+
+for L in (64, 512, 4096):
+    share = in_band(L, 16) / L**2
+    print(f"L = {L}: {in_band(L, 16):,} of {L * L:,} pairs, {share:.1%}")
+reveal("percent in the band", 100 * share)
+
+# %% [markdown]
+# In the left tail of row $i$ every pair has the same weight, $F_{i,-k}$. What is the same in every
+# term may leave the sum, and what stays behind is a plain sum of values:
+#
+# $$n'_i = F_{i,-k}\, A_i + \sum_{|j - i| < k} s_{ij} v_j + F_{i,k}\, C_i \tag{7}$$
+# $$A_i = \sum_{j \le i - k} v_j \qquad C_i = \sum_{j \ge i + k} v_j \tag{8}$$
+#
+# $d'$ is the same with 1 in the place of $v_j$. From row to row $A$ grows by one value. Such sums
+# are *running* sums: all of them take $L$ additions.
+#
+# Note what was *not* needed. In lesson 6 the weight had to come apart into a part of the query and
+# a part of the key. Here $f$ may be anything: weights repeat, and that is enough.
+
+# %% [markdown] exercise="far-sums"
+# ### Exercise 1 (3 points, 10 min): the tails
+#
+# Write (8): from values `v` (L, M) and `k` return `A` and `C`, both (L, M), without a loop and
+# without an array of all pairs. Where nothing is so far away, the sum is zero. With $k = 0$ all
+# keys are at one distance, and each must count once: token $i$ itself is in `A` then, not in `C`.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# Let `P[a]` be the sum of the first `a` values: `v.cumsum(axis=0)` below a row of zeros.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# The keys $j \le i - k$ are the first `i - k + 1`, if that is not below zero. `P[a]` takes a whole
+# array of such numbers.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# C is all values but the first `i + k` (with k = 0: but the first `i + 1`). That number must not be
+# above L: `np.minimum`.
+#
+# </details>
+
+
+# %% exercise="far-sums"
+def far_sums(v, k):
+    """A and C of all rows."""
+    # BEGIN SOLUTION
+    i = np.arange(len(v))
+    P = np.concatenate([np.zeros_like(v[:1]), v.cumsum(axis=0)])
+    a = np.maximum(i - k + 1, 0)  # so many keys are in A
+    c = np.minimum(np.maximum(i + k, i - k + 1), len(v))  # come before C
+    return P[a], P[-1] - P[c]
+    # END SOLUTION
+
+
+# %% check="far-sums"
+check("far-sums", far_sums)
+
+# %% [markdown]
+# The band is a loop over $2k - 1$ distances, with all rows at once. A value with a 1 at its end,
+# $[v_j, 1]$, makes $d'$ one more column of $n'$:
+
+
+# %%
+def rows_of(r, L):
+    """Those queries that have a key at distance r."""
+    return np.arange(max(0, -r), min(L, L - r))
+
+
+def by_sums(F, v):
+    """Equation (7)."""
+    L, k = len(v), F.shape[1] // 2
+    V = np.column_stack([v, np.ones(L)])
+    A, C = far_sums(V, k)
+    out = F[:, :1] * A + F[:, -1:] * C  # the tails
+    for r in range(1 - k, k):
+        i = rows_of(r, L)
+        out[i] += F[i, r + k, None] * V[i + r]  # the band
+    return out[:, :-1], out[:, -1]
+
+
+for got, wanted in zip(by_sums(F, v), pairs_loop(F, v), strict=True):
+    print(f"off by {error(got, wanted):.0e}")
+
+# %% [markdown]
+# ## 3. Backward, by index
+#
+# Lesson 6 went through the quotient: $gn_i$ is the [gradient](glossary.md#gradient) of the
+# numerator, $gd_i$ that of the denominator. Each weight is in one numerator and one denominator;
+# and each $F_{ir}$ is the weight of all pairs at its distance:
+#
+# $$ds_{ij} = w_{ij}\,(gn_i \cdot v_j + gd_i) \qquad dF_{ir} = \sum_{r(i,j) = r} ds_{ij} \tag{9}$$
+#
+# In the band that sum has one term. In a tail it has many, but $gn_i$ leaves it. $|A|$ is the
+# number of keys in $A$:
+#
+# $$dF_{i,-k} = gn_i \cdot A_i + gd_i\, |A_i| \qquad
+#   dF_{i,k} = gn_i \cdot C_i + gd_i\, |C_i| \tag{10}$$
+#
+# Through $f$, number by number:
+#
+# $$dB_{ir} = dF_{ir}\, f' \tag{11}$$
+#
+# $B_{ir} = u_i \cdot e_r$ is a product, and each factor gets the other one:
+#
+# $$du_i = \sum_r dB_{ir}\, e_r \qquad de_r = \sum_i dB_{ir}\, u_i \tag{12}$$
+#
+# Last the values. Key $j$ is near to a few queries, and far from all the others. Those *after* it
+# see it at $-k$, those *before* it at $k$:
+#
+# $$dv_j = \sum_{|j - i| < k} s_{ij}\, gn_i + \sum_{i \ge j + k} F_{i,-k}\, gn_i
+#   + \sum_{i \le j - k} F_{i,k}\, gn_i \tag{13}$$
+#
+# That is (7) with queries and keys exchanged: its tails are running sums, too.
+
+# %% [markdown] exercise="embedding-gradient"
+# ### Exercise 2 (4 points, 15 min): what the embeddings learn from
+#
+# Write (9) to (12) with the slope of (4): `gn`, `v` (L, M), `gd` (L,), `F` (L, 2k + 1), `u` (L, E),
+# `e` (2k + 1, E); return `du, de`. One loop, over distances. It must hold for $k = 0$, where both
+# ends are the same column of $F$, and for $k > L$.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# $gn_i \cdot v_j + gd_i$ is one product: of $[gn_i, gd_i]$ and $[v_j, 1]$. `far_sums` of the latter
+# has $|A|$ and $|C|$ in its last column.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# The loop is that of `by_sums`: at distance r, for `i = rows_of(r, L)`, the keys are `i + r`.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# Start with zeros of the shape of F, and let (10) *add* to its first and its last column. The slope
+# is `-np.expm1(-F)`.
+#
+# </details>
+
+
+# %% exercise="embedding-gradient"
+def embedding_gradient(gn, gd, F, u, e, v):
+    """The gradients (du, de)."""
+    # BEGIN SOLUTION
+    L, k = len(v), F.shape[1] // 2
+    G, V = np.column_stack([gn, gd]), np.column_stack([v, np.ones(L)])
+    A, C = far_sums(V, k)
+    dF = np.zeros_like(F)
+    for r in range(1 - k, k):
+        i = rows_of(r, L)
+        dF[i, r + k] = (G[i] * V[i + r]).sum(axis=1)  # (9)
+    dF[:, 0] += (G * A).sum(axis=1)  # (10)
+    dF[:, -1] += (G * C).sum(axis=1)  # (10)
+    dB = dF * -np.expm1(-F)  # (11)
+    return dB @ e, dB.T @ u  # (12)
+    # END SOLUTION
+
+
+# %% check="embedding-gradient"
+check("embedding-gradient", embedding_gradient)
+
+# %% [markdown]
+# Check all three against the forward, with a random [cotangent](glossary.md#cotangent). (Content
+# stays as it is: its gradients are lesson 6's.)
+
+
+# %%
+def value_gradient(F, gn):
+    """Equation (13)."""
+    L, k = len(gn), F.shape[1] // 2
+    dv = far_sums(F[:, :1] * gn, k)[1] + far_sums(F[:, -1:] * gn, k)[0]
+    for r in range(1 - k, k):
+        i = rows_of(r, L)
+        dv[i + r] += F[i, r + k, None] * gn[i]
+    return dv
+
+
+def output():
+    """Equation (3), and its denominator."""
+    n_far, d_far = pairs_loop(phi(u @ e.T, "softplus"), v)
+    return (n + n_far) / (d + d_far)[:, None], d + d_far
+
+
+c = random.standard_normal(v.shape)
+out, D = output()
+gn, gd = c / D[:, None], -(c * out).sum(axis=1) / D
+gradients = *embedding_gradient(gn, gd, F, u, e, v), value_gradient(F, gn)
+for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
+    slopes = finite_differences(lambda: (c * output()[0]).sum(), x)
+    print(f"{name}: off by {error(got, slopes):.0e}")
+
+# %% [markdown]
+# ## 4. What a decoder keeps
+#
+# A [decoder](glossary.md#decoder) sees no later key, so that $C$ is gone. For the next token each
+# key is one step farther away. But once at $-k$, it is there for ever. So keep the last $k$ values
+# as they are, and of those before them the sum:
+#
+# $$\mathrm{tail}' = \mathrm{tail} + \text{the value that falls out} \qquad
+#   \mathrm{recent}' = \text{the last } k \text{ values} \tag{14}$$
+#
+# That is $(k + 1) M$ numbers beside $S$ and $Z$, however long the past was.
+
+# %% [markdown] exercise="decode-step"
+# ### Exercise 3 (3 points, 10 min): one token more
+#
+# Write (14), then (7) for this token. `F` (k + 1,) has its weights for the distances $-k$ to 0, `v`
+# (M,) is its value. `tail` (M,) and `recent` (k, M) are what the token before left: the newest value
+# last, zeros in front where fewer than $k$ have been. `length` is the number of tokens before.
+# Return `n`, `d`, and the next `tail` and `recent`. Don't write to what you are given.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# Put the new value below the window, as row k + 1. The first row falls out; it is zero where nothing
+# falls. This holds for k = 0, too.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# After that, row t of the new window is at distance t - k + 1, and its weight is `F[t + 1]`. The
+# tail's is `F[0]`.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# For d, count keys: of `length + 1`, as many as fit are in the window, at its end; the others are in
+# the tail.
+#
+# </details>
+
+
+# %% exercise="decode-step"
+def decode_step(F, v, tail, recent, length):
+    """The token's n (M,) and d, and the next tail and window."""
+    # BEGIN SOLUTION
+    window = np.concatenate([recent, v[None]])
+    tail, recent = tail + window[0], window[1:]  # (14)
+    count, k = length + 1, len(recent)
+    real = min(count, k)  # keys in the window
+    n = F[0] * tail + F[1:] @ recent  # (7)
+    d = F[0] * max(count - k, 0) + F[k + 1 - real :].sum()  # (7)
+    return n, d, tail, recent
+    # END SOLUTION
+
+
+# %% check="decode-step"
+check("decode-step", decode_step)
+
+# %% [markdown] exercise="distance-kernel"
+# ### Exercise 4 (4 points, 15 min): a row of its own
+#
+# Now (7) as a [kernel](glossary.md#kernel), both directions. With running sums at hand, rows know
+# nothing of each other: a [thread](glossary.md#thread) [owns](glossary.md#owner) a row, and walks
+# its near keys. `F` is (H, L, 2k + 1) with $k \ge 1$, `v` (H, L, M); `P` (H, L + 1, M) has in row
+# `j` the sum of the values before `j`; numerators `out` (H, L, M) are written to. The row is
+# `cuda.grid(1)`, the [head](glossary.md#head) `cuda.blockIdx.y`.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# The near keys run from `low = max(i - k + 1, 0)` to before `high = min(i + k, L)`.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# So A is `P[h, low]`, and C is `P[h, L]` less `P[h, high]`.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# For each m: a scalar `n` from the two ends, `F[h, i, 0]` and `F[h, i, 2 * k]`; then for each near j
+# add `F[h, i, j - i + k] * v[h, j, m]`.
+#
+# </details>
+
+
+# %% exercise="distance-kernel"
+@cuda.jit
+def distance_kernel(F, v, P, out):
+    """A thread owns row i of out."""
+    # BEGIN SOLUTION
+    i, h = cuda.grid(1), cuda.blockIdx.y
+    L, k = v.shape[1], F.shape[2] // 2
+    if i < L:
+        low, high = max(i - k + 1, 0), min(i + k, L)
+        for m in range(v.shape[2]):
+            n = F[h, i, 0] * P[h, low, m]  # (7)
+            n += F[h, i, 2 * k] * (P[h, L, m] - P[h, high, m])  # (7)
+            for j in range(low, high):
+                n += F[h, i, j - i + k] * v[h, j, m]  # (7)
+            out[h, i, m] = n
+    # END SOLUTION
+
+
+# %% check="distance-kernel"
+check("distance-kernel", distance_kernel)
+
+# %% [markdown]
+# ## 5. The real kernels
+#
+# The room's plain kernel is the definition: a thread owns a query, and walks all keys.
+
+# %%
+sizes = (1, 2, 70, 16), (1, 2, 70, 16), (1, 2, 70, 16), (2, 9, 16)
+inputs = [random.standard_normal(size, np.float32) for size in sizes]
+with watch() as plain:
+    relative.forward(*inputs, algorithm="naive", version="plain")
+with watch() as fast:
+    out, d, F, _ = relative.forward(*inputs, algorithm="linear")
+    relative.backward(
+        out, None, *inputs, out, d, F, algorithm="linear"
+    )
+kernels = {str(launch.kernel): launch.kernel for launch in fast}
+print("plain:", ", ".join(str(launch.kernel) for launch in plain))
+print("fast, forward and backward:", ", ".join(kernels))
+show(quote(plain[-1].kernel, "(2)", "(3)"))
+
+# %% [markdown]
+# The fast forward, cut to (7). `before` and `after` are $A$ and $C$:
+
+# %%
+show(quote(kernels["forward"], "(7)", also=("f_tile = cuda", "v_tile = cuda")))
+
+# %% [markdown]
+# Three things it does that yours does not:
+#
+# 1. **[Tiles](glossary.md#tile).** A [block](glossary.md#block) owns 32 queries and walks the keys
+#    that are near to *any* of them, in [shared memory](glossary.md#shared-memory). For one of its
+#    queries some of these are far: the clip gives them the right weight. So $A$ and $C$ are needed
+#    only where tiles begin, $L / 32$ rows of them.
+# 2. **No differences.** $P_L - P_{high}$ takes one large sum from another, and loses digits. Here
+#    $C$ is summed up from the end.
+# 3. **Other texts.** It knows causal texts, padding, and texts that go on from a
+#    [state](glossary.md#state) (14), whose window is a few more near keys.
+#
+# Backward walks the same keys for (9) to (11); then keys walk queries for (13):
+
+# %%
+show(quote(kernels["score_gradient"], "(11)"))
+show(quote(kernels["value_gradient"], "(13)"))
+
+# %% [markdown]
+# For short texts all pairs are cheaper than sums with all their bookkeeping. The package's planner
+# decides by counting operations. **Predict** what it takes for these four, `naive` or `linear`:
+#
+# | | L | E = M | k |
+# |---|---|---|---|
+# | a | 32 | 64 | 8 |
+# | b | 64 | 64 | 8 |
+# | c | 64 | 128 | 8 |
+# | d | 1024 | 64 | 256 |
+
+# %%
+guess("a, b, c, d", "naive, naive, naive, linear")
+
+# %%
+rows, taken = [], []
+for L, E, k in ((32, 64, 8), (64, 64, 8), (64, 128, 8), (1024, 64, 256)):
+    taken.append(plan(Sizes(L, L, E, E, max_distance=k))["relative"])
+    qkv = random.standard_normal((3, 1, 2, L, E), np.float32)
+    e = random.standard_normal((2, 2 * k + 1, E), np.float32) / E
+    runs = (
+        partial(relative.forward, *qkv, e, algorithm=algorithm)
+        for algorithm in ("naive", "linear")
+    )
+    rows.append((f"{L}, {E}, {k}", taken[-1], *seconds(*runs)))
+table(("L, E, k", "planner", "naive, measured", "linear, measured"), rows)
+reveal("a, b, c, d", ", ".join(taken))
+
+# %% [markdown]
+# Short and wide texts go the naive way: what linear attention itself costs, $E M$ a token, decides
+# for both terms. $k$ does not count, since a wide band is no worse than all pairs.
+#
+# ## 6. The scoreboard
+#
+# [Recall](glossary.md#recall) of pairs has no order, so expect no help there. Here is a task that
+# has: 32 times, name the symbol that stood *three places earlier*. One head learns it, as in lesson
+# 7. **Predict**: how many percent does linear attention get right, of 16 symbols? And with
+# distances up to 8?
+
+# %%
+guess("linear, three places earlier", "6%")
+guess("with distances, three places earlier", "100%")
+
+
+# %%
+class Placed(nn.Module):
+    """Linear attention with distances up to k, which it learns."""
+
+    def __init__(self, k, first_query, width=16):
+        self.e = nn.Parameter(np.zeros((1, 2 * k + 1, width), np.float32))
+        self.where = {"causal": True, "query_offset": first_query}
+
+    def forward(self, query, key, value):
+        self.query = query  # for the figure
+        return relative_linear_attention(
+            query, key, value, self.e, **self.where
+        )
+
+
+E, k, task = 16, 8, partial(earlier, 3)
+no_places = partial(linear_attention, causal=True)
+placed = Placed(k, 3)
+linear = (
+    recall(partial(no_places, query_offset=32)),
+    recall(partial(no_places, query_offset=3), task=task),
+)
+distances = recall(Placed(k, 32)), recall(placed, task=task)
+base, more = (E * E + E, 2 * E * E), ((k + 1) * E, 2 * (k + 1) * E)
+table(
+    ("E = 16", "numbers", "work a token", "recall", "three earlier"),
+    [
+        ("linear", *base, *map("{:.0%}".format, linear)),
+        ("with distances", *np.add(base, more), *map("{:.0%}".format, distances)),
+    ],
+)
+reveal("linear, three places earlier", f"{linear[1]:.0%}")
+reveal("with distances, three places earlier", f"{distances[1]:.0%}")
+
+# %%
+u = phi(placed.query.numpy()[:, 0].reshape(-1, E), "elu")
+F = phi(u @ placed.e.numpy()[0, : k + 1].T, "softplus")
+show(
+    figures.learned(range(-k, 1), F, -3), "learned",
+    alt="The learned weight of each distance: high at -3, low elsewhere",
+)  # fmt: skip
+
+# %% [markdown]
+# ## What it cannot do
+#
+# * Beyond $k$ all is the same: a key 9 places back and one 9,000 back weigh alike. A larger $k$
+#   costs work and memory.
+# * Each distance learns on its own. What $e_3$ has learned says nothing about $e_4$.
+# * A place is a whole number. A time of 2.5 seconds, or a point of a picture, has no row in $e$.
+#
+# Could a weight be a smooth *function* of distance, and still need no $L^2$? No lesson answers that
+# yet: `kernels/fourier` derives one that is made of waves.
