@@ -27,7 +27,6 @@
 from functools import partial
 
 import numpy as np
-from numba import float32
 
 from minitransformer import nn
 from minitransformer.attention import (
@@ -48,7 +47,6 @@ from minitransformer.course import (
     watch,
 )
 from minitransformer.course.figures import lesson_10 as figures
-from minitransformer.course.measuring import FAST
 from minitransformer.course.recall import earlier, recall
 from minitransformer_kernels import relative
 from minitransformer_kernels.cuda import cuda
@@ -349,12 +347,17 @@ def output():
     return (n + n_far) / (d + d_far)[:, None], d + d_far
 
 
+def loss():
+    """A number that depends on every output."""
+    return (c * output()[0]).sum()
+
+
 c = random.standard_normal(v.shape)
 out, D = output()
 gn, gd = c / D[:, None], -(c * out).sum(axis=1) / D
 gradients = *embedding_gradient(gn, gd, F, u, e, v), value_gradient(F, gn)
 for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
-    slopes = finite_differences(lambda: (c * output()[0]).sum(), x)
+    slopes = finite_differences(loss, x)
     print(f"{name}: off by {error(got, slopes):.0e}")
 
 # %% [markdown]
@@ -474,19 +477,20 @@ with watch() as plain:
     relative.forward(*inputs, algorithm="naive", version="plain")
 with watch() as fast:
     out, d, F, _ = relative.forward(*inputs, algorithm="linear")
-    relative.backward(
-        out, None, *inputs, out, d, F, algorithm="linear"
-    )
-kernels = {str(launch.kernel): launch.kernel for launch in fast}
-print("plain:", ", ".join(str(launch.kernel) for launch in plain))
-print("fast, forward and backward:", ", ".join(kernels))
-show(quote(plain[-1].kernel, "(2)", "(3)"))
+    relative.backward(out, None, *inputs, out, d, F, algorithm="linear")
+kernels = {}
+for name, seen in (("plain forward", plain), ("fast, both ways", fast)):
+    found = {launch.kernel.__name__: launch.kernel for launch in seen}
+    print(f"{name}:", ", ".join(found))
+    kernels |= found
+show(quote(kernels["add_terms"], "(2)", "(3)"))
 
 # %% [markdown]
 # The fast forward, cut to (7). `before` and `after` are $A$ and $C$:
 
 # %%
-show(quote(kernels["forward"], "(7)", also=("f_tile = cuda", "v_tile = cuda")))
+ends = "far = at_low", "far += at_high"
+show(quote(kernels["forward"], "(7)", also=("v_tile = cuda", *ends)))
 
 # %% [markdown]
 # Three things it does that yours does not:
@@ -559,18 +563,20 @@ class Placed(nn.Module):
         self.where = {"causal": True, "query_offset": first_query}
 
     def forward(self, query, key, value):
+        """(N, H, Lq, E), and as many columns of keys and values."""
         self.query = query  # for the figure
         return relative_linear_attention(
             query, key, value, self.e, **self.where
         )
 
 
+# %%
 E, k, task = 16, 8, partial(earlier, 3)
-no_places = partial(linear_attention, causal=True)
-placed = Placed(k, 3)
+unplaced = partial(linear_attention, causal=True)
+placed = Placed(k, 3)  # its queries begin at token 3
 linear = (
-    recall(partial(no_places, query_offset=32)),
-    recall(partial(no_places, query_offset=3), task=task),
+    recall(partial(unplaced, query_offset=32)),
+    recall(partial(unplaced, query_offset=3), task=task),
 )
 distances = recall(Placed(k, 32)), recall(placed, task=task)
 base, more = (E * E + E, 2 * E * E), ((k + 1) * E, 2 * (k + 1) * E)
@@ -578,7 +584,7 @@ table(
     ("E = 16", "numbers", "work a token", "recall", "three earlier"),
     [
         ("linear", *base, *map("{:.0%}".format, linear)),
-        ("with distances", *np.add(base, more), *map("{:.0%}".format, distances)),
+        ("distances", *np.add(base, more), *map("{:.0%}".format, distances)),
     ],
 )
 reveal("linear, three places earlier", f"{linear[1]:.0%}")

@@ -19,7 +19,7 @@ def clipped(length: int, k: int) -> Figure:
         length: L.
         k: The distance from which on all are alike; less than L.
     """
-    figure, (axis,) = panels(1, 9, 4.7)
+    figure, (axis,) = panels(1, 9, 5)
     canvas(axis, f"clip(j - i, -{k}, {k}): all pairs of {length} tokens")
     for i in range(length):
         for j in range(length):
@@ -40,7 +40,7 @@ def clipped(length: int, k: int) -> Figure:
         (0.71, GREEN, f"right tail: all at {k}, one weight\nfor a row, and C sums up the values"),
     ):
         axis.text(length + 0.8, y * length, text, color=color, va="top", fontsize=11)
-    axis.set_xlim(-1.2, 1.95 * length)
+    axis.set_xlim(-1.2, 1.75 * length)
     axis.set_ylim(length + 0.3, -1.2)
     return figure
 
