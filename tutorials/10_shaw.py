@@ -14,11 +14,14 @@
 # # Where: Shaw in linear time
 #
 # Dog bites man; man bites dog. To the attention of lessons 6 to 9 both are the same three
-# [tokens](glossary.md#token), since a weight depends on what stands there, not on where. A
-# [causal](glossary.md#causal) [mask](glossary.md#mask) hides some keys, and no more.
+# [tokens](glossary.md#token). A weight depends on *what* stands there, and lesson 9's better
+# features change nothing about that. It does not depend on *where*. A
+# [causal](glossary.md#causal) [mask](glossary.md#mask) hides the keys to come, but among those that
+# are left, order counts for nothing.
 #
-# Shaw's cure: learn a weight for each *distance*. The distances of all pairs are an $L \times L$
-# matrix. Have we lost what lesson 6 won? No: most of that matrix says the same thing.
+# Shaw's cure are [*relative positions*](glossary.md#relative-position): learn a weight for each
+# distance from query to key. But the distances of all pairs are an $L \times L$ matrix. Is what
+# lesson 6 won lost again? No: most of that matrix says the same thing.
 #
 # *Sources.* Shaw, Uszkoreit and Vaswani 2018, *Self-Attention with Relative Position
 # Representations*. The linear form is S0's, in the [list of sources](sources.md).
@@ -63,47 +66,50 @@ u = phi(Q, "elu")  # features of queries
 
 
 def content(K, v):
-    """Lesson 6: n (L, M) and d (L,)."""
+    """Lesson 6: n (L, M) and d (L, 1)."""
     a = u @ phi(K, "elu").T
-    return a @ v, a.sum(axis=1)
+    return a @ v, a.sum(axis=1, keepdims=True)
 
 
 n, d = content(K, v)
 order = random.permutation(6)
 n_mixed, d_mixed = content(K[order], v[order])
-moved = error(n_mixed / d_mixed[:, None], n / d[:, None])
-print(f"keys in the order {order}: outputs move by {moved:.0e}")
+print("keys in the order", order, end=": ")
+print(f"outputs move by {error(n_mixed / d_mixed, n / d):.0e}")
 
 # %% [markdown]
 # ## 1. A weight for each distance
 #
-# A distance is where the key stands, seen from the query: -1 is the token before. What is farther
-# than some $k$ counts as being at $k$, so that $2k + 1$ distances are left:
+# A distance says where the key stands, seen from the query: -1 is the token before. Whether a word
+# is 300 or 301 places away will hardly matter. So what is farther than some $k$ counts as being at
+# $k$, and $2k + 1$ distances are left:
 #
 # $$r(i, j) = \mathrm{clip}(j - i, -k, k) \tag{1}$$
 #
 # ($k$ is a number in this lesson, no key. The [room](glossary.md#room) `kernels/relative`, whose
 # numbers these are, has $p_i$ for $i$, as a query may stand anywhere.) Each distance gets a learned
-# vector $e_r$, as if it were one more key that the query meets. A map $f$ makes a weight $F$ of
-# their product; $w_{ij}$ is the mask:
+# vector $e_r$, as if it were one more key that queries meet. So how much a distance counts may
+# depend on the query, $u_i = \varphi(Q_i)$. A map $f$ makes a weight $F$ of their product; $w_{ij}$
+# is the mask:
 #
 # $$F_{ir} = f(u_i \cdot e_r) \qquad s_{ij} = w_{ij}\, F_{i, r(i,j)} \tag{2}$$
 #
-# Both weights of a pair, that of content and that of distance, are added:
+# A pair now has two weights, of content and of distance. They are added:
 #
 # $$o_i = \frac{n_i + n'_i}{\mathrm{guard}(d_i + d'_i)} \qquad n'_i = \sum_j s_{ij} v_j
 #   \qquad d'_i = \sum_j s_{ij} \tag{3}$$
 #
-# with $n$ and $d$ of lesson 6. Three maps are at hand. The first two are positive, as weights
-# should be:
+# with $n$ and $d$ of lesson 6, and its [guard](glossary.md#guard). Three maps are at hand, each
+# with its slope. The first two are positive, as weights should be; the last can have any sign, and
+# needs another guard:
 #
 # $$f(b) = \log(1 + e^b) \qquad f' = 1 - e^{-f} \tag{4}$$
 # $$f(b) = e^{\min(b, 60)} \qquad f' = f \tag{5}$$
 # $$f(b) = b \qquad f' = 1 \tag{6}$$
 #
-# Each slope can be told from $F$ alone (in (5) it is 0 at the cap). So the
-# [backward](glossary.md#backward) needs no product twice. We take (4), the *softplus*. Loop and
-# arrays:
+# Each slope can be told from $F$ alone (in (5) it is 0 at the cap): the
+# [backward](glossary.md#backward) need not compute a score again. We take (4), the *softplus*. As a
+# loop, and as arrays:
 
 # %%
 k = 2
@@ -134,13 +140,13 @@ F = phi(u @ e.T, "softplus")  # (2), (4): (6, 5)
 truth = by_definition(*(x[None, None] for x in (Q, K, v)), e[None])[0, 0]
 for form in (pairs_loop, in_arrays):
     n_far, d_far = form(F, v)
-    out = (n + n_far) / (d + d_far)[:, None]
+    out = (n + n_far) / (d + d_far[:, None])
     print(f"{form.__name__}: off by {error(out, truth):.0e}")
 
 # %% [markdown]
 # ## 2. A band and two tails
 #
-# Look at what the clip leaves:
+# Here is what the clip leaves:
 
 # %%
 show(
@@ -155,17 +161,11 @@ show(
 # %%
 guess("percent in the band", 5)
 
-
 # %%
-def in_band(L, k):
-    """How many pairs."""
-    return (2 * k - 1) * L - k * (k - 1)
-
-
 for L in (64, 512, 4096):
-    share = in_band(L, 16) / L**2
-    print(f"L = {L}: {in_band(L, 16):,} of {L * L:,} pairs, {share:.1%}")
-reveal("percent in the band", 100 * share)
+    pairs = sum(L - abs(r) for r in range(-15, 16))  # k = 16
+    print(f"L = {L}: {pairs:,} of {L * L:,} pairs, {pairs / L**2:.1%}")
+reveal("percent in the band", 100 * pairs / L**2)
 
 # %% [markdown]
 # In the left tail of row $i$ every pair has the same weight, $F_{i,-k}$. What is the same in every
@@ -174,11 +174,12 @@ reveal("percent in the band", 100 * share)
 # $$n'_i = F_{i,-k}\, A_i + \sum_{|j - i| < k} s_{ij} v_j + F_{i,k}\, C_i \tag{7}$$
 # $$A_i = \sum_{j \le i - k} v_j \qquad C_i = \sum_{j \ge i + k} v_j \tag{8}$$
 #
-# $d'$ is the same with 1 in the place of $v_j$. From row to row $A$ grows by one value. Such sums
-# are *running* sums: all of them take $L$ additions.
+# $d'$ is the same with 1 in the place of $v_j$. From row to row, $A$ grows by one value. Such sums
+# are *running* sums: all $L$ of them take $L$ additions. A row then costs $2k + 1$ terms, however
+# long the text is.
 #
-# Note what was *not* needed. In lesson 6 the weight had to come apart into a part of the query and
-# a part of the key. Here $f$ may be anything: weights repeat, and that is enough.
+# Note what was *not* needed. In lesson 6 a weight had to come apart into a part of the query and a
+# part of the key. Here $f$ may be anything: weights repeat, and that is enough.
 
 # %% [markdown] exercise="far-sums"
 # ### Exercise 1 (3 points, 10 min): the tails
@@ -222,8 +223,8 @@ def far_sums(v, k):
 check("far-sums", far_sums)
 
 # %% [markdown]
-# The band is a loop over $2k - 1$ distances, with all rows at once. A value with a 1 at its end,
-# $[v_j, 1]$, makes $d'$ one more column of $n'$:
+# The band is a loop over $2k - 1$ distances, with all rows at once. One trick saves half of the
+# lines: a value with a 1 at its end, $[v_j, 1]$, makes $d'$ one more column of $n'$.
 
 
 # %%
@@ -270,13 +271,13 @@ for got, wanted in zip(by_sums(F, v), pairs_loop(F, v), strict=True):
 #
 # $$du_i = \sum_r dB_{ir}\, e_r \qquad de_r = \sum_i dB_{ir}\, u_i \tag{12}$$
 #
-# Last the values. Key $j$ is near to a few queries, and far from all the others. Those *after* it
-# see it at $-k$, those *before* it at $k$:
+# Last the values. Token $j$ is near to a few queries, and far from the others. Those *after* it see
+# it at $-k$, those *before* it at $k$:
 #
 # $$dv_j = \sum_{|j - i| < k} s_{ij}\, gn_i + \sum_{i \ge j + k} F_{i,-k}\, gn_i
 #   + \sum_{i \le j - k} F_{i,k}\, gn_i \tag{13}$$
 #
-# That is (7) with queries and keys exchanged: its tails are running sums, too.
+# That is (7) with queries and keys exchanged: its tails are running sums, too, over queries.
 
 # %% [markdown] exercise="embedding-gradient"
 # ### Exercise 2 (4 points, 15 min): what the embeddings learn from
@@ -326,8 +327,8 @@ def embedding_gradient(gn, gd, F, u, e, v):
 check("embedding-gradient", embedding_gradient)
 
 # %% [markdown]
-# Check all three against the forward, with a random [cotangent](glossary.md#cotangent). (Content
-# stays as it is: its gradients are lesson 6's.)
+# Check all three gradients against the forward, with a random [cotangent](glossary.md#cotangent).
+# ($n$ and $d$ stay as they are: their gradients are lesson 6's.)
 
 
 # %%
@@ -344,7 +345,8 @@ def value_gradient(F, gn):
 def output():
     """Equation (3), and its denominator."""
     n_far, d_far = pairs_loop(phi(u @ e.T, "softplus"), v)
-    return (n + n_far) / (d + d_far)[:, None], d + d_far
+    D = d + d_far[:, None]
+    return (n + n_far) / D, D
 
 
 def loss():
@@ -354,7 +356,7 @@ def loss():
 
 c = random.standard_normal(v.shape)
 out, D = output()
-gn, gd = c / D[:, None], -(c * out).sum(axis=1) / D
+gn, gd = c / D, -(c * out).sum(axis=1) / D[:, 0]
 gradients = *embedding_gradient(gn, gd, F, u, e, v), value_gradient(F, gn)
 for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
     slopes = finite_differences(loss, x)
@@ -363,14 +365,15 @@ for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
 # %% [markdown]
 # ## 4. What a decoder keeps
 #
-# A [decoder](glossary.md#decoder) sees no later key, so that $C$ is gone. For the next token each
-# key is one step farther away. But once at $-k$, it is there for ever. So keep the last $k$ values
-# as they are, and of those before them the sum:
+# A [decoder](glossary.md#decoder) sees no later key: $C$ is gone. With each token all keys move one
+# step away, so their weights change, and no sum can be kept. But a key that has come to $-k$ stays
+# there for ever. So keep the last $k$ values as they are, and of those before them the sum:
 #
 # $$\mathrm{tail}' = \mathrm{tail} + \text{the value that falls out} \qquad
 #   \mathrm{recent}' = \text{the last } k \text{ values} \tag{14}$$
 #
-# That is $(k + 1) M$ numbers beside $S$ and $Z$, however long the past was.
+# That is $(k + 1) M$ numbers beside the [state](glossary.md#state) of lesson 7, $S$ and $Z$, however
+# long the past was.
 
 # %% [markdown] exercise="decode-step"
 # ### Exercise 3 (3 points, 10 min): one token more
@@ -468,7 +471,8 @@ check("distance-kernel", distance_kernel)
 # %% [markdown]
 # ## 5. The real kernels
 #
-# The room's plain kernel is the definition: a thread owns a query, and walks all keys.
+# The room's plain kernel is not yours but the definition, all pairs: a thread owns a query, and
+# meets all keys. It is what the fast ones are tested against.
 
 # %%
 sizes = (1, 2, 70, 16), (1, 2, 70, 16), (1, 2, 70, 16), (2, 9, 16)
@@ -478,11 +482,8 @@ with watch() as plain:
 with watch() as fast:
     out, d, F, _ = relative.forward(*inputs, algorithm="linear")
     relative.backward(out, None, *inputs, out, d, F, algorithm="linear")
-kernels = {}
-for name, seen in (("plain forward", plain), ("fast, both ways", fast)):
-    found = {launch.kernel.__name__: launch.kernel for launch in seen}
-    print(f"{name}:", ", ".join(found))
-    kernels |= found
+kernels = {x.kernel.__name__: x.kernel for x in (*plain, *fast)}
+print("launched:", ", ".join(kernels))
 show(quote(kernels["add_terms"], "(2)", "(3)"))
 
 # %% [markdown]
@@ -502,17 +503,20 @@ show(quote(kernels["forward"], "(7)", also=("v_tile = cuda", *ends)))
 # 2. **No differences.** $P_L - P_{high}$ takes one large sum from another, and loses digits. Here
 #    $C$ is summed up from the end.
 # 3. **Other texts.** It knows causal texts, padding, and texts that go on from a
-#    [state](glossary.md#state) (14), whose window is a few more near keys.
+#    state (14), whose window is a few more near keys.
 #
-# Backward walks the same keys for (9) to (11); then keys walk queries for (13):
+# The backward is two kernels. One owns queries and walks their near keys for (9) to (11); `R` is the
+# number of distances, and where it is 1, both ends are one. The other owns keys and walks queries,
+# (13):
 
 # %%
 show(quote(kernels["score_gradient"], "(11)"))
 show(quote(kernels["value_gradient"], "(13)"))
 
 # %% [markdown]
-# For short texts all pairs are cheaper than sums with all their bookkeeping. The package's planner
-# decides by counting operations. **Predict** what it takes for these four, `naive` or `linear`:
+# In a short text all keys are near, and sums do not pay. The package's planner decides by counting
+# operations, for both terms of (3) at once. **Predict** what it takes for these four, `naive`
+# (all pairs) or `linear`:
 #
 # | | L | E = M | k |
 # |---|---|---|---|
@@ -539,19 +543,20 @@ table(("L, E, k", "planner", "naive, measured", "linear, measured"), rows)
 reveal("a, b, c, d", ", ".join(taken))
 
 # %% [markdown]
-# Short and wide texts go the naive way: what linear attention itself costs, $E M$ a token, decides
-# for both terms. $k$ does not count, since a wide band is no worse than all pairs.
+# What decides is lesson 6's term: all pairs cost it $L (E + M)$ a token, sums $2 E M$. So short
+# texts of wide heads go the naive way. $k$ does not count: however wide, a band is no more than all
+# pairs. Where the planner changes its mind, both take about as long.
 #
 # ## 6. The scoreboard
 #
-# [Recall](glossary.md#recall) of pairs has no order, so expect no help there. Here is a task that
-# has: 32 times, name the symbol that stood *three places earlier*. One head learns it, as in lesson
-# 7. **Predict**: how many percent does linear attention get right, of 16 symbols? And with
-# distances up to 8?
+# In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good, so expect no help
+# there. Here is a task that is *all* order: name the symbol, one of 16, that stood three places
+# earlier. One head learns it in a second or two. **Predict**: how many percent does linear attention
+# get right? And with distances up to $k = 8$?
 
 # %%
 guess("linear, three places earlier", "6%")
-guess("with distances, three places earlier", "100%")
+guess("distances, three places earlier", "100%")
 
 
 # %%
@@ -560,14 +565,12 @@ class Placed(nn.Module):
 
     def __init__(self, k, first_query, width=16):
         self.e = nn.Parameter(np.zeros((1, 2 * k + 1, width), np.float32))
-        self.where = {"causal": True, "query_offset": first_query}
+        self.how = {"causal": True, "query_offset": first_query}
 
     def forward(self, query, key, value):
         """(N, H, Lq, E), and as many columns of keys and values."""
         self.query = query  # for the figure
-        return relative_linear_attention(
-            query, key, value, self.e, **self.where
-        )
+        return relative_linear_attention(query, key, value, self.e, **self.how)
 
 
 # %%
@@ -581,14 +584,19 @@ linear = (
 distances = recall(Placed(k, 32)), recall(placed, task=task)
 base, more = (E * E + E, 2 * E * E), ((k + 1) * E, 2 * (k + 1) * E)
 table(
-    ("E = 16", "numbers", "work a token", "recall", "three earlier"),
+    ("E = 16", "numbers kept", "work a token", "recall", "three earlier"),
     [
         ("linear", *base, *map("{:.0%}".format, linear)),
         ("distances", *np.add(base, more), *map("{:.0%}".format, distances)),
     ],
 )
 reveal("linear, three places earlier", f"{linear[1]:.0%}")
-reveal("with distances, three places earlier", f"{distances[1]:.0%}")
+reveal("distances, three places earlier", f"{distances[1]:.0%}")
+
+# %% [markdown]
+# Without order a head can only say which symbol it has seen most often. That is right more often
+# than once in 16 as long as few have been seen. And what did the other head learn? The bars are
+# medians over its queries, the lines go from the 10th to the 90th of a hundred:
 
 # %%
 u = phi(placed.query.numpy()[:, 0].reshape(-1, E), "elu")
@@ -601,9 +609,9 @@ show(
 # %% [markdown]
 # ## What it cannot do
 #
-# * Beyond $k$ all is the same: a key 9 places back and one 9,000 back weigh alike. A larger $k$
-#   costs work and memory.
-# * Each distance learns on its own. What $e_3$ has learned says nothing about $e_4$.
+# * From $k$ on all is the same: a key 9 places back and one 9,000 places back have one weight. A
+#   larger $k$ costs work and memory.
+# * Each distance learns on its own. What $e_{-3}$ has learned says nothing about $e_{-4}$.
 # * A place is a whole number. A time of 2.5 seconds, or a point of a picture, has no row in $e$.
 #
 # Could a weight be a smooth *function* of distance, and still need no $L^2$? No lesson answers that

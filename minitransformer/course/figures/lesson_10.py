@@ -46,7 +46,7 @@ def clipped(length: int, k: int) -> Figure:
 
 
 def learned(distances: Sequence[int], weights: Any, wanted: int) -> Figure:
-    """Draw the weight of each distance, the mean over the queries and how they differ.
+    """Draw the weight of each distance: the median of the queries, and how far they differ.
 
     Args:
         distances: r, in order.
