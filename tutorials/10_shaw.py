@@ -490,8 +490,8 @@ show(quote(kernels["add_terms"], "(2)", "(3)"))
 # The fast forward, cut to (7). `before` and `after` are $A$ and $C$:
 
 # %%
-ends = "far = at_low", "far += at_high"
-show(quote(kernels["forward"], "(7)", also=("v_tile = cuda", *ends)))
+kept = "v_tile = cuda", "far = at_low", "far += at_high"
+show(quote(kernels["forward"], "(7)", also=kept))
 
 # %% [markdown]
 # Three things it does that yours does not:
@@ -502,12 +502,12 @@ show(quote(kernels["forward"], "(7)", also=("v_tile = cuda", *ends)))
 #    only where tiles begin, $L / 32$ rows of them.
 # 2. **No differences.** $P_L - P_{high}$ takes one large sum from another, and loses digits. Here
 #    $C$ is summed up from the end.
-# 3. **Other texts.** It knows causal texts, padding, and texts that go on from a
-#    state (14), whose window is a few more near keys.
+# 3. **Other texts.** It knows causal texts, padding, and texts that go on from a state (14), whose
+#    window is a few more near keys.
 #
-# The backward is two kernels. One owns queries and walks their near keys for (9) to (11); `R` is the
-# number of distances, and where it is 1, both ends are one. The other owns keys and walks queries,
-# (13):
+# The backward has two kernels of its own. In one a block owns queries and walks their near keys, for
+# (9) to (11); `R` is the number of distances, and where it is 1, both ends are one. In the other it
+# owns keys and walks queries, for (13):
 
 # %%
 show(quote(kernels["score_gradient"], "(11)"))
@@ -550,8 +550,8 @@ reveal("a, b, c, d", ", ".join(taken))
 #
 # ## 6. The scoreboard
 #
-# In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good, so expect no help
-# there. Here is a task that is *all* order: name the symbol, one of 16, that stood three places
+# In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good as another, so expect no
+# help there. Here is a task that is *all* order: name the symbol, one of 16, that stood three places
 # earlier. One head learns it in a second or two. **Predict**: how many percent does linear attention
 # get right? And with distances up to $k = 8$?
 
