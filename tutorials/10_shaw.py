@@ -372,21 +372,21 @@ for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
 # $$\mathrm{tail}' = \mathrm{tail} + \text{the value that falls out} \qquad
 #   \mathrm{recent}' = \text{the last } k \text{ values} \tag{14}$$
 #
-# That is $(k + 1) M$ numbers beside the [state](glossary.md#state) of lesson 7, $S$ and $Z$, however
-# long the past was.
+# That is $(k + 1) M$ numbers beside the [state](glossary.md#state) of lesson 7, $S$ and $Z$,
+# however long the past was.
 
 # %% [markdown] exercise="decode-step"
 # ### Exercise 3 (3 points, 10 min): one token more
 #
 # Write (14), then (7) for this token. `F` (k + 1,) has its weights for the distances $-k$ to 0, `v`
-# (M,) is its value. `tail` (M,) and `recent` (k, M) are what the token before left: the newest value
-# last, zeros in front where fewer than $k$ have been. `length` is the number of tokens before.
-# Return `n`, `d`, and the next `tail` and `recent`. Don't write to what you are given.
+# (M,) is its value. `tail` (M,) and `recent` (k, M) are what the token before left: the newest
+# value last, zeros in front where fewer than $k$ have been. `length` is the number of tokens
+# before. Return `n`, `d`, and the next `tail` and `recent`. Don't write to what you are given.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
-# Put the new value below the window, as row k + 1. The first row falls out; it is zero where nothing
-# falls. This holds for k = 0, too.
+# Put the new value below the window, as row k + 1. The first row falls out; it is zero where
+# nothing falls. This holds for k = 0, too.
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
@@ -397,8 +397,8 @@ for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# For d, count keys: of `length + 1`, as many as fit are in the window, at its end; the others are in
-# the tail.
+# For d, count keys: of `length + 1`, as many as fit are in the window, at its end; the others are
+# in the tail.
 #
 # </details>
 
@@ -441,8 +441,8 @@ check("decode-step", decode_step)
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# For each m: a scalar `n` from the two ends, `F[h, i, 0]` and `F[h, i, 2 * k]`; then for each near j
-# add `F[h, i, j - i + k] * v[h, j, m]`.
+# For each m: a scalar `n` from the two ends, `F[h, i, 0]` and `F[h, i, 2 * k]`; then for each near
+# j add `F[h, i, j - i + k] * v[h, j, m]`.
 #
 # </details>
 
@@ -505,9 +505,9 @@ show(quote(kernels["forward"], "(7)", also=kept))
 # 3. **Other texts.** It knows causal texts, padding, and texts that go on from a state (14), whose
 #    window is a few more near keys.
 #
-# The backward has two kernels of its own. In one a block owns queries and walks their near keys, for
-# (9) to (11); `R` is the number of distances, and where it is 1, both ends are one. In the other it
-# owns keys and walks queries, for (13):
+# The backward has two kernels of its own. In one a block owns queries and walks their near keys,
+# for (9) to (11); `R` is the number of distances, and where it is 1, both ends are one. In the
+# other it owns keys and walks queries, for (13):
 
 # %%
 show(quote(kernels["score_gradient"], "(11)"))
@@ -550,10 +550,10 @@ reveal("a, b, c, d", ", ".join(taken))
 #
 # ## 6. The scoreboard
 #
-# In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good as another, so expect no
-# help there. Here is a task that is *all* order: name the symbol, one of 16, that stood three places
-# earlier. One head learns it in a second or two. **Predict**: how many percent does linear attention
-# get right? And with distances up to $k = 8$?
+# In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good as another, so expect
+# no help there. Here is a task that is *all* order: name the symbol, one of 16, that stood three
+# places earlier. One head learns it in a second or two. **Predict**: how many percent does linear
+# attention get right? And with distances up to $k = 8$?
 
 # %%
 guess("linear, three places earlier", "6%")
