@@ -632,5 +632,4 @@ reveal("most with fewer than 300 numbers", best.attention.partition(",")[0])
 # * All weights depend on *content* alone. The same word weighs as much one place back as a thousand
 #   places back; no $\varphi$ of a key can know where the query will stand.
 #
-# Distance matters, as every reader knows. **Next question: must it cost $L^2$?** No lesson answers
-# that yet: `kernels/relative` derives how it need not.
+# Distance matters, as every reader knows. **Next question: must it cost $L^2$?** That is lesson 10.

@@ -35,6 +35,9 @@ class Asked(NamedTuple):
     answers: Any
 
 
+Task = Callable[[np.random.Generator], Iterator[Asked]]
+
+
 class Row(NamedTuple):
     """A row of the scoreboard.
 
@@ -79,6 +82,7 @@ def recall(
     steps: float = STEPS,
     seed: int = 0,
     seconds: float = math.inf,
+    task: Task | None = None,
 ) -> float:
     """Train a memory for a second or two; return which share of pairs it then recalls.
 
@@ -88,9 +92,10 @@ def recall(
         steps: Of Adam, with 16 sequences each; at most as many.
         seed: Decides the sequences, and where training begins.
         seconds: How long it may train, from its second step on: the first one compiles.
+        task: What makes the sequences; None for pairs.
     """
     random.manual_seed(seed)
-    draw = sequences(np.random.default_rng(seed))
+    draw = (task or sequences)(np.random.default_rng(seed))
     memory = Memory(attention, width)
     optimizer = optim.Adam(memory.parameters(), lr=0.03)
     step, began = 0, math.inf
@@ -117,6 +122,17 @@ def sequences(draw: np.random.Generator) -> Iterator[Asked]:
         order = draw.permuted(np.tile(np.arange(PAIRS), (BATCH, 1)), axis=1)
         asked, answers = (np.take_along_axis(x, order, axis=1) for x in (keys, values))
         yield Asked(keys, values, asked, answers)
+
+
+def earlier(distance: int, draw: np.random.Generator) -> Iterator[Asked]:
+    """Return batches without end of another task, which asks for an order.
+
+    Each of 32 symbols asks which one of 16 stood so many places before it; `distance` more stand in
+    front. So query i is at position i + distance.
+    """
+    while True:
+        symbols = draw.integers(VALUES, size=(BATCH, PAIRS + distance))
+        yield Asked(symbols, symbols, symbols[:, distance:], symbols[:, :PAIRS])
 
 
 def scoreboard(*rows: Row) -> None:

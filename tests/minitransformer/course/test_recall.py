@@ -3,7 +3,16 @@
 import numpy as np
 
 from minitransformer.attention import linear_attention, softmax_attention
-from minitransformer.course.recall import KEYS, PAIRS, VALUES, Row, recall, scoreboard, sequences
+from minitransformer.course.recall import (
+    KEYS,
+    PAIRS,
+    VALUES,
+    Row,
+    earlier,
+    recall,
+    scoreboard,
+    sequences,
+)
 
 
 def test_every_key_is_given_once_and_asked_for_once():
@@ -14,6 +23,14 @@ def test_every_key_is_given_once_and_asked_for_once():
         assert len(given) == PAIRS
         assert given == dict(zip(asked.tolist(), answers.tolist(), strict=True))
         assert (keys != asked).any()
+
+
+def test_what_stood_earlier_is_asked_for():
+    symbols = next(earlier(3, np.random.default_rng(0)))
+    assert symbols.asked.shape == symbols.answers.shape == (16, PAIRS)
+    for i in range(PAIRS):
+        np.testing.assert_array_equal(symbols.keys[:, i + 3], symbols.asked[:, i])
+        np.testing.assert_array_equal(symbols.values[:, i], symbols.answers[:, i])
 
 
 def test_what_looks_at_every_key_recalls_and_a_small_state_forgets():
