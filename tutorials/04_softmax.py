@@ -413,9 +413,12 @@ show(quote(plain[0].kernel, "(1)", "(12)", "(2)"))
 # %% [markdown]
 # And the fast one: this course's second pattern, the [walk](glossary.md#walk). A block of threads
 # owns a tile of queries, `rows` of them, and walks past the keys, `step` at a time. Look for (3),
-# (4) and (5), and for `share`. The sum of values in (4) stands twice: the second loop asks each
-# weight whether it is 0, which matters only once a value is not finite (`careful`). In the end `q`
-# is free, and the answers of (5) pass through it on their way to memory.
+# (4) and (5), and for `share`. The sum of values in (4) stands twice. The second loop asks each
+# weight whether it is 0, which matters only where a value is not finite. On a GPU it is the one
+# that runs (`careful`), and `while True` is left after one turn. The first is for a CPU with many
+# heads (`on_lanes`), which reads keys and values where they lie, and takes a second, careful turn
+# only if a sum was not finite. In the end `q` is free, and the answers of (5) pass through it on
+# their way to memory.
 
 # %%
 with watch() as fast:
