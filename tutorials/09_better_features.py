@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] question="Can features imitate softmax?" minutes=75 after=[8]
+# %% [markdown] question="Can features imitate softmax?" minutes=90 after=[8]
 # # Better features
 #
 # Since lesson 6 every trick was about *order*: who is multiplied with whom first. None touched
@@ -74,9 +74,11 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# So its area has grown by that factor. Draw many numbers $t$ from the first bell (*normal*
-# numbers): the mean of $e^{ut}$ is the second area divided by the first, $e^{u^2/2}$. For a row $w$
-# of $E$ independent normal numbers the means multiply:
+# So its area has grown by that factor. Now draw many *normal* numbers $t$: each as often as the
+# first bell is high there. The mean of $e^{ut}$ weighs it by that height: it is the area of the
+# product divided by that of the bell, $e^{u^2/2}$. Let $w$ be a row of $E$ independent normal
+# numbers, and $u$ a row, too. $e^{w \cdot u}$ is the product of all $e^{w_e u_e}$, and the mean of
+# a product of independent numbers is the product of their means:
 #
 # $$\mathrm{mean}_w\; e^{w \cdot u} = e^{|u|^2 / 2} \tag{A}$$
 #
@@ -161,7 +163,7 @@ check("favor", favor)
 # %% [markdown]
 # ## 2. How many features?
 #
-# How far from its mean is a single draw? The lemma answers that, too. One $w$ gives a product $f$,
+# How far from its mean is a single draw? (A) answers that, too. One $w$ gives a product $f$,
 # whose mean is (C). The mean of $f^2$ is (A) again, with $2u$ in place of $u$. Compare the two:
 #
 # $$\frac{\mathrm{mean}\, f^2}{(\mathrm{mean}\, f)^2}
@@ -180,17 +182,18 @@ guess("p of the error", -1)
 # (R, E) holds independent normal rows. No more than $E$ rows can all be at right angles, so work in
 # groups of $E$; the last may have fewer. Take away from each row what points along the rows before
 # it in its group (Gram and Schmidt), then give it back the length that it had in `G`. Each row
-# alone is still a normal row, so (C) holds as before.
+# alone still points anywhere, and is as long as before: a normal row, so (C) holds. (D) does not:
+# it was for independent rows.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
-# `np.linalg.qr` does that for the *columns* of a matrix: `Q, T = np.linalg.qr(group.T)`. The
-# columns of `Q` have length 1.
+# `np.linalg.qr` does that for the *columns* of a matrix: `C, T = np.linalg.qr(group.T)`. The
+# columns of `C` have length 1.
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# It may turn a column around. Then the diagonal of `T` is negative: multiply `Q` by
+# It may turn a column around. Then the diagonal of `T` is negative: multiply `C` by
 # `np.sign(np.diag(T))`.
 #
 # </details>
@@ -207,8 +210,8 @@ def orthogonal(G):
     # BEGIN SOLUTION
     directions, E = np.zeros_like(G), G.shape[1]
     for b in range(0, len(G), E):
-        Q, T = np.linalg.qr(G[b : b + E].T)
-        directions[b : b + E] = (Q * np.sign(np.diag(T))).T
+        C, T = np.linalg.qr(G[b : b + E].T)
+        directions[b : b + E] = (C * np.sign(np.diag(T))).T
     return directions * np.linalg.norm(G, axis=1)[:, None]
     # END SOLUTION
 
@@ -229,17 +232,17 @@ def typical(rows, R, tries):
 
 
 sizes, draws = (4, 16, 64, 256), 6400 if FAST else 128_000
-u = np.square(Q_short[:, None] + K_short).sum(axis=2) / 2  # |u|^2: (6, 6)
-lemma = [np.sqrt(np.mean(np.exp(u) - 1) / R) for R in sizes]  # (D)
+squared = np.square(Q_short[:, None] + K_short).sum(axis=2) / 2  # |u|^2
+by_D = [np.sqrt(np.mean(np.exp(squared) - 1) / R) for R in sizes]
 measured = {
     "independent rows": [typical(np.array, R, draws // R) for R in sizes],
     "orthogonal rows": [typical(orthogonal, R, draws // R) for R in sizes],
 }
 reveal("p of the error", slope(sizes, measured["independent rows"]))
 rows = [(name, *errors) for name, errors in measured.items()]
-table(("typical error, R =", *map(str, sizes)), [("by (D)", *lemma), *rows])
+table(("typical error, R =", *map(str, sizes)), [("by (D)", *by_D), *rows])
 show(
-    figures.errors(sizes, lemma, measured), "errors",
+    figures.errors(sizes, by_D, measured), "errors",
     alt="The error against R on logarithmic axes: lines of slope -1/2",
 )  # fmt: skip
 
@@ -247,10 +250,11 @@ show(
 # Half the error costs *four* times the features. Right angles help a little, and cost nothing
 # later: rows are drawn once.
 #
-# By (D) the error is largest where $|q + k|$ is: where a query and a key are long and point the
-# same way. Those are the largest weights. So queries and keys were short until here: those of the
-# six [tokens](glossary.md#token) have a $|u|^2$ nine times as large, and it stands in an exponent.
-# Here are their true weights, who looks at whom, and estimates:
+# By (D) the relative error is largest where $|q + k|$ is: with long queries and keys, most of all
+# if they point the same way. So the largest weights are the roughest. Queries and keys were short
+# until here: those of the six [tokens](glossary.md#token) have a $|u|^2$ nine times as large, and
+# it stands in an exponent. Here are their true weights, who looks at whom, and estimates, each the
+# middle one of 25 draws:
 
 
 # %%
@@ -269,16 +273,16 @@ def middle(R):
 
 
 true = weights(np.exp(Q @ K.T / 2))
-print(f"e to the |u|^2 is up to {np.exp(9 * u.max()):,.0f}")
+print(f"e to the |u|^2 is up to {np.exp(9 * squared.max()):,.0f}")
 show(
     figures.estimates(true, {R: middle(R) for R in sizes}), "estimates",
     alt="Softmax's weights, and estimates of 4, 16, 64 and 256 features",
 )  # fmt: skip
 
 # %% [markdown]
-# What does that cost? A [state](glossary.md#state) has $R \times M$ numbers of $S$ and $R$ of $Z$;
-# softmax keeps $E + M$ for each token. **Predict**: at $R = 256$ and $E = M = 64$, how many tokens
-# fill as much?
+# Even 256 features are not exact, for six tokens. What do they cost? A [state](glossary.md#state)
+# has $R \times M$ numbers of $S$ and $R$ of $Z$; softmax keeps $E + M$ for each token. **Predict**:
+# at $R = 256$ and $E = M = 64$, how many tokens fill as much?
 
 # %%
 guess("tokens that fill as much", 256)
@@ -321,26 +325,28 @@ reveal("what changes the outputs", max(off, key=off.get))
 # $$\varphi_r = e^{|w_r|^2/2 - |sx - w_r|^2/2} / \sqrt R$$
 #
 # However long $x$ is, that is at most $e^{|w_r|^2/2} / \sqrt R$: (2) is a stabiliser already. Far
-# from all $w_r$ the features underflow to zeros, though, and a query of zeros has no $d$. Queries
-# may have a factor of their own. So they take away a smooth kind of maximum:
+# from all $w_r$ the features underflow to zeros, though. A key of zeros is forgotten; a query of
+# zeros has no $d$. Queries may have a factor of their own. So they take away a smooth kind of
+# maximum:
 #
 # $$l = \log \sum_t e^{z_t} \tag{3}$$
 #
-# That is a softmax over the features: they sum to 1, and the outputs are those of (2).
+# That is a softmax over the features: they sum to 1, and where (2) does not underflow, the outputs
+# are those of (2).
 #
 # ## 4. Backward
 #
-# The [backward](glossary.md#backward) gets $g_r = \partial \ell / \partial \varphi_r$. By (1),
-# $\varphi_r$ grows by $\varphi_r$ with $z_r$, and falls as much with $l$. So $l$ collects $-G$,
-# where $G = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$, with slope
+# The [backward](glossary.md#backward) gets $g_r$, the slope of the loss in $\varphi_r$. By (1),
+# $\varphi_r$ grows by $\varphi_r$ with $z_r$, and falls as much with $l$. So $l$ collects $-c$,
+# where $c = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$, with slope
 # $\varphi_r$:
 #
-# $$dz_r = g_r \varphi_r \;\text{ with (2)} \qquad dz_r = (g_r - G)\, \varphi_r \;\text{ with (3)}
+# $$dz_r = g_r \varphi_r \;\text{ with (2)} \qquad dz_r = (g_r - c)\, \varphi_r \;\text{ with (3)}
 #   \tag{4}$$
 #
 # $x$ acts through each $z_r$, with slope $s\, w_r$, and with (2) through $l$, with slope $s^2 x$:
 #
-# $$dx = s \sum_r dz_r\, w_r - s^2 G\, x \quad \text{(no last term with (3))} \tag{5}$$
+# $$dx = s \sum_r dz_r\, w_r - s^2 c\, x \quad \text{(no last term with (3))} \tag{5}$$
 #
 # The $w_r$ may be learned, too. Each meets all rows $x_i$:
 #
@@ -352,10 +358,13 @@ reveal("what changes the outputs", max(off, key=off.get))
 # %%
 def favor_backward(g, x, w, phi, by_3):
     """The gradients dx and dw, with (2) or (3)."""
-    s, G = x.shape[1] ** -0.25, (g * phi).sum(axis=1, keepdims=True)
-    dz = (g - by_3 * G) * phi  # (4)
-    dx = s * dz @ w - s**2 * (1 - by_3) * G * x  # (5)
+    s, c = x.shape[1] ** -0.25, (g * phi).sum(axis=1, keepdims=True)
+    dz = (g - by_3 * c) * phi  # (4)
+    dx = s * dz @ w - s**2 * (1 - by_3) * c * x  # (5)
     return dx, s * dz.T @ x  # (6)
+
+
+w, g = random.standard_normal((8, 4)), random.standard_normal((6, 8))
 
 
 def loss(by_3):
@@ -365,26 +374,27 @@ def loss(by_3):
 
 
 # %%
-w = orthogonal(random.standard_normal((8, 4)))
-g = random.standard_normal((6, 8))
-for by_3, phi in enumerate((favor(Q, w), weights(favor(Q, w)))):
+for by_3, phi in ((False, favor(Q, w)), (True, weights(favor(Q, w)))):
     gradients = favor_backward(g, Q, w, phi, by_3)
     for name, x, got in zip(("dx", "dw"), (Q, w), gradients, strict=True):
         off = error(got, finite_differences(partial(loss, by_3), x))
-        print(f"{name} with ({2 + by_3}): off by {off:.0e}")
+        print(f"{name} with ({3 if by_3 else 2}): off by {off:.0e}")
 
 # %% [markdown]
 # ## 5. Features without dice
 #
 # Must features imitate softmax? A memory needs something else: that keys stay apart. Where features
 # of two keys have no place in common, $S$ keeps their values in different rows. So make many
-# features, most of them zero. DPFP first splits a row by sign,
-# $r = [\max(x, 0), \max(-x, 0)]$: of $2E$ numbers at most $E$ are not zero. Then it multiplies
-# neighbours. With $m = 1 \dots \nu$, and indices that come round at $2E$:
+# features, most of them zero. DPFP first splits a row by sign, $r = [\max(x, 0), \max(-x, 0)]$: of
+# $2E$ numbers at most $E$ are not zero. Then it multiplies neighbours. With $m = 1 \dots \nu$, a
+# shift, and indices that come round at $2E$ ($r$ is a row now, and $D$ counts features, as $R$
+# did):
 #
 # $$\varphi_a^m = r_a\, r_{a+m} \qquad D = 2 E \nu \tag{7}$$
 #
-# A product is zero unless *both* numbers are not.
+# A product is above zero only where *both* numbers are. Lesson 6 wanted features that are never
+# off; these often are. A product that is off passes no [gradient](glossary.md#gradient), and a
+# query that shares no place with any key has $d = 0$, which the [guard](glossary.md#guard) catches.
 
 # %% [markdown] exercise="dpfp"
 # ### Exercise 3 (1 point, 5 min): products of neighbours
@@ -436,7 +446,8 @@ for name, f in made.items():
 table(("random keys", "features", "mean cosine of two"), rows)
 
 # %% [markdown]
-# A cosine of 0 means that two keys share nothing, 1 that they cannot be told apart.
+# A cosine of 0 means that two keys share nothing, 1 that they cannot be told apart. Dice keep keys
+# apart nearly as well, but they also blur the pairs that should match.
 #
 # **Backward.** The number $r_a$ stands in two products for each $m$: as the first in
 # $\varphi_a^m$, beside $r_{a+m}$, and as the second in $\varphi_{a-m}^m$, beside $r_{a-m}$. Each
@@ -570,8 +581,8 @@ show(quote(fast[0].kernel, "(1)", "(3)", also=kept))
 #    block, and a row serves all features.
 # 2. **Four sums at once.** A thread keeps `sums` of four features in
 #    [registers](glossary.md#register): a number of `x_tile`, once read, serves all of them.
-# 3. **One walk for (3).** Threads share a row's features. Largest number and sum are rescaled on
-#    the way: that is lesson 4's [online softmax](glossary.md#online-softmax), over features.
+# 3. **One walk for (3).** Threads share a row's features. Where a larger number turns up, the sum
+#    so far is rescaled: lesson 4's [online softmax](glossary.md#online-softmax), over features.
 #
 # DPFP's kernels are short. Where your arrays roll, the fast forward has $r$ twice over: $a + m$
 # needs no way round. And the plain backward is (8) and (9) for one number:
@@ -586,8 +597,9 @@ show(quote(seen[1].kernel, "(8)", "(9)"))
 # %% [markdown]
 # ## 7. The scoreboard
 #
-# Three memories of nearly the same size, and two larger ones. **Predict**: which of the features
-# recalls most with fewer than 300 numbers, `elu`, `FAVOR+` or `DPFP`?
+# Three memories of nearly the same size, and two larger ones. (`extra` is the work of $\varphi$:
+# $RE$ for a query and for a key, or $D$; $w$ stays as it was drawn.) **Predict**: which of the
+# features recalls most with fewer than 300 numbers, `elu`, `FAVOR+` or `DPFP`?
 
 # %%
 guess("most with fewer than 300 numbers", "FAVOR+")
@@ -620,14 +632,14 @@ scoreboard(*rows)
 reveal("most with fewer than 300 numbers", best.attention.partition(",")[0])
 
 # %% [markdown]
-# So features can imitate softmax, but they remember no more for it. (D) gives a reason: with few
-# features the imitation is rough just where softmax is sharp. DPFP imitates nothing, and keeps keys
-# apart. (Lesson 7's softmax recalls all pairs; it keeps them all. `results/recall` has every
-# attention, with three seeds.)
+# So features can imitate softmax, but in a state of this size FAVOR+ remembers no more than elu + 1
+# does. (D) gives a reason: with few features the imitation is rough just where softmax is sharp.
+# DPFP imitates nothing, and keeps keys apart. One seed proves little, though. (Lesson 7's softmax
+# recalls all pairs; it keeps them all. `results/recall` has every attention, with three seeds.)
 #
 # ## What it cannot do
 #
-# * Random features err most where scores are large, by (D). A head that must be sure needs many.
+# * Random features err most where scores are large. A head that must be sure needs many.
 # * The floor of lesson 6 stands, with $D$ in place of $E$: more features, a larger state.
 # * All weights depend on *content* alone. The same word weighs as much one place back as a thousand
 #   places back; no $\varphi$ of a key can know where the query will stand.

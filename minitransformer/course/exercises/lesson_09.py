@@ -53,7 +53,7 @@ def _quietly(answer: Any, x: Array, w: Array) -> Array:
 def _normal_rows(random: Random) -> Iterator[Case]:
     width = int(random.integers(3, 7))
     for name, rows, columns, hint in (
-        ("one group", 4, 4, "the first row stays as it is; the second loses its part along it"),
+        ("one group", 4, 4, "row 0 stays; row 1 loses its part along it, and gets its length back"),
         ("fewer rows than E", 2, 5, "they are all in one group, which is not full"),
         ("two groups and a half", 5 * width // 2, width, "row E begins anew"),
     ):
@@ -121,7 +121,7 @@ def _in_few_lines(answer: Any, *inputs: Any) -> Any:
 
 def _kernel_rows(random: Random) -> Iterator[Case]:
     for name, rows, features, width, hint in (
-        ("one row", 1, 1, 4, "only thread 0 has a row: what do the other 31 do?"),
+        ("one row", 1, 1, 4, "compare l with (2): s is squared. Only thread 0 has a row"),
         ("some rows", 5, 6, 3, "compare with (1) and (2), term by term"),
         ("more than a block", int(random.integers(40, 70)), 3, 4, "rows count on over blocks"),
     ):
@@ -163,13 +163,16 @@ EXERCISES = (
         "orthogonal", "orthogonal", 2, _normal_rows, _right_angles, ("w",), 1e-9, left_alone,
         wrong=(
             Wrong("a column that QR turns around stays so",
-                  {"(Q * np.sign(np.diag(T))).T": "Q.T"}, "one group"),
+                  {"(C * np.sign(np.diag(T))).T": "C.T"}, "one group"),
             Wrong("all lengths are 1",
                   {" * np.linalg.norm(G, axis=1)[:, None]": ""}, "one group"),
+            Wrong("a row has the length of what remains of it", {
+                  "(C * np.sign(np.diag(T))).T": "(C * np.diag(T)).T",
+                  " * np.linalg.norm(G, axis=1)[:, None]": ""}, "one group"),
             Wrong("all lengths are the root of E",
                   {"np.linalg.norm(G, axis=1)[:, None]": "np.sqrt(E)"}, "one group"),
-            Wrong("rows of Q, not its columns",
-                  {"(Q * np.sign(np.diag(T))).T": "Q * np.sign(np.diag(T))"}, "one group"),
+            Wrong("rows of C, not its columns",
+                  {"(C * np.sign(np.diag(T))).T": "C * np.sign(np.diag(T))"}, "one group"),
             Wrong("only the first group", {"range(0, len(G), E)": "[0]"},
                   "two groups and a half"),
             Wrong("all rows are taken for one group", {"range(0, len(G), E)": "[0]",
@@ -226,6 +229,7 @@ EXERCISES = (
         wrong=(
             Wrong("no guard", {"if i < x.shape[0]:": "if True:"}, "one row"),
             Wrong("l lacks s^2", {"l_i += s * s * x": "l_i += x"}, "one row"),
+            Wrong("l has s, not its square", {"l_i += s * s * x": "l_i += s * x"}, "one row"),
             Wrong("z lacks s", {"s * w[r, e]": "w[r, e]"}, "one row"),
             Wrong("l is forgotten", {"math.exp(z - l_i)": "math.exp(z)"}, "one row"),
             Wrong("not divided by the root of R",

@@ -31,17 +31,17 @@ def bells(u: float) -> Figure:
 
 
 def errors(
-    sizes: Sequence[int], lemma: Sequence[float], measured: Mapping[str, Sequence[float]]
+    sizes: Sequence[int], predicted: Sequence[float], measured: Mapping[str, Sequence[float]]
 ) -> Figure:
     """Draw the typical relative error of an estimate against the number of features.
 
     Args:
         sizes: R.
-        lemma: What equation (D) says of independent rows, for each.
+        predicted: What equation (D) says of independent rows, for each.
         measured: By the kind of rows.
     """
     figure, (axis,) = panels(1, 7, 3.6)
-    axis.plot(sizes, lemma, color=GREY, linewidth=1.5, linestyle="--", label="what (D) says")
+    axis.plot(sizes, predicted, color=GREY, linewidth=1.5, linestyle="--", label="what (D) says")
     for (name, found), color, marker in zip(measured.items(), (ORANGE, BLUE), "so", strict=True):
         axis.plot(sizes, found, color=color, marker=marker, markersize=5, linewidth=1.2, label=name)
     axis.set(xscale="log", yscale="log", xlabel="features R", title="Typical relative error")
@@ -65,7 +65,9 @@ def estimates(truth: Any, estimated: Mapping[int, Any]) -> Figure:
     largest = float(truth.max())
     numbers(axes[0], truth, "softmax", largest, digits=2)
     for axis, (R, found) in zip(axes[1:], estimated.items(), strict=True):
-        numbers(axis, found, f"R = {R}", largest, digits=2)
-        axis.set_xlabel(f"off by up to {np.abs(found - truth).max():.2f}")
-    axes[0].set(xlabel="keys", ylabel="queries")
+        off = np.abs(found - truth).max()
+        numbers(axis, found, f"R = {R}: off by {off:.2f}", largest, digits=2)
+    axes[0].set_ylabel("queries")
+    for axis in axes:
+        axis.set_xlabel("keys")
     return figure
