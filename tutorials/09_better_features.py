@@ -336,10 +336,10 @@ reveal("what changes the outputs", max(off, key=off.get))
 #
 # ## 4. Backward
 #
-# The [backward](glossary.md#backward) gets $g_r$, the slope of the loss in $\varphi_r$. By (1),
-# $\varphi_r$ grows by $\varphi_r$ with $z_r$, and falls as much with $l$. So $l$ collects $-c$,
-# where $c = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$, with slope
-# $\varphi_r$:
+# The [backward](glossary.md#backward) gets $g_r$, the slope of the [loss](glossary.md#loss) in
+# $\varphi_r$. By (1), $\varphi_r$ grows by $\varphi_r$ with $z_r$, and falls as much with $l$. So
+# $l$ collects $-c$, where $c = \sum_t g_t \varphi_t$. With (3) $l$ hands that on to each $z_r$,
+# with slope $\varphi_r$:
 #
 # $$dz_r = g_r \varphi_r \;\text{ with (2)} \qquad dz_r = (g_r - c)\, \varphi_r \;\text{ with (3)}
 #   \tag{4}$$
