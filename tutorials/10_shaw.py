@@ -13,11 +13,12 @@
 # %% [markdown] question="Distance matters; must that cost L^2?" minutes=80 after=[6, 7]
 # # Where: Shaw in linear time
 #
-# Dog bites man; man bites dog. To every attention so far both are the same three
+# Dog bites man; man bites dog. To linear attention both are the same three
 # [tokens](glossary.md#token). A weight depends on *what* stands there, and lesson 9's better
 # features change nothing about that. It does not depend on *where*. A
 # [causal](glossary.md#causal) [mask](glossary.md#mask) hides the keys to come, but among those that
-# are left, order counts for nothing.
+# are left, order counts for nothing. (Where lesson 7's memory fades, age counts; but by one fixed
+# curve, for all queries.)
 #
 # Shaw's cure: weigh by [relative positions](glossary.md#relative-position), too. Each distance from
 # query to key gets a weight, which is learned. But the distances of all pairs are an $L \times L$
@@ -86,11 +87,11 @@ print(f"outputs move by {error(n_mixed / d_mixed, n / d):.0e}")
 #
 # $$r(i, j) = \mathrm{clip}(j - i, -k, k) \tag{1}$$
 #
-# ($k$ is a number in this lesson, no key. The [room](glossary.md#room) `kernels/relative`, whose
-# numbers these are, has $p_i$ for $i$, as a query may stand anywhere.) Each distance gets a learned
-# vector $e_r$, as if it were one more key that queries meet. So how much a distance counts may
-# depend on the query, $u_i = \varphi(Q_i)$. A map $f$ makes a weight $F$ of their product; $w_{ij}$
-# is the mask:
+# ($k$ is a number in this lesson, no key. Equations have the numbers of the
+# [room](glossary.md#room) `kernels/relative`. There $i$ is $p_i$, as a query may stand anywhere.)
+# Each distance gets a learned vector $e_r$, as if it were one more key that queries meet. So how
+# much a distance counts may depend on the query, $u_i = \varphi(Q_i)$. A map $f$ makes a weight $F$
+# of their product; $w_{ij}$ is the mask:
 #
 # $$F_{ir} = f(u_i \cdot e_r) \qquad s_{ij} = w_{ij}\, F_{i, r(i,j)} \tag{2}$$
 #
@@ -100,8 +101,8 @@ print(f"outputs move by {error(n_mixed / d_mixed, n / d):.0e}")
 #   \qquad d'_i = \sum_j s_{ij} \tag{3}$$
 #
 # with $n$ and $d$ of lesson 6, and its [guard](glossary.md#guard). Three maps are at hand, each
-# with its slope. The first two are positive, as weights should be; the last can have any sign, and
-# needs another guard:
+# with its slope. The first two are positive, as weights should be. The last can have any sign, and
+# is not used in this lesson:
 #
 # $$f(b) = \log(1 + e^b) \qquad f' = 1 - e^{-f} \tag{4}$$
 # $$f(b) = e^{\min(b, 60)} \qquad f' = f \tag{5}$$
@@ -174,9 +175,12 @@ reveal("percent in the band", 100 * pairs / L**2)
 # $$n'_i = F_{i,-k}\, A_i + \sum_{|j - i| < k} s_{ij} v_j + F_{i,k}\, C_i \tag{7}$$
 # $$A_i = \sum_{j \le i - k} v_j \qquad C_i = \sum_{j \ge i + k} v_j \tag{8}$$
 #
-# $d'$ is the same with 1 in the place of $v_j$. From row to row, $A$ grows by one value. Such sums
-# are *running* sums: all $L$ of them take $L$ additions. A row then costs $2k + 1$ terms, however
-# long the text is.
+# (These are not lesson 6's $A$ and $C$. With $k = 0$ there is one distance: then $A$ has the keys
+# up to $i$, and $C$ those after it.) Nothing is masked here. $d'$ is the same with 1 in the place
+# of $v_j$. From row $k$ on, $A$ gains one value a row; $C$ loses one until it is empty. Such sums
+# are
+# *running* sums: all $L$ of them take $L$ additions. A row then costs $2k + 1$ terms, however long
+# the text is.
 #
 # Note what was *not* needed. In lesson 6 a weight had to come apart into a part of the query and a
 # part of the key. Here $f$ may be anything: weights repeat, and that is enough.
@@ -255,10 +259,10 @@ for got, wanted in zip(by_sums(F, v), pairs_loop(F, v), strict=True):
 # numerator, $gd_i$ that of the denominator. Each weight is in one numerator and one denominator;
 # and each $F_{ir}$ is the weight of all pairs at its distance:
 #
-# $$ds_{ij} = w_{ij}\,(gn_i \cdot v_j + gd_i) \qquad dF_{ir} = \sum_{r(i,j) = r} ds_{ij} \tag{9}$$
+# $$ds_{ij} = w_{ij}\,(gn_i \cdot v_j + gd_i) \qquad dF_{ir} = \sum_{j:\, r(i,j) = r} ds_{ij} \tag{9}$$
 #
-# In the band that sum has one term. In a tail it has many, but $gn_i$ leaves it. $|A|$ is the
-# number of keys in $A$:
+# In the band that sum has one term. In a tail it has many, but $gn_i$ is the same in all of them,
+# and leaves it. $|A|$ is the number of keys in $A$:
 #
 # $$dF_{i,-k} = gn_i \cdot A_i + gd_i\, |A_i| \qquad
 #   dF_{i,k} = gn_i \cdot C_i + gd_i\, |C_i| \tag{10}$$
@@ -372,16 +376,17 @@ for name, x, got in zip(("du", "de", "dv"), (u, e, v), gradients, strict=True):
 # $$\mathrm{tail}' = \mathrm{tail} + \text{the value that falls out} \qquad
 #   \mathrm{recent}' = \text{the last } k \text{ values} \tag{14}$$
 #
-# That is $(k + 1) M$ numbers beside the [state](glossary.md#state) of lesson 7, $S$ and $Z$,
-# however long the past was.
+# That is $(k + 1) M$ numbers, and a count of the tokens, beside the [state](glossary.md#state) of
+# lesson 7, $S$ and $Z$, however long the past was.
 
 # %% [markdown] exercise="decode-step"
 # ### Exercise 3 (3 points, 10 min): one token more
 #
-# Write (14), then (7) for this token. `F` (k + 1,) has its weights for the distances $-k$ to 0, `v`
-# (M,) is its value. `tail` (M,) and `recent` (k, M) are what the token before left: the newest
-# value last, zeros in front where fewer than $k$ have been. `length` is the number of tokens
-# before. Return `n`, `d`, and the next `tail` and `recent`. Don't write to what you are given.
+# Write (14), then (7) for this token, with the new tail and window: it stands in its window. `F` (k
+# + 1,) has its weights for the distances $-k$ to 0, `v` (M,) is its value. `tail` (M,) and `recent`
+# (k, M) are what the token before left: the newest value last, zeros in front where fewer than $k$
+# have been. `length` is the number of tokens before. Return `n`, `d`, and the next `tail` and
+# `recent`. Don't write to what you are given.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -514,8 +519,10 @@ show(quote(kernels["score_gradient"], "(11)"))
 show(quote(kernels["value_gradient"], "(13)"))
 
 # %% [markdown]
-# In a short text all keys are near, and sums do not pay. The package's planner decides by counting
-# operations, for both terms of (3) at once. **Predict** what it takes for these four, `naive`
+# In a short text $S$ is larger than the scores that it saves, and sums do not pay. The package's
+# planner decides by counting
+# operations, for both terms of (3) at once; one on pairs counts 1.5 times, as measured.
+# **Predict** what it takes for these four, `naive`
 # (all pairs) or `linear`:
 #
 # | | L | E = M | k |
@@ -543,17 +550,17 @@ table(("L, E, k", "planner", "naive, measured", "linear, measured"), rows)
 reveal("a, b, c, d", ", ".join(taken))
 
 # %% [markdown]
-# What decides is lesson 6's term: all pairs cost it $L (E + M)$ a token, sums $2 E M$, and of the
-# former each counts 1.5 times, as measured. So short texts of wide heads go the naive way. $k$ does
-# not count: even where all keys are near, as in b, the band is no more than all pairs. Near the
-# length where the planner changes its mind, both take about as long; far from it, they do not.
+# What decides is lesson 6's term: all pairs cost it $L (E + M)$ a token, sums $2 E M$. So short
+# texts of wide heads go the naive way. $k$ does not count: even where all keys are near, as in b,
+# the band is no more than all pairs. Near the length where the planner changes its mind, both take
+# about as long; far from it, they do not.
 #
 # ## 6. The scoreboard
 #
 # In lesson 7's [recall](glossary.md#recall) any order of the pairs is as good as another, so expect
 # no help there. Here is a task that is *all* order: name the symbol, one of 16, that stood three
-# places earlier. One head learns it in a second or two. **Predict**: how many percent does linear
-# attention get right? And with distances up to $k = 8$?
+# places earlier. Blind guesses are right in 6 % of cases. One head learns it in a second or two.
+# **Predict**: how many percent does linear attention get right? And with distances up to $k = 8$?
 
 # %%
 guess("linear, three places earlier", "6%")

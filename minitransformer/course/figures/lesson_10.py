@@ -59,5 +59,6 @@ def learned(distances: Sequence[int], weights: Any, wanted: int) -> Figure:
     axis.bar(distances, middle, color=colors, width=0.7)
     axis.vlines(distances, lower, upper, color=GREY, linewidth=1.2)
     axis.set(title="Learned weight of each distance", xlabel="distance r", ylabel="weight F")
-    axis.set_xticks(distances)
+    first, *others = distances
+    axis.set_xticks(distances, [f"to {first}", *map(str, others)])  # it is clipped
     return figure
