@@ -256,6 +256,8 @@ def _forward_kernel(
                 q[e, r] = real(0)
                 if first_row + r < last_query and e < E:
                     q[e, r] = scale * query[n, h, first_row + r, e]
+        if on_lanes:
+            cuda.syncthreads()  # for q; elsewhere that of the first keys serves it, too
         careful = int32(not on_lanes)
         while True:
             for t in range(own_columns):

@@ -71,14 +71,12 @@ MUTANTS = [
         keys_unseen_times_zero=(
             "cuda.selp(k[e, r] - k[e, r] == real(0), k[e, r], real(0))", "k[e, r]"),
         values_all_taken_for_finite=(
-            """v[r, m]
-            if on_lanes:
-                careful = cuda.syncthreads_or(int32(odd != real(0)))""",
-            """v[r, m]
-            if on_lanes:
-                careful = cuda.syncthreads_or(int32(odd > real(0)))"""),
-        odd_value_forgotten_by_the_next=(
-            "odd += real(0) * v[r, m]", "odd = real(0) * v[r, m]"),
+            """n_own[t]
+            careful = cuda.syncthreads_or(int32(odd != real(0)))""",
+            """n_own[t]
+            careful = cuda.syncthreads_or(int32(odd > real(0)))"""),
+        careful_walk_counts_one_weight_more=(
+            "h_i, d_i = real(-1e30), real(0)", "h_i, d_i = real(-1e30), real(careful)"),
     ),
     *bugs(operations.softmax_few, "softmax/few.py",
         query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
@@ -99,11 +97,11 @@ MUTANTS = [
                             kept = survivor if word >= dropped else real(0)
                         slope = p"""),
         survivors_not_scaled_up=(
-            "word = random_word(seed, n, h, i, j)\n                    kept = survivor if",
-            "word = random_word(seed, n, h, i, j)\n                    kept = real(1) if"),
+            "kept = survivor if word >= dropped else real(0)\n                    s[r, x] =",
+            "kept = real(1) if word >= dropped else real(0)\n                    s[r, x] ="),
         dropped_from_the_sum_of_weights_too=(
-            "                s[r, x] = kept * p  # (12)",
-            "                s[r, x] = kept * p\n                d_i += p * (kept - real(1))"),
+            "s[r, x] = kept * p  # (12)",
+            "s[r, x] = kept * p\n                    d_i += p * (kept - real(1))"),
         dropped_weight_keeps_its_gradient=(
             "ds[r + c, x] * (kept * sums[c] - delta_i)", "ds[r + c, x] * (sums[c] - delta_i)"),
         distance_off_by_one=(
@@ -439,11 +437,11 @@ UNGUARDED = [
     *bugs(operations.local, "softmax/fast.py",
         values_of_landmarks_read_beyond_their_width=(
             """if j < last_key and m < M:
-                        v[r, m] = value[n, h, j, m]
-                    if on_lanes:""",
+                                v[r, m] = value[n, h, j, m]
+                    cuda.syncthreads()""",
             """if j < last_key:
-                        v[r, m] = value[n, h, j, m]
-                    if on_lanes:"""),
+                                v[r, m] = value[n, h, j, m]
+                    cuda.syncthreads()"""),
     ),
 ]  # fmt: skip
 
