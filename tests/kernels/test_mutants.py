@@ -75,8 +75,9 @@ MUTANTS = [
             careful = cuda.syncthreads_or(int32(odd != real(0)))""",
             """n_own[t]
             careful = cuda.syncthreads_or(int32(odd > real(0)))"""),
-        careful_walk_counts_one_weight_more=(
-            "h_i, d_i = real(-1e30), real(0)", "h_i, d_i = real(-1e30), real(careful)"),
+        second_walk_adds_to_the_first=(
+            "n_own[t] = real(0)\n            h_i, d_i = real",
+            "n_own[t] = n_own[t] if careful else real(0)\n            h_i, d_i = real"),
     ),
     *bugs(operations.softmax_few, "softmax/few.py",
         query_sees_the_next_key=("j <= i + offset or", "j <= i + offset + 1 or"),
