@@ -597,16 +597,16 @@ show(
 
 # %% [markdown]
 # The head with (7) goes to its limit at 3, twice the mean; but all other keys together outweigh
-# that. In the other head most of them nearly vanish. Its weights change with distance, though, even
-# their sign, and a pair may be asked for at any distance. The 1 in (7) does not change: it is linear
-# attention without positions, and recalls as that does.
+# that. In the other head most of them nearly vanish. Its weights change with distance, though,
+# even their sign, and a pair may be asked for at any distance. The 1 in (7) does not change: it is
+# linear attention without positions, and recalls as that does.
 #
 # ## What it cannot do
 #
 # * It is safe or sharp, not both: (7) has its limit, and (1) its signs.
 # * Its state has two or three times the rows.
 # * Float64 ends, too: near $10^{15}$ its numbers are $1/8$ apart.
-# * It only adds, as all memories since lesson 6. Write a key twice, with two values, and it answers
-#   with a mixture of both, for ever.
+# * It only adds, as linear attention does. Write a key twice, with two values, and it answers with
+#   a mixture of both.
 #
 # **Next question: can a memory correct itself?** `kernels/delta` derives one that does.
