@@ -33,7 +33,11 @@ import numpy as np
 from numba import float32
 
 from minitransformer import nn
-from minitransformer.attention import fourier_linear_attention
+from minitransformer.attention import (
+    fourier_linear_attention,
+    linear_attention,
+    relative_linear_attention,
+)
 from minitransformer.course import (
     check,
     error,
@@ -47,9 +51,7 @@ from minitransformer.course import (
     watch,
 )
 from minitransformer.course.figures import lesson_11 as figures
-from minitransformer.course.measuring import FAST
 from minitransformer.course.recall import earlier, recall
-from minitransformer.experiments import expressivity
 from minitransformer.functions import tanh
 from minitransformer_kernels import fourier
 from minitransformer_kernels.cuda import cuda
@@ -64,16 +66,17 @@ from minitransformer_kernels.linear.reference import phi
 #
 # $$dP_{ije} = c_e \cos(b_e + a_e \cdot (p_i - r_j)) \tag{1}$$
 #
-# The *frequency* $a_e$ has $P$ numbers, too: so many radians for each second, or for each pixel to
-# the right and down. The *phase* $b_e$ moves the wave, and the *amplitude* $c_e$ is its height. A
-# feature weighs as its wave says. With $q = \varphi(\text{query})$ and $k = \varphi(\text{key})$ of
-# lesson 6, and the [mask](glossary.md#mask) $w_{ij}$:
+# ($dP$ is one symbol, the source's, and no [gradient](glossary.md#gradient).) The *frequency* $a_e$
+# has $P$ numbers, too: so many radians for each second, or for each pixel to the right and down.
+# The *phase* $b_e$ moves the wave, and the *amplitude* $c_e$ is its height. A feature weighs as its
+# wave says. With $q = \varphi(\text{query})$ and $k = \varphi(\text{key})$ of lesson 6, and the
+# [mask](glossary.md#mask) $w_{ij}$:
 #
 # $$s_{ij} = w_{ij} \sum_e q_{ie}\, k_{je}\, dP_{ije} \tag{2}$$
 #
 # (Equations have the numbers of the [room](glossary.md#room) `kernels/fourier`. Some letters have
 # moved since lesson 10: $k$ is a key again, $r$ a position, and $e$ counts features.) As a loop,
-# and as arrays, for six tokens at six times:
+# and as arrays, for six tokens at six times, which all see each other ($w = 1$):
 
 # %%
 random = np.random.default_rng(11)
@@ -119,7 +122,7 @@ print(f"100 seconds later: weights move by {error(moved, s):.0e}")
 # %%
 show(
     figures.hands(2.2, 0.9, 3.0), "hands",
-    alt="Two hands of a clock, and the same hands, both turned by as much",
+    alt="Two hands of a clock, and both of them turned by the same angle",
 )  # fmt: skip
 
 # %% [markdown]
@@ -208,55 +211,61 @@ print(f"outputs: off by {error(answers(Q, K)[0], truth):.0e}")
 guess("largest output / largest value", 2)
 
 # %%
-largest, below = 0.0, 0
+draws, largest, below = np.random.default_rng(3), 0.0, 0
 for _ in range(1000):
-    a_ = random.uniform(-1, 1, (4, 1))
-    out, d = answers(*hands(a_, random.uniform(-np.pi, np.pi, 4)))
+    a_ = draws.uniform(-1, 1, (4, 1))
+    out, d = answers(*hands(a_, draws.uniform(-np.pi, np.pi, 4)))
     largest, below = max(largest, abs(out).max()), below + (d < 0).sum()
 print(f"{below / 6000:.0%} of all denominators are below zero")
 reveal("largest output / largest value", largest / abs(v).max())
 
 # %% [markdown]
-# Half of them are, as $b + \pi$ in place of $b$ turns every sign around. The cure: lift the wave.
-# With $|c_e| \le 1$ and features above zero, this weight is never negative:
+# Half of them are, as $b + \pi$ in place of $b$ turns every sign around. Some are nearly zero; how
+# near is chance, and the ratio has no limit. The cure: lift the wave. With $|c_e| \le 1$ and
+# features above zero, this weight is never negative:
 #
 # $$1 + dP_{ije} \;\text{ in the place of } dP_{ije} \tag{7}$$
 #
 # As $1 = 1 \cdot 1$, a third part does it, $q_i$ in $Q_i$ and $k_j$ in $K_j$. Then rows have
-# $D = 3E$ numbers instead of $2E$. The output is
+# $D = 3E$ numbers instead of $2E$. The output is, with lesson 6's [guard](glossary.md#guard),
 #
 # $$o_i = \frac{n_i}{\mathrm{guard}(d_i)} \qquad n_i = \sum_j s_{ij} v_j \tag{8}$$
 #
-# with the weights' own sum, or with that of *plain* linear attention:
+# with the weights' own sum (*rotated*), or with that of linear attention without positions
+# (*plain*):
 #
 # $$d_i = \sum_j s_{ij} \qquad \text{or} \qquad d_i = \sum_j w_{ij}\, q_i \cdot k_j \tag{9}$$
 #
 # The plain one is positive even if weights are not. But then a row of weights no longer adds up
 # to 1. (It is from Su et al., who turn *pairs* of features, at fixed frequencies.)
 #
-# What does (7) cost? Hold $q$ and $k$ fixed. Then the weight is a function of distance alone, a sum
-# of $E$ waves, as a [Fourier series](glossary.md#fourier-series) is. Under (7) it is at most
-# $2\, q \cdot k$. Along a long line a wave is up as much as down (if its frequency is not 0), so
-# the mean weight is $q \cdot k$. **So no distance ever weighs more than twice the mean.** Without
-# (7) there is no such limit. Here both are fitted to a bump: cosines by least squares, as (4) makes
-# them linear in $c \cos b$ and $c \sin b$, the others by [gradient](glossary.md#gradient) descent.
+# What does (7) cost? Hold $q$ and $k$ fixed: the weight is a sum of waves of the distance. Let that
+# go from 0 to 1, and each wave make whole turns there, as in a
+# [Fourier series](glossary.md#fourier-series): $a = 0, 2\pi, 4\pi, \dots$ Then a lifted wave has a
+# mean of 1 and a top of at most 2 (the first is constant). **So no distance weighs more than twice
+# the mean.** Without (7) there is no such limit. Here are the best fits to a bump, by least
+# squares. Its middle is the top of each wave, or the bottom:
 
 # %%
-at, bump = expressivity.distances(), list(expressivity.TARGETS).index("bump")
-wanted, drawn = expressivity.targets(at)[bump], {"cos": {}, "1 + cos": {}}
-for E in (4, 8, 16):
-    best = expressivity.series(E)
-    drawn["cos"][E] = expressivity.draw(best, "cos", at).numpy()[bump]
-    best = expressivity.learn(E, "one_plus_cos", 20 if FAST else 400)
-    waves = expressivity.draw(best, "one_plus_cos", at)
-    drawn["1 + cos"][E] = waves.numpy()[bump]
+at = (np.arange(256) + 0.5) / 256  # distances
+bump, drawn = np.exp(-(((at - 0.5) / 0.05) ** 2)), {"cos": {}, "1 + cos": {}}
+for count in (4, 8, 16):
+    waves = np.cos(2 * np.pi * (at[:, None] - 0.5) * np.arange(count))
+    drawn["cos"][count] = waves @ np.linalg.lstsq(waves, bump)[0]
+    waves = np.hstack([1 + waves, 1 - waves[:, 1:]])
+    shares = np.ones(waves.shape[1])
+    for _ in range(500):  # the error falls, and no share falls below 0
+        shares *= (bump @ waves) / (waves @ shares @ waves)
+    drawn["1 + cos"][count] = waves @ shares
 show(
-    figures.fits(at, wanted, drawn), "fits",
-    alt="A bump, and sums of waves: plain ones meet it, lifted ones stay low",
+    figures.fits(at, bump, drawn, 2 * (waves @ shares).mean()), "fits",
+    alt="A bump, and sums of waves: plain ones meet it; lifted ones stay low",
 )  # fmt: skip
 
 # %% [markdown]
-# (`results/expressivity` has four functions, and up to 128 waves.)
+# With (7), 4 waves fit nearly like 16. (Learned waves need not make whole turns, and slow ones can
+# do more: at small distances $\delta$, $1 - \cos\delta$ is about $\delta^2 / 2$, at the end of a
+# short line three times its mean. `results/expressivity` has learned fits.)
 #
 # There is another way to positive weights: let no angle of a pair exceed a quarter of a turn. Then
 # its cosine is positive. cosFormer does that, with *one* wave for all features, which is not
@@ -268,7 +277,7 @@ show(
 #
 # Write cosFormer for one head, both directions, with $T = L$: `query`, `key` (L, E) and `value`
 # (L, M) give the output (8), (L, M), with $d$ the sum of the weights. No array may have all pairs.
-# (In the check each query has a $d$ above zero: you need no [guard](glossary.md#guard).)
+# (In the check each query has a $d$ above zero: you need no guard.)
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -324,21 +333,22 @@ check("cosformer", cosformer)
 #
 # $$db = \sum_i dt_i \qquad dp_i = \sum_e dt_{ie}\, a_e \tag{12}$$
 #
-# Keys have the same $a$, and $u_j$ in the place of $t_i$, $k_j$ in that of $c\,q_i$:
+# Keys have the same $a$, and neither phase nor amplitude. With $x$ and $y$ of $dK_j$,
+# $du_j = k_j\,(y_j \cos u_j - x_j \sin u_j)$, and
 #
 # $$da_e = \sum_i dt_{ie}\, p_i + \sum_j du_{je}\, r_j \tag{13}$$
 #
-# If all hands of feature $e$ turn by as much, no weight changes. So
+# If all hands of feature $e$ turn by the same angle, no weight changes. So
 # $\sum_i dt_{ie} + \sum_j du_{je} = 0$, and (13) may measure positions from anywhere, if it is the
 # same place for queries and keys.
 
 # %% [markdown] exercise="frequency-gradient"
 # ### Exercise 3 (4 points, 15 min): what waves learn from
 #
-# Write (10) to (13): gradients `dQ` (Lq, 3E), `dK` (Lk, 3E), features `q` (Lq, E), `k` (Lk, E),
-# angles `t` (Lq, E), `u` (Lk, E), amplitudes `c` (E,), positions `p` (Lq, P), `r` (Lk, P). Return
-# `da` (E, P), `db` (E,) and `dc` (E,). In one case positions are seconds since 1970: measured from
-# there, the terms of (13) are huge, nearly cancel, and take their digits with them.
+# Write $da$, $db$ and $dc$ of (11) to (13): gradients `dQ` (Lq, 3E), `dK` (Lk, 3E), features `q`
+# (Lq, E), `k` (Lk, E), angles `t` (Lq, E), `u` (Lk, E), amplitudes `c` (E,), positions `p` (Lq, P),
+# `r` (Lk, P). Return `da` (E, P), `db` (E,) and `dc` (E,). In one case positions are seconds since
+# 1970: measured from there, the terms of (13) are huge, nearly cancel, and lose digits.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -347,8 +357,7 @@ check("cosformer", cosformer)
 # </details>
 # <details><summary>Hint 2 of 3</summary>
 #
-# $du = k\,(y \cos u - x \sin u)$, with the x and y of dK: keys have no amplitude and no phase, so
-# db and dc are of queries alone.
+# Keys have no amplitude and no phase, so db and dc are of queries alone.
 #
 # </details>
 # <details><summary>Hint 3 of 3</summary>
@@ -431,9 +440,10 @@ reveal("change at 10^6", rows[2][1])
 
 # %% [markdown]
 # At $10^9$ float32 cannot even tell the six times apart: its numbers are 64 apart there. It is no
-# help to round late, as in the middle column: the angle is still large. But whole turns of $2\pi$
-# don't count. So take them away in float64, whose numbers near $10^9$ are $10^{-7}$ apart. What is
-# left is small, and float32 will do for its sine and cosine.
+# help to round late, as in the middle column: the angle is still large. (Which of the two is nearer
+# is chance.) But whole turns of $2\pi$ don't count. So take them away in float64, whose numbers
+# near $10^9$ are $10^{-7}$ apart. What is left is small, and float32 will do for its sine and
+# cosine.
 
 # %% [markdown] exercise="wave-kernel"
 # ### Exercise 4 (4 points, 15 min): a row of hands
@@ -447,7 +457,7 @@ reveal("change at 10^6", rows[2][1])
 # <details><summary>Hint 1 of 3</summary>
 #
 # For each e: a scalar `angle = b[e]`, to which a loop over the numbers of a place adds
-# `a[e, x] * p[i, x]`.
+# `a[e, axis] * p[i, axis]`.
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
@@ -471,8 +481,8 @@ def wave_kernel(q, p, a, b, c, Q):
     if i < q.shape[0]:
         for e in range(E):
             angle = b[e]
-            for x in range(a.shape[1]):
-                angle += a[e, x] * p[i, x]  # (3)
+            for axis in range(a.shape[1]):
+                angle += a[e, axis] * p[i, axis]  # (3)
             angle -= TURN * math.floor(angle / TURN + 0.5)
             length = c[e] * q[i, e]
             Q[i, e] = length * math.cos(float32(angle))  # (5)
@@ -491,30 +501,28 @@ check("wave-kernel", wave_kernel)
 # %%
 qkv = random.standard_normal((3, 2, 2, 70, 16), np.float32)
 places = np.arange(70.0)[None, :, None]  # (1, L, P)
-wave = random.standard_normal((2, 16, 1)), *np.zeros((2, 2, 16))
+wave = random.standard_normal((2, 16, 1)), np.zeros((2, 16)), np.ones((2, 16))
 inputs = *qkv, places, places, *wave
 with watch() as seen:
     out, d, saved, _ = fourier.forward(*inputs, algorithm="linear")
     fourier.backward(out, None, *inputs, out, d, saved, algorithm="linear")
 kernels = {x.kernel.__name__: x for x in seen}
 print("launched:", ", ".join(kernels))
-for name in ("circle", "features"):
-    print(f"{name}: {kernels[name].blocks} blocks")
+print("blocks:", kernels["circle"].blocks, kernels["features"].blocks)
 show(quote(kernels["circle"].kernel, "(3)", also=("TURN", "math.")))
 show(quote(kernels["features"].kernel, "(5)", "(7)", also=("phi(",)))
 
 # %% [markdown]
-# (The room's plain features are the same: a number has nothing to share.) Three things they do that
-# yours does not:
+# (Here `x` is the query or key; `n`, `h` and `p` count texts, heads and numbers of a place; `real`
+# is float32; `at` is `n`, or 0 if texts share places. As threads have nothing to share, these are
+# the room's plain kernels, too.) What yours does not do:
 #
 # 1. **Angles once.** `circle` makes nothing but sines and cosines, in float64 until whole turns are
 #    gone, and they are kept for the backward. What a batch shares is made once: the last number of
-#    `blocks` is 1.
-# 2. **A [warp](glossary.md#warp) a row.** Its 32 [lanes](glossary.md#lane) take neighbouring
-#    features. So they read and write neighbouring numbers: [coalescing](glossary.md#coalescing).
-#    Neighbouring threads of yours write rows apart.
-# 3. **$\varphi$ and (7).** The [feature map](glossary.md#feature-map) is compiled in, and the third
-#    part is written where there is room for it.
+#    its blocks is 1.
+# 2. **A [warp](glossary.md#warp) a row**, and 8 a block: 70 rows take 9. Its 32
+#    [lanes](glossary.md#lane) take neighbouring features. So they read and write neighbouring
+#    numbers: [coalescing](glossary.md#coalescing). Neighbouring threads of yours write rows apart.
 #
 # The rest of the forward, `sums`, `forward` and `divide`, is lesson 6's. In the backward a warp has
 # a row as well. For the sums over rows in (11) to (13) a block adds up some, and shares meet in
@@ -528,83 +536,122 @@ show(quote(kernels["moment_sums"].kernel, also=("shares =", "total +=")))
 # ## 7. The scoreboard
 #
 # Lesson 10's two tasks: the [recall](glossary.md#recall) of pairs, and which of 16 symbols stood
-# three places earlier. One head has weights (1), and the plain denominator of (9); the other has
-# (7). Both learn their waves. **Predict**: which is right more often about three places earlier,
-# `cos` or `1 + cos`?
+# three places earlier. Lesson 10's heads come again, and heads that learn their waves, with (1) or
+# (7) and either denominator. **Predict**: which waves are right most often about three places
+# earlier?
 
 # %%
-guess("better at three places earlier", "1 + cos")
+guess("waves for three places earlier", "one_plus_cos, rotated")
+
+
+# %% tags=["hide-input"]
+class Placed(nn.Module):
+    """Lesson 10: linear attention with distances up to 8, which it learns."""
+
+    def __init__(self, first_query):
+        self.e = nn.Parameter(np.zeros((1, 17, 16), np.float32))
+        self.how = {"causal": True, "query_offset": first_query}
+
+    def forward(self, query, key, value):
+        """(N, H, Lq, E), and as many columns of keys and values."""
+        return relative_linear_attention(query, key, value, self.e, **self.how)
+
+
+def unplaced(first_query):
+    """Lesson 6's linear attention."""
+    return partial(linear_attention, causal=True, query_offset=first_query)
+
+
+E, task, lesson_10 = 16, partial(earlier, 3), []
+for name, head, rows in (("linear", unplaced, 0), ("distances", Placed, 9)):
+    shares = recall(head(32)), recall(head(3), task=task)
+    size = E * E + E + rows * E, 2 * E * E + 2 * rows * E
+    lesson_10.append((name, *size, *map("{:.0%}".format, shares)))
 
 
 # %%
 class Waves(nn.Module):
-    """Linear attention with learned waves."""
+    """Linear attention with learned waves, queries at p, keys at r."""
 
-    def __init__(self, first_query, form, denominator, width=16):
-        frequency = np.linspace(0, np.pi, width, dtype=np.float32)
-        self.a = nn.Parameter(frequency[None, :, None])
-        flat = np.zeros((1, width), np.float32)
-        self.b, self.c = nn.Parameter(flat), nn.Parameter(flat + 1.5)
-        self.how = {"form": form, "denominator": denominator, "causal": True}
-        self.first = first_query
+    def __init__(self, p, r, **how):
+        start = np.linspace(0, np.pi, 16)[:, None], [0] * 16, [1.5] * 16
+        self.a, self.b, self.c = (nn.Parameter(np.float32([x])) for x in start)
+        self.places, self.how = (p[None, :, None], r[None, :, None]), how
 
     def forward(self, query, key, value):
         """(N, H, Lq, E), and as many columns of keys and values."""
         self.seen = query, key  # for the figure
-        at = np.arange(self.first + query.shape[2])[None, :, None]
-        places = at[:, self.first :], at[:, : key.shape[2]]
         wave = self.a, self.b, tanh(self.c)  # |c| < 1
-        how = {**self.how, "query_offset": self.first}
-        inputs = query, key, value, *places, *wave
-        return fourier_linear_attention(*inputs, **how)
+        inputs = query, key, value, *self.places, *wave
+        return fourier_linear_attention(*inputs, **self.how)
 
 
 # %%
-E, rows, heads, right = 16, [], {}, {}
-task = partial(earlier, 3)
-for name, D, *how in (
-    ("cos", 2 * E, "cos", "plain"),
-    ("1 + cos", 3 * E, "one_plus_cos", "rotated"),
-):
-    pairs, heads[name] = Waves(32, *how), Waves(3, *how)
-    remembered, right[name] = recall(pairs), recall(heads[name], task=task)
-    size = D * E + (E if name == "cos" else D), 2 * D * E + 7 * E
-    shares = f"{remembered:.0%}", f"{right[name]:.0%}"
-    rows.append((name, *size, *shares))
-columns = "numbers kept", "work a token", "recall", "three earlier"
-table(("E = 16", *columns), rows)
-reveal("better at three places earlier", max(right, key=right.get))
+E, i, rows, made, right = 16, np.arange(64), [*lesson_10], {}, {}
+for form, D in (("cos", 2 * E), ("one_plus_cos", 3 * E)):
+    for denominator, Z in (("rotated", D), ("plain", E)):
+        name = f"{form}, {denominator}"
+        how = {"form": form, "denominator": denominator}
+        pairs = recall(Waves(i[32:], i[:32], **how))
+        made[name] = Waves(i[3:35], i[:35], causal=True, query_offset=3, **how)
+        right[name] = recall(made[name], task=task)
+        shares = f"{pairs:.0%}", f"{right[name]:.0%}"
+        rows.append((name, D * E + Z, 2 * D * E + 7 * E, *shares))
+table(("", "numbers kept", "work a token", "recall", "three earlier"), rows)
+reveal("waves for three places earlier", max(right, key=right.get))
 
 # %% [markdown]
-# ($7E$ of the work turns a query and a key.) One is sharp, and forgets pairs; the other remembers
-# pairs, and is not sharp. Here is how they weigh in the second task, in units of $q \cdot k$. Bars
-# are medians of a weight's size, whatever its sign, over pairs of query and key; lines go from the
-# 10th to the 90th of a hundred:
+# ($7E$ of the work turns a query and a key, without the cosines and sines themselves.) Where places
+# are whole numbers, no waves beat lesson 10's distances, which are less work. `cos` divided by its
+# own sum learns nothing: Section 3 says why. With the plain one it is sharp, and forgets pairs. (7)
+# remembers pairs, and is not sharp, whatever divides it. Here are two heads' weights in the second
+# task, in units of $q \cdot k$. Bars are medians of their size, whatever the sign, over pairs of
+# query and key; lines hold 8 of 10:
+
 
 # %%
-distances, weights = np.arange(9), {}
-for (name, head), lift in zip(heads.items(), (0, 1), strict=True):
+def learned(head, lift):
+    """The size of weights, a column for each distance up to 8."""
     q, k = (phi(x.numpy()[:, 0], "elu") for x in head.seen)
     products = q * k[:, : q.shape[1]]  # (N, L, E)
-    a, b, c = head.a.numpy()[0, :, 0], head.b.numpy(), head.c.numpy()
-    wave = np.tanh(c) * np.cos(b + distances[:, None] * a) + lift
+    a, b, c = (x.numpy()[0] for x in (head.a, head.b, tanh(head.c)))
+    wave = c * np.cos(b + np.arange(9)[:, None] * a[:, 0]) + lift
     s = products @ wave.T / products.sum(axis=-1, keepdims=True)
-    weights[name] = abs(s).reshape(-1, len(distances))
+    return abs(s).reshape(-1, 9)
+
+
+names = {"cos, plain": 0, "one_plus_cos, rotated": 1}
+weights = {name: learned(made[name], lift) for name, lift in names.items()}
 show(
-    figures.learned(distances, weights, 3), "learned",
-    alt="Learned weights by distance: both highest at 3, one of them at 2",
+    figures.learned(range(9), weights, 3), "learned",
+    alt="Learned weights by distance: highest at 3, with (7) twice as high",
 )  # fmt: skip
 
 # %% [markdown]
-# The head with (7) goes to its limit at 3, twice the mean; but all other keys together outweigh
+# The head with (7) goes to its limit at 3, $2\,q \cdot k$; but all other keys together outweigh
 # that. In the other head most of them nearly vanish. Its weights change with distance, though,
 # even their sign, and a pair may be asked for at any distance. The 1 in (7) does not change: it is
 # linear attention without positions, and recalls as that does.
 #
+# What are waves for? Ask which note of a melody sounded three *seconds* earlier. No distance of
+# lesson 10 says that: others begin in between, now more, now fewer.
+
+# %%
+for seed in range(3):
+    begin = np.random.default_rng(seed).uniform(0.5, 1.5, 35).cumsum()
+    asked = begin[:32] + 3
+    notes = (begin <= asked[:, None]).sum(axis=1) - i[:32]
+    head = Waves(asked, begin, form="cos", denominator="plain")
+    print(f"{notes.min()} to {notes.max()} notes back", end=": ")
+    print(f"{recall(head, task=task):.0%} right")
+
+# %% [markdown]
 # ## What it cannot do
 #
-# * It is safe or sharp, not both: (7) has its limit, and (1) its signs.
-# * Its state has two or three times the rows.
+# * (7) is blunt. (1) is sharp, but has signs: its own sum fails as a denominator, and with the
+#   plain one the weights of a row do not add up to 1.
+# * cosFormer must know $T \ge L$ before the first token.
+# * A state has two or three times the rows.
 # * Float64 ends, too: near $10^{15}$ its numbers are $1/8$ apart.
 # * It only adds, as linear attention does. Write a key twice, with two values, and it answers with
 #   a mixture of both.

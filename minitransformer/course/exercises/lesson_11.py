@@ -39,7 +39,8 @@ def _sides(random: Random) -> Iterator[Case]:
     some, E, P = (int(size) for size in random.integers(3, 9, 3))
     for name, length, width, axes, hint in (
         ("six tokens", 6, 4, 1, "compare with (3) and (5): first all cosines, then all sines"),
-        ("places in a picture", 5, 3, 2, "both numbers of a place count, by a_e . p_i"),
+        ("two points of a picture", 2, 2, 2, "an angle sums over a place's numbers: a_e . p_i"),
+        ("places in a picture", 5, 3, 2, "see the one before"),
         ("anything", some, E, P, "see the others"),
         ("a long text", 300, 4, 1, "one matrix product has all angles"),
     ):
@@ -58,7 +59,7 @@ def _hands(q: Array, p: Array, a: Array, b: Array, c: Array) -> Array:
 
 def _texts(random: Random) -> Iterator[Case]:
     for name, length, width, hint in (
-        ("six tokens", 6, 4, "positions are 0 to L - 1, and a is pi / (2 L)"),
+        ("six tokens", 6, 4, "compare positions (0 to L - 1), a = pi / (2 L), b, c and (5)"),
         ("anything", int(random.integers(7, 20)), int(random.integers(2, 7)), "see the others"),
         ("a long text", 600, 3, "lesson 6: K.T @ value comes first"),
     ):
@@ -112,7 +113,7 @@ def _turned(
 
 def _rows(random: Random) -> Iterator[Case]:
     for name, length, width, axes, start, hint in (
-        ("one token", 1, 3, 1, 0.0, "only thread 0 has a row; compare with (3) and (5)"),
+        ("one token", 1, 3, 1, 0.0, "compare with (3) and (5); only thread 0 has a row"),
         ("places in a picture", 5, 4, 2, 0.0, "an angle sums over the numbers of a place"),
         ("more than a block", int(random.integers(40, 70)), 2, 1, 0.0, "rows count on over blocks"),
         ("a million away", 6, 4, 1, 1e6, "whole turns go away in float64, before float32(angle)"),
@@ -155,7 +156,9 @@ EXERCISES = (
             Wrong("the third part of (7) is there already",
                   {"c * q * np.sin(t)]": "c * q * np.sin(t), q]"}, "six tokens"),
             Wrong("only the first number of a place counts",
-                  {"p @ a.T": "p[:, :1] @ a[:, :1].T"}, "places in a picture"),
+                  {"p @ a.T": "p[:, :1] @ a[:, :1].T"}, "two points of a picture"),
+            Wrong("a place's numbers are multiplied by frequencies, and not summed up",
+                  {"p @ a.T": "p * a.T"}, "two points of a picture"),
             Wrong("a loop over tokens",
                   {"p @ a.T": "np.array([a @ row for row in p])"}, "a long text"),
         ),
@@ -179,6 +182,12 @@ EXERCISES = (
                   "(phi(query, \"relu\") @ phi(key, \"relu\").sum(axis=0))"}, "six tokens"),
             Wrong("d is the sum of all weights, of every query",
                   {"(Q @ K.sum(axis=0))[:, None]": "(Q @ K.sum(axis=0)).sum()"}, "six tokens"),
+            Wrong("the third part of (7) is there, too", {
+                  'fourier_features(phi(query, "relu"), *wave)':
+                  'np.hstack([fourier_features(phi(query, "relu"), *wave), phi(query, "relu")])',
+                  'fourier_features(phi(key, "relu"), *wave)':
+                  'np.hstack([fourier_features(phi(key, "relu"), *wave), phi(key, "relu")])'},
+                  "six tokens"),
             Wrong("a query sees no later key", {"Q @ (K.T @ value)": "np.tril(Q @ K.T) @ value",
                   "Q @ K.sum(axis=0)": "np.tril(Q @ K.T).sum(axis=1)"}, "six tokens"),
             Wrong("all pairs at once", {"Q @ (K.T @ value)": "(Q @ K.T) @ value"}, "a long text"),
@@ -216,6 +225,9 @@ EXERCISES = (
             Wrong("du has an amplitude", {"du = k": "du = c * k"}, "six tokens"),
             Wrong("db has the keys' share, too",
                   {"dt.sum(axis=0), ": "dt.sum(axis=0) + du.sum(axis=0), "}, "six tokens"),
+            Wrong("dc has the keys' share, too", {"(q * h).sum(axis=0)":
+                  "(q * h).sum(axis=0) + (k * (x * np.cos(u) + y * np.sin(u))).sum(axis=0)"},
+                  "six tokens"),
             Wrong("dc has c in it", {"(q * h).sum": "(c * q * h).sum"}, "six tokens"),
             Wrong("dc lacks q", {"(q * h).sum": "h.sum"}, "six tokens"),
             Wrong("sums go over features, not over tokens",
@@ -243,6 +255,14 @@ EXERCISES = (
             Wrong("the phase is forgotten", {"angle = b[e]": "angle = 0.0"}, "one token"),
             Wrong("the amplitude is forgotten", {"length = c[e] * q": "length = q"}, "one token"),
             Wrong("q is forgotten", {"length = c[e] * q[i, e]": "length = c[e]"}, "one token"),
+            Wrong("floor is taken of radians, not of turns",
+                  {"math.floor(angle / TURN + 0.5)": "math.floor(angle) / TURN"}, "one token"),
+            Wrong("Q is added to, and holds nothing before: set it",
+                  {"Q[i, e] =": "Q[i, e] +=", "Q[i, E + e] =": "Q[i, E + e] +="}, "one token"),
+            Wrong("cosines are added to Q, which holds nothing before: set it",
+                  {"Q[i, e] =": "Q[i, e] +="}, "one token"),
+            Wrong("sines are added to Q, which holds nothing before: set it",
+                  {"Q[i, E + e] =": "Q[i, E + e] +="}, "one token"),
             Wrong("only the first number of a place counts",
                   {"range(a.shape[1])": "range(1)"}, "places in a picture"),
             Wrong("the angle goes on from feature to feature", {
@@ -259,7 +279,7 @@ EXERCISES = (
                   {"            angle -= TURN * math.floor(angle / TURN + 0.5)\n": ""},
                   "a million away"),
             Wrong("the angle is summed up in float32",
-                  {"a[e, x] * p[i, x]": "float32(a[e, x]) * float32(p[i, x])",
+                  {"a[e, axis] * p[i, axis]": "float32(a[e, axis]) * float32(p[i, axis])",
                    "angle = b[e]": "angle = float32(b[e])"}, "a million away"),
         ),
     ),

@@ -17,7 +17,7 @@ def hands(t: float, u: float, turn: float) -> Figure:
     """Draw two hands at the angles t and u on a clock, and beside it both turned by `turn`."""
     figure, axes = panels(2, 6.6, 3.3)
     _clock(axes[0], t, u, "t", "u", "a query's hand and a key's")
-    _clock(axes[1], t + turn, u + turn, "t′", "u′", "later: both have turned as far")
+    _clock(axes[1], t + turn, u + turn, "t′", "u′", "both turned by the same angle")
     return figure
 
 
@@ -39,22 +39,27 @@ def _clock(axis: Axes, t: float, u: float, query: str, key: str, caption: str) -
     axis.text(0, -1.35, caption, ha="center", va="center", fontsize=11)
 
 
-def fits(distances: Any, wanted: Any, drawn: Mapping[str, Mapping[int, Any]]) -> Figure:
+def fits(
+    distances: Any, wanted: Any, drawn: Mapping[str, Mapping[int, Any]], limit: float
+) -> Figure:
     """Draw a function of distance, and what sums of waves make of it.
 
     Args:
         distances: Where the functions are known.
         wanted: The function there.
         drawn: For each form of the weight, what comes out by the number of waves.
+        limit: Of the last form.
     """
     figure, axes = panels(len(drawn), 9, 3.3)
     for axis, (name, curves) in zip(axes, drawn.items(), strict=True):
         axis.plot(distances, wanted, color="#c4c4c4", linewidth=6, label="wanted")
-        for (E, curve), color in zip(curves.items(), (AMBER, BLUE, ORANGE), strict=True):
-            axis.plot(distances, curve, color=color, linewidth=1.5, label=f"{E} waves")
+        lines = zip(curves.items(), (AMBER, BLUE, ORANGE), (3.4, 2.2, 1), strict=True)
+        for (E, curve), color, width in lines:  # they may coincide
+            axis.plot(distances, curve, color=color, linewidth=width, label=f"{E} waves")
         axis.set(title=name, xlabel="distance", ylim=(-0.22, 1.1))
         axis.axhline(0, color=INK, linewidth=0.6)
     axes[0].set_ylabel("weight")
+    axes[-1].axhline(limit, color=GREY, linestyle="--", linewidth=1.2, label="twice the mean")
     axes[-1].legend(loc="upper left")
     return figure
 
