@@ -106,7 +106,8 @@ class LeanLower(Lower):
     def _next(self, loop: _Loop) -> tuple[Any, Any]:
         """A loop's next number, and whether there is one.
 
-        Without the branch LLVM would not see that lanes are as many as the loop has turns.
+        It is branched as Numba does it. With no branch, LLVM made lanes of fewer loops: the delta
+        rule took four to eleven times as long.
         """
         builder, place = self.builder, self._room(loop.step.type)
         left = builder.load(loop.left)
