@@ -82,11 +82,11 @@ k = normalised(K[names])
 # $$W_t = W_{t-1} + k_t u_t^\top \tag{3}$$
 # $$o_t = W_t^\top q_t \tag{4}$$
 #
-# (The numbers are those of the [room](glossary.md#room) `kernels/delta`. $r$ is no distance here,
-# but the *residual*: what $W$ got wrong. $u$ is what is written.) With $u_t = v_t$ this is lesson
-# 7's $S$, without its $Z$: nothing is divided here. So no denominator can vanish, and features may
-# have any sign. We take keys and queries as they are, each key divided by its length; section 2
-# says why.
+# (The numbers are those of the [room](glossary.md#room) `kernels/delta`. $r$, which was a distance
+# in lesson 10, is the *residual*: what $W$ got wrong. $u$, which was a query's features there, is
+# what is written. $W$ is no triangle, as in lesson 8.) With $u_t = v_t$ this is lesson 7's $S$,
+# without its $Z$: nothing is divided here. So no denominator can vanish, and features may have any
+# sign. We take keys and queries as they are, each key divided by its length; section 2 says why.
 
 # %% [markdown] exercise="delta"
 # ### Exercise 1 (3 points, 8 min): the delta rule
