@@ -622,5 +622,5 @@ show(
 # * Each distance learns on its own. What $e_{-3}$ has learned says nothing about $e_{-4}$.
 # * A place is a whole number. A time of 2.5 seconds, or a point of a picture, has no row in $e$.
 #
-# Could a weight be a smooth *function* of distance, and still need no $L^2$? No lesson answers that
-# yet: `kernels/fourier` derives one that is made of waves.
+# **Next question: could a weight be a smooth *function* of distance, and still need no $L^2$?** That
+# is lesson 11.

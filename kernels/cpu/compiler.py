@@ -61,6 +61,7 @@ from numba.core.untyped_passes import (
 )
 from numba.cpython import slicing
 
+from .lean import LeanLower
 from .quicker import QUICKER
 
 LANES = "# lanes"
@@ -119,30 +120,8 @@ VECTOR_REGISTERS = vector_registers(FEATURES)
 STORES_TOO_MUCH = binding.llvm_version_info < (23,)
 
 
-class _GuardedLower(Lower):
-    """Numba's lowering, with the numbers that are cut to fewer bits kept from LLVM's fault.
-
-    Numba lets go of what a variable refers to when it is assigned anew or has been read for the
-    last time. In a kernel nothing is referred to, so neither writes anything but the value: a fifth
-    less for LLVM to take out again.
-    """
-
-    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
-        """Numba's hook: write a variable."""
-        if argidx is not None:
-            super().storevar(value, name, argidx)
-            return
-        self._alloca_var(name, self.typeof(name))
-        if name in self._singly_assigned_vars:
-            self._blk_local_varmap[name] = value
-        else:
-            self.builder.store(value, self.getvar(name))
-
-    def delvar(self, name: str) -> None:
-        """Numba's hook: a variable is not read from here on."""
-        self._alloca_var(name, self.typeof(name))  # before a loop may stand what only it assigns
-        if name not in self._blk_local_varmap:
-            self._singly_assigned_vars.discard(name)
+class _GuardedLower(LeanLower):
+    """Numba's lowering, with the numbers that are cut to fewer bits kept from LLVM's fault."""
 
     def post_lower(self) -> None:
         super().post_lower()

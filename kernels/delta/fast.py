@@ -2,10 +2,10 @@ r"""The kernels that run.
 
 What they add to `plain`; results/ladder says what it brings:
 
-    a tile of tokens at once    all products with W before a tile, (7): W is read and written once
-                                for 16 tokens, and only `writes` of a tile is done one by one
+    a tile of tokens at once    all products with W before a tile, (7): TOGETHER tokens share each
+                                read and write of W; only `writes` of a tile is done one by one
     W in registers              a thread owns some rows of a column for the whole sequence, so that
-                                W never goes to memory; TOGETHER tokens share a read of a register
+                                W never goes to memory
     tiles in shared memory      each key is read from memory once for all columns of a block;
                                 transposed, so that TOGETHER tokens are read by one instruction.
                                 With a pitch of so many more, neighbours in a column lie in 8

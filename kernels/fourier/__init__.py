@@ -4,7 +4,7 @@ Query i stands at p_i, key j at r_j: vectors of P numbers, such as a time, or a 
 How much feature e of key j weighs for query i depends on the distance, by one harmonic for each e:
 
     dP_ije = c_e cos(b_e + a_e . (p_i - r_j))                                           (1)
-    a_ij   = w_ij sum_e q_ie k_je dP_ije              q = phi(query), k = phi(key)      (2)
+    s_ij   = w_ij sum_e q_ie k_je dP_ije              q = phi(query), k = phi(key)      (2)
 
 with a frequency a_e, a phase b_e and an amplitude c_e, all learned; w_ij is 1 where query i sees
 key j, else 0. For P = 1 the weight is a Fourier series of the time difference: with enough
@@ -17,10 +17,10 @@ of the key, and the cosine of a difference splits:
     t_ie = b_e + a_e . p_i                            u_je = a_e . r_j                  (3)
     cos(t - u) = cos t cos u + sin t sin u                                              (4)
 
-so a_ij is an inner product of features that a query and a key have each on its own,
+so s_ij is an inner product of features that a query and a key have each on its own,
 
     Q_i = [c q_i cos t_i, c q_i sin t_i]              K_j = [k_j cos u_j, k_j sin u_j]  (5)
-    a_ij = w_ij Q_i . K_j                                                               (6)
+    s_ij = w_ij Q_i . K_j                                                               (6)
 
 of 2E numbers (products are number by number). That is linear attention of other features: every
 algorithm of it applies, and so do its states, of size 2E x M, for decoding.
@@ -33,8 +33,8 @@ The weights (1) have either sign, and with them the denominator, which may come 
 has no such trouble. As 1 = 1 * 1, a third part does it: q_i in Q_i, k_j in K_j, 3E numbers in all.
 Its price: such weights have no sharp peaks, however many harmonics there are.
 
-    o_i = n_i / guard(d_i)                            n_i = sum_j a_ij v_j              (8)
-    d_i = sum_j a_ij   ("rotated")        or          sum_j w_ij q_i . k_j  ("plain")   (9)
+    o_i = n_i / guard(d_i)                            n_i = sum_j s_ij v_j              (8)
+    d_i = sum_j s_ij   ("rotated")        or          sum_j w_ij q_i . k_j  ("plain")   (9)
 
 The plain denominator, that of Su et al. (2021), is positive under both forms, but then the weights
 of a row do not add up to 1. It is the numerator of an attention without positions to values of 1.

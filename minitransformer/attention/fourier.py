@@ -57,8 +57,8 @@ def fourier_linear_attention(
 ) -> Any:
     """Linear attention in which each feature weighs by a harmonic of the distance, in linear cost.
 
-        o_i = sum_j a_ij v_j / guard(sum_j a_ij)
-        a_ij = sum_e φ(q_i)_e φ(k_j)_e (1 + c_e cos(b_e + a_e . (p_i - r_j)))
+        o_i = sum_j s_ij v_j / guard(sum_j s_ij)
+        s_ij = sum_e φ(q_i)_e φ(k_j)_e (1 + c_e cos(b_e + a_e . (p_i - r_j)))
 
     over the keys j that query i sees; without the 1 in the form "cos".
 

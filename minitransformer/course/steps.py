@@ -61,8 +61,9 @@ def check(name: str, answer: Any) -> None:
         NotYet: It is missing or wrong: in which case, where, and a hint.
     """
     exercise = find(name)
-    if _is_blank(answer):
-        raise NotYet(f"{exercise.symbol}: nothing is written yet: it is your turn")
+    for symbol, needed in {**_called(answer), exercise.symbol: answer}.items():
+        if _is_blank(needed):
+            raise NotYet(f"{symbol}: nothing is written yet: it is your turn")
     cases = exercise.drawn(SEED)
     with _patience():
         for case in cases:
@@ -76,6 +77,15 @@ def check(name: str, answer: Any) -> None:
             except Exception as error:
                 raise NotYet(f"{where}: {in_words(error)}") from error
     print(f"{name}: right, in {plural(len(cases), 'case')}")
+
+
+def _called(answer: Any) -> dict[str, Any]:
+    """What an answer finds by name outside itself, as the answers of earlier exercises."""
+    function = getattr(answer, "function", answer)
+    if not inspect.isfunction(function):
+        return {}
+    known = function.__globals__
+    return {name: known[name] for name in function.__code__.co_names if name in known}
 
 
 def _is_blank(answer: Any) -> bool:

@@ -25,7 +25,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, register_jitable
-from numba.np.arrayobj import make_array
+
+from ..lean import address_of, fields_of, kinds_of
 
 __all__ = [
     "atomic_add", "atomic_and_", "atomic_cas", "atomic_compare_and_swap", "atomic_dec",
@@ -45,16 +46,9 @@ Change = str | Callable[[Any, Any, Any], Any]
 
 def element_address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """The address of `array[index]`, for a function of an array and an integer or tuple index."""
-    array_type, index_type = signature.args[:2]
-    array = make_array(array_type)(context, builder, arguments[0])
-    many = isinstance(index_type, types.BaseTuple)
-    kinds = tuple(index_type) if many else (index_type,)
-    indices = cgutils.unpack_tuple(builder, arguments[1], len(kinds)) if many else [arguments[1]]
-    indices = [
-        context.cast(builder, index, kind, types.intp)
-        for index, kind in zip(indices, kinds, strict=True)
-    ]
-    return cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=True)
+    of, kind = signature.args[:2]
+    array, index = arguments[:2]
+    return address_of(context, builder, of, fields_of(context, builder, of, array), kind, index)
 
 
 def _signature(context: Any, name: str, takes: Any, array: Any, index: Any, *values: Any) -> Any:
@@ -71,7 +65,7 @@ def _signature(context: Any, name: str, takes: Any, array: Any, index: Any, *val
         raise TypingError(f"{call} on {array.dtype} elements: CUDA has it for {allowed}")
     if not array.mutable:
         raise TypingError(f"{call} on a read-only array: pass one that can be written to")
-    indices = tuple(index) if isinstance(index, types.BaseTuple) else (index,)
+    indices = kinds_of(index)
     if len(indices) != array.ndim or not all(isinstance(i, types.Integer) for i in indices):
         raise TypingError(f"{call} takes {array.ndim} whole numbers as index here, got {index}")
     for value in values:

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float32, uint64
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numba import float32, int32, uint8, uint64
 
 from minitransformer_kernels import checked
 from minitransformer_kernels.cpu import lowering, registers
@@ -632,3 +634,80 @@ def test_a_short_row_has_a_text_without_its_guard_for_when_all_threads_pass(shap
     whole, *_ = text.partition("else:")
     assert "<= out.shape[1] - block_x * BLOCK_X:" in whole
     assert "if active" not in whole and text.count("for k in") == 2
+
+
+STEPS = 1, 2, 7, -1, -3
+
+
+@cuda.jit
+def goes(start, stop, step, seen):
+    """For each step, and the last two rows: the numbers met, weighed by their turn; the last."""
+    for row in range(seen.shape[0]):
+        seen[row, 0], seen[row, 1] = 0, -99
+    turn = 0
+    for i in range(start, stop):
+        seen[0, 0], seen[0, 1], turn = seen[0, 0] + (turn + 3) * i, i, turn + 1
+    turn = 0
+    for i in range(start, stop, 2):
+        seen[1, 0], seen[1, 1], turn = seen[1, 0] + (turn + 3) * i, i, turn + 1
+    turn = 0
+    for i in range(start, stop, 7):
+        seen[2, 0], seen[2, 1], turn = seen[2, 0] + (turn + 3) * i, i, turn + 1
+    turn = 0
+    for i in range(start, stop, -1):
+        seen[3, 0], seen[3, 1], turn = seen[3, 0] + (turn + 3) * i, i, turn + 1
+    turn = 0
+    for i in range(start, stop, -3):
+        seen[4, 0], seen[4, 1], turn = seen[4, 0] + (turn + 3) * i, i, turn + 1
+    turn = 0
+    for i in range(start, stop, step):
+        seen[5, 0], seen[5, 1], turn = seen[5, 0] + (turn + 3) * i, i, turn + 1
+    turn, last = 0, -99
+    for i in range(int32(start), int32(stop)):  # and one that ends early, twice in a row
+        last = i
+        if i > 5:
+            break
+    for i in range(stop):
+        if i == 2:
+            continue
+        turn += i + 1
+    seen[6, 0], seen[6, 1] = turn, last
+
+
+@given(st.integers(-12, 12), st.integers(-12, 12), st.sampled_from([-5, -1, 1, 4]))
+@example(3, 3, 1)
+@example(0, 7, 4)
+def test_a_range_goes_where_pythons_goes(start: int, stop: int, step: int) -> None:
+    seen = np.full((7, 2), 77)
+    goes[1, 1](start, stop, step, seen)
+    for own, (total, last) in zip((*STEPS, step), seen.tolist(), strict=False):
+        numbers = range(start, stop, own)
+        assert total == sum((turn + 3) * i for turn, i in enumerate(numbers)), own
+        assert last == (numbers[-1] if numbers else -99)
+    met = [i for i in range(start, stop) if i <= 6 or i == start]
+    assert seen[6].tolist() == [
+        sum(i + 1 for i in range(stop) if i != 2),
+        met[-1] if met else -99,
+    ]
+
+
+@cuda.jit
+def picks(x, flags, i, j, out):
+    """Elements by whole numbers of several kinds, from the end as well."""
+    out[0] = x[i, j]
+    out[1] = x[uint8(i), -1]
+    out[2] = x[int32(i - 3), uint64(j)]
+    out[-1] = x[-1, j - 4]
+    flags[-i - 1] = x[i, j] > 5
+    out[3] = 1 if flags[2 - i] else 0
+
+
+@given(st.integers(0, 2), st.integers(0, 3), st.booleans())
+def test_an_element_is_where_numpy_has_it(i: int, j: int, strided: bool) -> None:
+    x = np.arange(12).reshape(3, 4)
+    given, flags, out = x, np.zeros(3, bool), np.zeros(5, int)
+    if strided:  # every other column, the rows from the last to the first
+        given = np.repeat(x[::-1], 2, axis=1)[::-1, ::2]
+    picks[1, 1](given, flags, i, j, out)
+    assert flags.tolist() == [place == 2 - i and x[i, j] > 5 for place in range(3)]
+    assert out.tolist() == [x[i, j], x[i, -1], x[i, j], x[i, j] > 5, x[-1, j - 4]]

@@ -9,6 +9,7 @@ import pytest
 from minitransformer.course import NotYet, check
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import Case, Exercise, exercises, find, launched
+from minitransformer.course.lesson import blanked
 from minitransformer.course.mistakes import edited
 from minitransformer.errors import UserError
 from minitransformer_kernels.cuda import cuda
@@ -183,6 +184,15 @@ def test_a_blank_is_told_before_it_is_tried(tmp_path):
         NotYet, match=f"^{exercise.symbol}: nothing is written yet: it is your turn$"
     ):
         check(name, names[exercise.symbol])
+
+
+def test_what_an_answer_calls_may_still_be_blank(tmp_path):
+    path = tmp_path / "answer.py"
+    earlier = blanked(FOUND["far-sums"][0].solution("far-sums").source)
+    path.write_text(f"{earlier}\n\n\ndef double(x):\n    return far_sums(x, 1)[0]\n")
+    double = runpy.run_path(str(path))["double"]
+    with pytest.raises(NotYet, match=r"^far_sums: nothing is written yet: it is your turn$"):
+        check("doubled", double)
 
 
 def test_who_waits_long_is_told_why(monkeypatch, capsys):
