@@ -3,7 +3,8 @@
 Encoder and decoder of 4 layers with 8 heads of 64, linear attention, batch 8, length 64, Adam. The
 peer has the same weights, sums up all keys for bidirectional attention, takes the masked quadratic
 form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam; again
-with its layers compiled, its first step in *compile s*. Freed memory is kept in the process, as `train` does, for all of them.
+with its layers compiled, its first step in *compile s*. Freed memory is kept in the process, as
+`train` does, for all of them.
 
 The large matrix products of a step are then run again without the step, by NumPy's BLAS on our
 threads and by PyTorch's: both engines do them, so neither step can take less. A profile of our
