@@ -55,7 +55,7 @@ def _seen(p: Array, landmark: Array, window: int, global_queries: int, causal: b
 def _pairs(random: Random) -> Iterator[Case]:
     nodes = int(random.integers(5, 9))
     rows = np.arange(nodes).repeat(2)
-    columns = np.sort((rows.reshape(-1, 2) + (1, 2)) % nodes).ravel()
+    columns = np.sort((rows.reshape(-1, 2) + np.array([1, 2])) % nodes).ravel()
     twice, mixed = np.sort([*range(2 * nodes), 3]), random.permutation(2 * nodes)
     few, many, count = np.array([3, 1, 3, 1]), int(random.integers(400, 500)), 80
     for name, queries, keys, number, hint in (

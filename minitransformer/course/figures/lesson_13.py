@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from . import AMBER, BLUE, GREY, INK, PALE, canvas, panels
 
-SEEN = 0.75  # of a square
+TURN = 0.35  # where the first neighbour stands, in steps to the next
 
 
 def patterns(masks: Mapping[str, Any]) -> Figure:
@@ -22,9 +22,9 @@ def patterns(masks: Mapping[str, Any]) -> Figure:
         length = len(mask)
         canvas(axis, name)
         for i, j in np.argwhere(mask):
-            near = i == j
-            axis.add_patch(Rectangle((j, i), 0.9, 0.9, color=AMBER if near else BLUE))
-        axis.add_patch(Rectangle((-0.05, -0.05), length, length, fill=False, edgecolor=GREY, lw=1))
+            color = AMBER if i == j else BLUE
+            axis.add_patch(Rectangle((j, i), 1, 1, facecolor=color, edgecolor="white", lw=1))
+        axis.add_patch(Rectangle((0, 0), length, length, fill=False, edgecolor=GREY, lw=1))
         axis.text(length / 2, length + 0.4, "keys", ha="center", va="top")
         axis.text(-0.5, length / 2, "queries", ha="right", va="center", rotation=90)
         axis.set_xlim(-2, length + 0.2)
@@ -40,13 +40,13 @@ def listed(mask: Any, positions: Any, keys: Sequence[int]) -> Figure:
         positions: Of the queries.
         keys: The list.
     """
-    figure, (axis,) = panels(1, 9, 4.1)
+    figure, (axis,) = panels(1, 9, 4.9)
     canvas(axis)
     length = mask.shape[1]
     _rows(axis, mask, positions, range(length), 0, "all keys", hollow=False)
-    _rows(axis, mask[:, keys], positions, keys, len(mask) + 3.2, "the tile's list", hollow=True)
+    _rows(axis, mask[:, keys], positions, keys, len(mask) + 2.4, "the tile's list", hollow=True)
     axis.set_xlim(-3.4, length + 0.2)
-    axis.set_ylim(2 * len(mask) + 4.4, -1.9)
+    axis.set_ylim(2 * len(mask) + 2.6, -1.9)
     return figure
 
 
@@ -75,36 +75,41 @@ def digits(images: Any, labels: Any, seen: Any, weights: Any, node: int) -> Figu
         node: The picture in the middle.
     """
     node %= len(images)
-    figure, (axis,) = panels(1, 9, 6)
+    figure, (axis,) = panels(1, 9, 7.2)
     axis.set_axis_off()
     axis.set_aspect("equal")
     places: dict[int, Any] = {node: np.zeros(2)}
-    ring = seen[node][1:]
+    ring = list(map(int, seen[node][1:]))
     for number, friend in enumerate(ring):
-        angle = 2 * np.pi * (number + 0.5) / len(ring)
-        places[int(friend)] = np.array([2.7 * np.cos(angle), 1.9 * np.sin(angle)])
-    for friend in ring:
+        places[friend] = _around((number + TURN) / len(ring), 2.7, 2.2)
+    for number, friend in enumerate(ring):
         new = [int(other) for other in seen[friend][1:] if int(other) not in places]
-        at = np.arctan2(places[int(friend)][1], places[int(friend)][0])
-        for number, other in enumerate(new):
-            angle = at + 0.42 * (number - (len(new) - 1) / 2)
-            places[other] = np.array([5.2 * np.cos(angle), 3.6 * np.sin(angle)])
+        for at, other in enumerate(new):
+            turn = number + TURN + 0.24 * (at - (len(new) - 1) / 2)
+            places[other] = _around(turn / len(ring), 5.3, 4.2)
     largest = weights[[node, *ring]].max()
-    for source in (node, *map(int, ring)):
+    for source in (node, *ring):
         for other, p in zip(seen[source][1:], weights[source][1:], strict=True):
             share = float(p / largest)
             axis.add_patch(FancyArrowPatch(
-                places[source], places[int(other)], arrowstyle="-|>", mutation_scale=11,
-                connectionstyle="arc3,rad=0.12", shrinkA=22, shrinkB=22, color=BLUE,
+                places[source], places[int(other)], arrowstyle="-|>", mutation_scale=12,
+                connectionstyle="arc3,rad=0.12", shrinkA=24, shrinkB=30, color=BLUE,
                 alpha=0.25 + 0.75 * share, linewidth=0.6 + 4 * share,
             ))  # fmt: skip
     for other, (x, y) in places.items():
         _thumbnail(axis, images[other].reshape(8, 8), x, y, other == node)
         itself = f", itself {weights[other][0]:.0%}" if other in (node, *ring) else ""
-        axis.text(x, y - 0.47, f"a {labels[other]}{itself}", ha="center", va="top", fontsize=9)
+        axis.text(
+            x, y - 0.6, f"a {labels[other]}{itself}", ha="center", va="center", fontsize=9,
+            zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
     axis.set_xlim(-6.1, 6.1)
-    axis.set_ylim(-4.4, 4.2)
+    axis.set_ylim(-5.0, 4.8)
     return figure
+
+
+def _around(turn: float, wide: float, high: float) -> Any:
+    return np.array([wide * np.cos(2 * np.pi * turn), high * np.sin(2 * np.pi * turn)])
 
 
 def _thumbnail(axis: Axes, image: Any, x: float, y: float, chosen: bool) -> None:
