@@ -80,7 +80,8 @@ from minitransformer_kernels.visible import Visible
 # $$j < 1 \quad\text{or}\quad j \bmod 4 = 3 \tag{2}$$
 #
 # These are Longformer's *global tokens* and the *fixed pattern* of Sparse Transformers. As in
-# Longformer, the first few *queries* may be global as well: they see every key.
+# Longformer, the first few *queries* may be global as well: they see every key (causal: up to their
+# own place).
 #
 # (The numbers are those of the [room](glossary.md#room) `kernels/local`. $w$ alone is the window,
 # $w_{ij}$ the mask, as in lesson 10. $p_i$ is a position, as in lesson 11; $p_{ij}$ is a weight, as
@@ -91,20 +92,21 @@ random = np.random.default_rng(13)
 q, k, v = six_tokens()  # (6, 4), (6, 4), (6, 3)
 
 
-def attend(w):
+def attend(mask):
     """(A): weights (L, L) and outputs (L, M)."""
-    s = np.where(w, q @ k.T / 2, -np.inf)  # scale = 1 / sqrt(E)
+    s = np.where(mask, q @ k.T / 2, -np.inf)  # scale = 1 / sqrt(E)
     p = np.exp(s - s.max(axis=1, keepdims=True))
     p = p / p.sum(axis=1, keepdims=True)
     return p, p @ v
 
 
-def by_lists(w):
+def by_lists(mask):
     """The same outputs: each query has a list of keys."""
     o = np.empty_like(v)
     for i in range(len(q)):
-        j = np.flatnonzero(w[i])
-        p = np.exp(k[j] @ q[i] / 2 - (k[j] @ q[i] / 2).max())
+        j = np.flatnonzero(mask[i])
+        s = k[j] @ q[i] / 2
+        p = np.exp(s - s.max())
         o[i] = p / p.sum() @ v[j]
     return o
 
@@ -261,10 +263,11 @@ show(quote(launched[0].kernel, also=("= key_at(", "sees = (since")))
 print("queries of a tile:", launched[0].constants["rows"])
 
 # %% [markdown]
-# ($j$ of the landmarks is stored, and how many are `below` each key.) So a tile has one list for
-# all its queries. That is also its price: with a window of 64 and tiles of 64 a list has 128 keys,
-# of which each query sees 65. The hollow squares are scores made for nothing. **Predict**: twice
-# the text takes softmax four times as long. How many times local attention?
+# (What is stored is which keys are landmarks, and how many of them are `below` each key. The
+# [heads](glossary.md#head) of a text share that.) The room's plain kernel asks (4) of all pairs. A
+# list is better, but has its price: with a window of 64, tiles of 64 queries have lists of 128
+# keys, of which a query sees 65. The hollow squares are scores made for nothing. **Predict**: twice
+# the text takes softmax about four times as long. How many times local attention?
 
 # %%
 guess("twice the text, local", 2)
@@ -279,11 +282,10 @@ table(("L", "all keys before", "a window of 64"), rows)
 reveal("twice the text, local", rows[-1][2].median / rows[-2][2].median)
 
 # %% [markdown]
-# Short texts do not pay for the list. Long ones do, the more the longer they are.
+# For a short text the list does not pay. For a long one it does, the more the longer it is.
 #
-# Backward, the owner of keys walks queries: those near by, and the global ones. But a landmark is
-# seen from everywhere. So landmarks form tiles of their own, which walk all queries; other keys
-# never wait for them.
+# Backward, who owns keys walks queries: those near by, and the global ones. But a landmark is seen
+# from everywhere. So landmarks form tiles of their own, which walk all queries; no other tile must.
 #
 # ## 4. Lists that do exist
 #
@@ -531,8 +533,8 @@ show(quote(kernels["additive_gradient"], "(7)"))
 show(quote(kernels["mix"], "(4)"))
 
 # %% [markdown]
-# (`w` is `p` here: they differ under [dropout](glossary.md#dropout).) Three things the room does
-# that you did not:
+# (`w` is `p` here: they differ under [dropout](glossary.md#dropout). `C` is $v$ in (4) and $g$ in
+# (5); edge `edges[t]` leads to `others[t]`.) Three things the room does that you did not:
 #
 # 1. **A kernel a step.** Yours makes (6) and (7) at once, for one kind of score. The room has
 #    products of edges, `dw` among them, as a kernel of their own, which (2) and (6) share.
@@ -564,11 +566,9 @@ upper = images * (np.arange(64) < 32)
 def reads(x, seen):
     """How many of 360 it reads right, and its weights, as `seen`."""
     manual_seed(0)
-    x, offsets = Tensor(x), np.arange(len(seen) + 1) * seen.shape[1]
-    nodes, layer = (
-        nn.Graph(offsets, seen.ravel()),
-        nn.GraphAttention(64, 10, 1),
-    )
+    x, layer = Tensor(x), nn.GraphAttention(64, 10, num_heads=1)
+    offsets = np.arange(len(seen) + 1) * seen.shape[1]
+    nodes = nn.Graph(offsets, seen.ravel())
     optimizer = optim.Adam(layer.parameters(), lr=0.03)
     for _ in range(100):
         loss = cross_entropy(layer(x, nodes)[:-360], labels[:-360])
@@ -584,11 +584,9 @@ def reads(x, seen):
 # %%
 right, p = reads(upper, seen)
 reveal("right, with neighbours", right)
-print("alone:", reads(upper, seen[:, :1])[0], end=", ")
-print(
-    "the plain mean of all five:",
-    reads(upper[seen].mean(axis=1), seen[:, :1])[0],
-)
+itself, mean = seen[:, :1], upper[seen].mean(axis=1)
+print("alone:", reads(upper, itself)[0], end=", ")
+print("the plain mean of all five:", reads(mean, itself)[0])
 kinds = (np.diff(np.sort(labels[seen[-360:]])) > 0).sum(axis=1)
 doubtful = kinds.argmax() - 360  # sees the most different digits
 show(
@@ -597,14 +595,15 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# Neighbours help. That their weights are learned does not, here: the plain mean is as good. It is
-# the graph that knows. (With two layers, whole pictures and dropout, `results/digits` has it read
-# more than logistic regression does.)
+# (Below each picture: its digit, and how much it is looked at.) Neighbours help. That their weights
+# are learned does not, here: the plain mean is as good. It is the graph that knows. (From whole
+# pictures, two layers read more than logistic regression does: see `results/digits`.)
 #
 # ## 9. The scoreboard
 #
 # Lesson 10's two tasks once more: the [recall](glossary.md#recall) of 32 pairs, and which of 16
-# symbols stood three places earlier. **Predict** both for a window of 16, without distances:
+# symbols stood three places earlier. **Predict** the first for a window of 16, the second for one of
+# 3, both without distances:
 
 # %%
 guess("recall, window of 16", "19%")
@@ -641,20 +640,22 @@ for name, keys, more in (
     shares[name] = f"{pairs:.0%}", f"{order:.0%}"
     work = 32 * keys + 9 * 16 * ("distances" in more)
     rows.append((name, 32 * keys, work, *shares[name]))
-table(
-    ("E = 16", "numbers kept", "work a token", "recall", "three earlier"), rows
-)
+columns = "numbers kept", "work a token", "recall", "three earlier"
+table(("E = 16", *columns), rows)
 reveal("recall, window of 16", shares["window of 16"][0])
 reveal("three earlier, window of 3", shares["window of 3"][1])
-seen = 16 * 17 / 2 / 32**2  # of all that is asked, in the window of 16
-print(f"by count: {seen + (1 - seen) / 16:.1%}, {(1 + 2 / 16) / 3:.1%}")
+inside = 16 * 17 / 2 / 32**2  # of all that is asked, in the window of 16
+print(
+    f"{inside:.0%} are inside, so {inside + (1 - inside) / 16:.1%} are right"
+)
+print(f"one of three, or equal to it: {(1 + 2 / 16) / 3:.1%}")
 
 # %% [markdown]
-# The counts explain them. In 13 % of cases the key that is asked for is in the window; else one
-# guesses, right once in 16. And what stood three places earlier is the oldest of four keys in a
-# window of 3. A head there can tell its own symbol from the rest, and then guesses among three. So
-# a window knows what is near, but not in which order: that takes lesson 10's distances, which it
-# gets along with well.
+# (Kept are the window's keys and values, and the landmarks'; a token's own are at hand.) Counting
+# explains it. Of 32 keys that are asked for some are inside the window; for the others one guesses,
+# right once in 16. And what stood three places earlier is the oldest of four keys in a window of 3.
+# A head can tell its own symbol from the rest, and then guesses among three. So a window knows what
+# is near, but not in which order. That takes lesson 10's distances; the two get along well.
 #
 # ## What it cannot do
 #
@@ -662,8 +663,8 @@ print(f"by count: {seen + (1 - seen) / 16:.1%}, {(1 + 2 / 16) / 3:.1%}")
 #   passes on does not know yet what will be asked.
 # * Who sees whom is fixed before the text is read. No query can look for a key; nearness or a graph
 #   must be the right guess.
-# * A tile makes scores for nothing, and short texts do not pay.
-# * A [decoder](glossary.md#decoder) keeps a window of keys and values, but all landmarks: their
-#   number grows with the text.
+# * A tile makes scores for nothing, and for short texts it does not pay.
+# * With a fixed stride the landmarks grow in number with the text; and with them the work, and what
+#   a [decoder](glossary.md#decoder) keeps.
 #
 # **Next question: 50,000 pixels have no window and no graph; but must each of them ask?**

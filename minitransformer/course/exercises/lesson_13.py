@@ -28,7 +28,7 @@ def _patterns(random: Random) -> Iterator[Case]:
         ("a causal window", L, L, 0, 3, 0, 0, True, "compare with (3), first line, first column"),
         ("landmarks", L, L, 0, 1, 2, 0, False, "from where is a landmark seen? See (3)"),
         ("causal landmarks", L, L, 0, 1, 3, 0, True, "a landmark is seen from its own place on"),
-        ("global queries", L, L, 0, 1, 0, 2, False, "a global query sees every key"),
+        ("global queries", L, L, 0, 1, 0, 4, False, "a global query sees every key"),
         ("causal global queries", L, L, 0, 1, 0, 4, True, "a global query sees no later key"),
         ("a text that goes on", 5, far + 3, far, 4, 2, 2, True, "p says where queries stand"),
         ("anything", some, some + 9, 5, 6, 7, 8, False, "one array (Lq, Lk) has all pairs"),
@@ -53,21 +53,18 @@ def _seen(p: Array, landmark: Array, window: int, global_queries: int, causal: b
 
 
 def _pairs(random: Random) -> Iterator[Case]:
-    nodes = int(random.integers(5, 9))
-    rows = np.arange(nodes).repeat(2)
-    columns = np.sort((rows.reshape(-1, 2) + np.array([1, 2])) % nodes).ravel()
-    twice, mixed = np.sort([*range(2 * nodes), 3]), random.permutation(2 * nodes)
-    few, many, count = np.array([3, 1, 3, 1]), int(random.integers(400, 500)), 80
-    for name, queries, keys, number, hint in (
-        ("in order", rows, columns, nodes, "how many edges come before those of node 2?"),
-        ("an edge twice", rows[twice], columns[twice], nodes, "it counts twice"),
-        ("in any order", rows[mixed], columns[mixed], nodes, "a key moves with its query"),
-        ("nodes without edges", few, np.array([4, 0, 2, 5]), 6, "nodes 0, 2, 4, 5 have none"),
+    nodes, some, many = (int(size) for size in random.integers((6, 60, 400), (10, 80, 500)))
+    each, few, large = np.arange(nodes), np.array([3, 1, 3, 1]), random.integers(80, size=(2, many))
+    crowd = random.integers(3, size=some), random.integers(9, size=some)
+    for name, queries, keys, count, hint in (
+        ("an edge each", np.roll(each, 1), random.permutation(nodes), nodes,
+         "offsets are 0, 1, 2 ...; a key moves with its query"),
+        ("many edges", *crowd, 3, "edges of a node stay in the order given, equal ones, too"),
+        ("nodes without edges", few, np.array([4, 0, 2, 5]), 6, "nodes 0, 2, 4 and 5 have none"),
         ("no edges", few[:0], few[:0], 3, "three nodes: offsets are four zeros"),
-        ("anything", *random.integers(count, size=(2, many)), count,
-         "edges of a node stay in the order given; no loop"),
+        ("a large graph", *large, 80, "arrays need no loop"),
     ):  # fmt: skip
-        yield Case(name, {"queries": queries, "keys": keys, "count": number}, hint)
+        yield Case(name, {"queries": queries, "keys": keys, "count": count}, hint)
 
 
 def _rows(queries: Array, keys: Array, count: int) -> tuple[Array, Array]:
@@ -155,7 +152,7 @@ def _threads(random: Random) -> Iterator[Case]:
             "delta": random.standard_normal((heads, queries)),
         }  # fmt: skip
         if name == "one edge":
-            a[:], b[:] = -1, -2  # z is below 0
+            a[:], b[:], given["delta"][:] = -1, -2, -9  # z is below 0, and ds above
         real = {name: x.astype(np.float32) for name, x in given.items()}
         slope = np.float32(random.uniform(0.1, 0.3))
         yield Case(name, {**real, "rows": rows, "columns": columns, "slope": slope}, hint)
@@ -233,39 +230,42 @@ EXERCISES = (
     Exercise(
         "csr", "csr", 2, _pairs, _rows, ("offsets", "columns"), 1e-9, without_loops,
         wrong=(
-            Wrong("the 0 before the first row is missing",
-                  {"np.concatenate([[0], ": "(", ".cumsum()])": ".cumsum())"}, "in order"),
+            Wrong("the 0 before the first row is missing", {"[[0], np": "[np"}, "an edge each"),
             Wrong("the end of the last row is missing",
-                  {".cumsum()])": ".cumsum()[:-1]])"}, "in order"),
-            Wrong("offsets are numbers of edges, not sums of them", {".cumsum()": ""}, "in order"),
+                  {".cumsum()]": ".cumsum()[:-1]]"}, "an edge each"),
+            Wrong("offsets are numbers of edges, not sums of them",
+                  {".cumsum()": ""}, "an edge each"),
             Wrong("each row begins where it ends",
-                  {"[[0], np": "[np", ".cumsum()]": ".cumsum(), [len(keys)]]"}, "in order"),
+                  {"[[0], np": "[np", ".cumsum()]": ".cumsum(), [len(keys)]]"}, "an edge each"),
             Wrong("rows are keys, columns are queries", {
                   "np.argsort(queries": "np.argsort(keys", "keys[order]": "queries[order]",
-                  "np.bincount(queries": "np.bincount(keys"}, "in order"),
-            Wrong("columns are the places of the edges, not their keys",
-                  {"keys[order]": "order"}, "in order"),
-            Wrong("columns are queries", {"keys[order]": "queries[order]"}, "in order"),
+                  "np.bincount(queries": "np.bincount(keys"}, "an edge each"),
+            Wrong("columns are the numbers of edges, not their keys",
+                  {"keys[order]": "order"}, "an edge each"),
+            Wrong("columns are queries", {"keys[order]": "queries[order]"}, "an edge each"),
             Wrong("keys are sorted, and know no more whose they were",
-                  {"np.argsort(queries": "np.argsort(keys"}, "in order"),
-            Wrong("an edge that is there twice counts once", {"    order =":
-                  "    queries, keys = np.unique([queries, keys], axis=1)\n    order ="},
-                  "an edge twice"),
-            Wrong("keys stay where they were", {"keys[order]": "keys"}, "in any order"),
+                  {"np.argsort(queries": "np.argsort(keys"}, "an edge each"),
+            Wrong("keys stay where they were", {"keys[order]": "keys"}, "an edge each"),
+            Wrong("the order is turned around: it says which edge comes first, not where one goes",
+                  {"keys[order]": "keys[order.argsort()]"}, "an edge each"),
+            Wrong("the edges of a node have lost their order: sort by kind='stable'",
+                  {', kind="stable"': ""}, "many edges"),
+            Wrong("the edges of a node are turned around", {
+                  'np.argsort(queries, kind="stable")':
+                  'len(keys) - 1 - np.argsort(queries[::-1], kind="stable")'}, "many edges"),
             Wrong("the edges of a node are sorted by key", {
                   'np.argsort(queries, kind="stable")': "np.lexsort((keys, queries))"},
-                  "in any order"),
-            Wrong("the order is turned around: it says where each edge goes, not which one comes",
-                  {"keys[order]": "keys[order.argsort()]"}, "in any order"),
+                  "many edges"),
+            Wrong("an edge that is there twice counts once", {"    order =":
+                  "    queries, keys = np.unique([queries, keys], axis=1)\n    order ="},
+                  "many edges"),
             Wrong("nodes without edges get no row", {
                   "np.bincount(queries, minlength=count)":
                   "np.unique(queries, return_counts=True)[1]"}, "nodes without edges"),
             Wrong("rows end with the last node that has an edge", {", minlength=count": ""},
                   "nodes without edges"),
-            Wrong("the edges of a node have lost their order: sort by kind='stable'",
-                  {', kind="stable"': ""}, "anything"),
             Wrong("a loop over nodes", {"keys[order]":
-                  "np.concatenate([keys[queries == i] for i in range(count)])"}, "anything"),
+                  "np.concatenate([keys[queries == i] for i in range(count)])"}, "a large graph"),
         ),
     ),
     Exercise(
@@ -326,7 +326,7 @@ EXERCISES = (
             Wrong("dz is z through LeakyReLU, not ds",
                   {"ds if z > 0 else slope * ds": "z if z > 0 else slope * z"}, "one edge"),
             Wrong("the sign of ds decides, not that of z",
-                  {"ds if z > 0": "ds if ds > 0"}, "six nodes"),
+                  {"ds if z > 0": "ds if ds > 0"}, "one edge"),
             Wrong("p is forgotten", {"p[h, e] * (": "("}, "one edge"),
             Wrong("delta is forgotten", {" - delta[h, i])": ")"}, "one edge"),
             Wrong("delta lacks p", {"p[h, e] * (product - delta[h, i])":

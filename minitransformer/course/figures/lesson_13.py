@@ -10,9 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from . import AMBER, BLUE, GREY, INK, PALE, canvas, panels
-
-TURN = 0.35  # where the first neighbour stands, in steps to the next
+from . import AMBER, BLUE, GREY, PALE, canvas, panels
 
 
 def patterns(masks: Mapping[str, Any]) -> Figure:
@@ -65,57 +63,52 @@ def _rows(
 
 
 def digits(images: Any, labels: Any, seen: Any, weights: Any, node: int) -> Figure:
-    """Draw a picture, the pictures that it sees, and those that these see.
+    """Draw a picture, the pictures that it sees, and beside each of these those that it sees.
 
     Args:
         images: `(T, 64)`; of each the lower half is drawn pale.
         labels: `(T,)`.
         seen: `(T, neighbours)`: whom each sees, itself first.
         weights: As `seen`: how much.
-        node: The picture in the middle.
+        node: The picture.
     """
-    node %= len(images)
-    figure, (axis,) = panels(1, 9, 7.2)
+    figure, (axis,) = panels(1, 9, 5.4)
     axis.set_axis_off()
+    friends, largest = seen[node][1:], weights[[node, *seen[node][1:]]].max()
+    middle = 1.4 * (len(friends) - 1) / 2
+    for row, (friend, p) in enumerate(zip(friends, weights[node][1:], strict=True)):
+        y = 1.4 * row
+        axis.add_patch(FancyArrowPatch(
+            (0.5, middle), (2.45, y), arrowstyle="-|>", mutation_scale=14, color=BLUE,
+            alpha=_alpha(p, largest), linewidth=6 * p / largest,
+        ))  # fmt: skip
+        axis.annotate("", (4.5, y), (3.6, y), arrowprops={"arrowstyle": "-", "color": GREY})
+        _thumbnail(axis, images[friend], labels[friend], 3, y, p, largest)
+        for place, (other, share) in enumerate(zip(seen[friend], weights[friend], strict=True)):
+            x = 5 + 1.15 * place
+            _thumbnail(axis, images[other], labels[other], x, y, share, largest)
+    _thumbnail(axis, images[node], labels[node], 0, middle, weights[node][0], largest)
+    for x, text in ((0, "a picture\n(and itself)"), (3, "sees"), (5, "which sees itself, and")):
+        axis.text(x - 0.45, -0.75, text, va="bottom", fontweight="bold")
+    axis.set_xlim(-0.7, 10.3)
+    axis.set_ylim(2 * middle + 0.95, -1.3)
     axis.set_aspect("equal")
-    places: dict[int, Any] = {node: np.zeros(2)}
-    ring = list(map(int, seen[node][1:]))
-    for number, friend in enumerate(ring):
-        places[friend] = _around((number + TURN) / len(ring), 2.7, 2.2)
-    for number, friend in enumerate(ring):
-        new = [int(other) for other in seen[friend][1:] if int(other) not in places]
-        for at, other in enumerate(new):
-            turn = number + TURN + 0.24 * (at - (len(new) - 1) / 2)
-            places[other] = _around(turn / len(ring), 5.3, 4.2)
-    largest = weights[[node, *ring]].max()
-    for source in (node, *ring):
-        for other, p in zip(seen[source][1:], weights[source][1:], strict=True):
-            share = float(p / largest)
-            axis.add_patch(FancyArrowPatch(
-                places[source], places[int(other)], arrowstyle="-|>", mutation_scale=12,
-                connectionstyle="arc3,rad=0.12", shrinkA=24, shrinkB=30, color=BLUE,
-                alpha=0.25 + 0.75 * share, linewidth=0.6 + 4 * share,
-            ))  # fmt: skip
-    for other, (x, y) in places.items():
-        _thumbnail(axis, images[other].reshape(8, 8), x, y, other == node)
-        itself = f", itself {weights[other][0]:.0%}" if other in (node, *ring) else ""
-        axis.text(
-            x, y - 0.6, f"a {labels[other]}{itself}", ha="center", va="center", fontsize=9,
-            zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )  # fmt: skip
-    axis.set_xlim(-6.1, 6.1)
-    axis.set_ylim(-5.0, 4.8)
     return figure
 
 
-def _around(turn: float, wide: float, high: float) -> Any:
-    return np.array([wide * np.cos(2 * np.pi * turn), high * np.sin(2 * np.pi * turn)])
+def _alpha(share: float, largest: float) -> float:
+    return 0.25 + 0.75 * float(share / largest)
 
 
-def _thumbnail(axis: Axes, image: Any, x: float, y: float, chosen: bool) -> None:
-    ink = image.copy()
+def _thumbnail(
+    axis: Axes, image: Any, label: int, x: float, y: float, share: float, largest: float
+) -> None:
+    """A picture in a frame as blue as it is looked at."""
+    ink = image.reshape(8, 8).copy()
     ink[4:] *= 0.25  # what the layer is not told
-    axis.imshow(ink, cmap="gray_r", vmin=0, vmax=1, zorder=3,
-                extent=(x - 0.42, x + 0.42, y - 0.42, y + 0.42))  # fmt: skip
-    axis.add_patch(Rectangle((x - 0.42, y - 0.42), 0.84, 0.84, fill=False, zorder=4,
-                             ec=AMBER if chosen else INK, lw=2.5 if chosen else 0.8))  # fmt: skip
+    sides = x - 0.45, x + 0.45, y + 0.45, y - 0.45
+    axis.imshow(ink, cmap="gray_r", vmin=0, vmax=1, extent=sides)
+    frame = Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor=BLUE)
+    frame.set(alpha=_alpha(share, largest), linewidth=0.8 + 4 * share / largest)
+    axis.add_patch(frame)
+    axis.text(x, y + 0.54, f"{label}: {share:.0%}", ha="center", va="top", fontsize=9)
