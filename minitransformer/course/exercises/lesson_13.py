@@ -132,9 +132,10 @@ def _gradients(
     slope: float,
 ) -> tuple[Array, ...]:  # fmt: skip
     """By all pairs."""
-    heads = (x[None] for x in (g, a, b, v))
-    edges = _offsets(rows, len(a)), columns
-    return tuple(x[0] for x in graph_attention_backward(*heads, *edges, negative_slope=slope))
+    found = graph_attention_backward(
+        g[None], a[None], b[None], v[None], _offsets(rows, len(a)), columns, negative_slope=slope
+    )
+    return tuple(x[0] for x in found)
 
 
 def _threads(random: Random) -> Iterator[Case]:
