@@ -94,7 +94,7 @@ q, k, v = six_tokens()  # (6, 4), (6, 4), (6, 3)
 
 def attend(mask):
     """(A): weights (L, L) and outputs (L, M)."""
-    s = np.where(mask, q @ k.T / 2, -np.inf)  # scale = 1 / sqrt(E)
+    s = np.where(mask, q @ k.T / 2, -np.inf)  # sqrt(E) is 2
     p = np.exp(s - s.max(axis=1, keepdims=True))
     p = p / p.sum(axis=1, keepdims=True)
     return p, p @ v
