@@ -13,10 +13,10 @@
 # %% [markdown] question="Must a query look at all keys?" minutes=85 after=[4, 10]
 # # Only some keys
 #
-# Softmax attention loses nothing, and looks at everything: lesson 6 gave it up for that. But one
-# can keep it, and look at fewer keys. Those near by are a [window](glossary.md#window). A few that
-# all may see are [landmarks](glossary.md#landmark). Or a [graph](glossary.md#graph) says who sees
-# whom.
+# [Softmax](glossary.md#softmax) attention loses nothing, and looks at everything: lesson 6 gave it
+# up for that. But one can keep it, and look at fewer keys. Those near by are a
+# [window](glossary.md#window). A few that all may see are [landmarks](glossary.md#landmark). Or a
+# [graph](glossary.md#graph) says who sees whom.
 #
 # In the formulas this changes one factor. The question is for [kernels](glossary.md#kernel): how
 # does a [block](glossary.md#block) walk past some keys, and what does it pay for it?
@@ -79,9 +79,9 @@ from minitransformer_kernels.visible import Visible
 #
 # $$j < 1 \quad\text{or}\quad j \bmod 4 = 3 \tag{2}$$
 #
-# These are Longformer's *global tokens* and the *fixed pattern* of Sparse Transformers. As in
-# Longformer, the first few *queries* may be global as well: they see every key (causal: up to their
-# own place).
+# These are the *global* [tokens](glossary.md#token) of Longformer, and the *fixed pattern* of Child
+# et al. In Longformer the first few *queries* are global as well: they see every key (causal: up to
+# their own place).
 #
 # (The numbers are those of the [room](glossary.md#room) `kernels/local`. $w$ alone is the window,
 # $w_{ij}$ the mask, as in lesson 10. $p_i$ is a position, as in lesson 11; $p_{ij}$ is a weight, as
@@ -231,10 +231,11 @@ print(f"landmarks make it {both.sum() / window.sum():.2f} times the pairs")
 # ## 3. A list that exists nowhere
 #
 # A mask costs memory as $L^2$ does, and asking it costs time as $L^2$ does. Lesson 4's
-# [walk](glossary.md#walk) can do better. A block owns a [tile](glossary.md#tile) of queries, and a
-# softmax does not ask for the order of keys. So let the block walk a *list*: the landmarks before
-# its windows, then every key from its first window to its last; then, if not causal, the landmarks
-# after them. Here are the room's own functions, for a tile of four queries, 13 to 16:
+# [walk](glossary.md#walk) can do better. A block [owns](glossary.md#owner) a
+# [tile](glossary.md#tile) of queries, and a softmax does not ask for the order of keys. So let the
+# block walk a *list*: the landmarks before its windows, then every key from its first window to its
+# last; then, if not causal, the landmarks after them. Here are the room's own functions, for a tile
+# of four queries, 13 to 16:
 
 # %%
 pattern = local.Pattern(window=3, stride=4, num_global=1)
@@ -342,9 +343,9 @@ check("csr", csr)
 # $$s_e = \text{scale}\; q_i \cdot k_j \tag{2}$$
 #
 # ($a_i$ and $b_j$ are products of a token with two learned vectors; $a$ was a frequency in lesson
-# 11. The numbers are those of the room `kernels/graph`.) LeakyReLU$(z)$ is $z$ above 0, and
-# slope $\cdot\, z$ below, with a small slope. Without it $a_i$, which is the same in all scores of a
-# query, would cancel in the [softmax](glossary.md#softmax). Then, with $l$ for what was $d$,
+# 11. The numbers are those of the room `kernels/graph`.) LeakyReLU leaves what is above 0 as it is,
+# and multiplies the rest by a small *slope*. Without it $a_i$, which is the same in all scores of a
+# query, would cancel in the softmax. Then, with $l$ for what was $d$,
 #
 # $$l_i = \sum_{e \text{ of } i} e^{s_e - h_i} \qquad p_e = e^{s_e - h_i} / l_i \tag{3}$$
 # $$o_i = \sum_{e \text{ of } i} p_e\, v_j \tag{4}$$
@@ -454,7 +455,7 @@ for name, x, got in zip(("da", "db", "dv"), (a, b, v), gradients, strict=True):
 # %% [markdown]
 # ## 6. A thread an edge
 #
-# Who [owns](glossary.md#owner) what? If a thread owned a node, and one node had 10,000 edges, all
+# Who owns what? If a thread owned a node, and one node had 10,000 edges, all
 # others would wait for its thread. Where there is no sum over edges, as in (1), (6) and (7), let a
 # thread own an edge: then all do the same work.
 
