@@ -23,7 +23,7 @@
 #
 # *Sources.* Child et al. 2019, *Generating Long Sequences with Sparse Transformers*; Beltagy et al.
 # 2020, *Longformer: The Long-Document Transformer*; Veličković et al. 2018, *Graph Attention
-# Networks*; S3 in the [list of sources](sources.md).
+# Networks*.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -80,8 +80,8 @@ from minitransformer_kernels.visible import Visible
 # $$j < 1 \quad\text{or}\quad j \bmod 4 = 3 \tag{2}$$
 #
 # These are the *global* [tokens](glossary.md#token) of Longformer, and the *fixed pattern* of Child
-# et al. In Longformer the first few *queries* are global as well: they see every key (causal: up to
-# their own place).
+# et al. Longformer's also *see* every key. So the first few queries may be global, too (causal:
+# they see all keys up to their own place).
 #
 # (The numbers are those of the [room](glossary.md#room) `kernels/local`. $w$ alone is the window,
 # $w_{ij}$ the mask, as in lesson 10. $p_i$ is a position, as in lesson 11; $p_{ij}$ is a weight, as
@@ -281,9 +281,12 @@ for L in lengths:
     rows.append((L, *seconds(*(partial(f, *x, Visible(True)) for f in runs))))
 table(("L", "all keys before", "a window of 64"), rows)
 reveal("twice the text, local", rows[-1][2].median / rows[-2][2].median)
+each = rows[-1][1].median / (L / 2), rows[-1][2].median / 128
+print(f"in a list a score takes {each[1] / each[0]:.0f} times as long")
 
 # %% [markdown]
-# For a short text the list does not pay. For a long one it does, the more the longer it is.
+# For a short text the list does not pay: a key must be looked up, and each pair compares two ranges.
+# For a long one it does, the more the longer it is.
 #
 # Backward, who owns keys walks queries: those near by, and the global ones. But a landmark is seen
 # from everywhere. So landmarks form tiles of their own, which walk all queries; no other tile must.
@@ -292,8 +295,8 @@ reveal("twice the text, local", rows[-1][2].median / rows[-2][2].median)
 #
 # Which papers cite which, which atoms are bound, which pictures look alike: no formula says that.
 # There are only pairs, in any order: query [node](glossary.md#graph) $i$ sees key node $j$, which
-# is an *edge* $e$. A walk wants the edges of a node side by side. Sort them by query, and note where
-# each node's begin: [compressed sparse rows](glossary.md#compressed-sparse-rows).
+# is an *edge* $e$. A walk wants the edges of a node side by side. Sort them by query, and note
+# where each node's begin: [compressed sparse rows](glossary.md#compressed-sparse-rows).
 
 # %% [markdown] exercise="csr"
 # ### Exercise 2 (2 points, 8 min): rows of edges
@@ -378,10 +381,10 @@ offsets, columns = csr(queries, keys, 6)
 rows = np.sort(queries)
 a, b, slope = q @ random.standard_normal(4), k @ random.standard_normal(4), 0.2
 p, o = along_edges(a, b, v, rows, columns, slope)
-for i in range(6):
-    mine = slice(offsets[i], offsets[i + 1])
-    off = abs(p[mine] @ v[columns[mine]] - o[i]).max()
-    print(f"node {i} sees", *columns[mine], f"and is off by {off:.0e}")
+mine = [*map(slice, offsets, offsets[1:])]  # the edges of each node
+print("node 4 sees", *columns[mine[4]])
+own = [p[edges] @ v[columns[edges]] for edges in mine]
+print(f"node by node: off by {error(own, o):.0e}")
 
 # %% [markdown]
 # The backward is lesson 4's, with edges for pairs. But mind who adds up. What goes to a query is a
@@ -514,8 +517,7 @@ check("edge-kernel", edge_kernel)
 guess("terms of a thread", 10_001)
 
 # %%
-T = 1000 if FAST else 10_000
-nodes = np.arange(T)
+T, nodes = 10_000, np.arange(10_000)
 ends = np.column_stack([nodes, 0 * nodes]).ravel()
 hub = graph.Edges(np.arange(0, 2 * T + 1, 2), ends, num_keys=T)
 terms = [int(np.diff(walk.offsets).max()) for walk in hub.by_key]
@@ -603,8 +605,8 @@ show(
 # ## 9. The scoreboard
 #
 # Lesson 10's two tasks once more: the [recall](glossary.md#recall) of 32 pairs, and which of 16
-# symbols stood three places earlier. **Predict** the first for a window of 16, the second for one of
-# 3, both without distances:
+# symbols stood three places earlier. **Predict** the first for a window of 16, the second for one
+# of 3, both without distances:
 
 # %%
 guess("recall, window of 16", "19%")
@@ -645,18 +647,16 @@ columns = "numbers kept", "work a token", "recall", "three earlier"
 table(("E = 16", *columns), rows)
 reveal("recall, window of 16", shares["window of 16"][0])
 reveal("three earlier, window of 3", shares["window of 3"][1])
-inside = 16 * 17 / 2 / 32**2  # of all that is asked, in the window of 16
-print(
-    f"{inside:.0%} are inside, so {inside + (1 - inside) / 16:.1%} are right"
-)
-print(f"one of three, or equal to it: {(1 + 2 / 16) / 3:.1%}")
+near = (16 * 17 / 2) / 32**2  # of all that is asked for
+print(f"by count: {near + (1 - near) / 16:.1%}, {(1 + 2 / 16) / 3:.1%}")
 
 # %% [markdown]
 # (Kept are the window's keys and values, and the landmarks'; a token's own are at hand.) Counting
-# explains it. Of 32 keys that are asked for some are inside the window; for the others one guesses,
-# right once in 16. And what stood three places earlier is the oldest of four keys in a window of 3.
-# A head can tell its own symbol from the rest, and then guesses among three. So a window knows what
-# is near, but not in which order. That takes lesson 10's distances; the two get along well.
+# explains it. With a window of 16 the first query still sees 16 of the 32 keys, the next one 15,
+# and so on; if the key that is asked for is not among them, one guesses, right once in 16. And what
+# stood three places earlier is the oldest of four keys in a window of 3. A head can tell its own
+# symbol from the rest, and then guesses among three. So a window knows what is near, but not in
+# which order. That takes lesson 10's distances; the two get along well.
 #
 # ## What it cannot do
 #
