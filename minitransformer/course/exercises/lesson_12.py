@@ -24,6 +24,7 @@ from ..exercise import (
 WIDTH, COLUMNS = 16, 32  # rows of the kernel's state, and threads of a block
 LONG = 1200  # tokens of a text whose pairs would be seen in memory
 WIDE = 24  # rows of states that would be seen there
+MANY = 200  # keys, over which a loop would be seen
 
 
 def _keys(random: Random, *shape: int) -> Array:
@@ -78,6 +79,7 @@ def _rates(random: Random) -> Iterator[Case]:
         ("several tokens", 5, 0.5, 1.5, 1, "each token has its own length and rate"),
         ("long keys", 4, 2.5, 4.0, 1, "a residual may turn around, and grow"),
         ("a rate of 0", 3, 0.5, 2.0, 0, "nothing is written, so nothing changes or grows"),
+        ("many tokens", MANY, 0.5, 2.0, 1, "all rows at once: no loop"),
     ):
         k = random.uniform(least, most, (length, 1)) * _keys(random, length, 4)
         yield Case(name, {"k": k, "beta": rate * random.uniform(0.4, 1, length)}, hint)
@@ -94,8 +96,8 @@ def _walked(random: Random) -> Iterator[Case]:
         ("one token", 1, 4, "both states are zero, but for this token: look at the formulas"),
         ("two tokens", 2, 4, "what does the second token hand to the first, by G?"),
         ("more tokens", int(random.integers(5, 9)), 4, "in which order is G used and changed?"),
-        ("a wide head", 200, WIDE, "one state in each walk, not a list of them"),
         ("a long text", LONG, 4, "two walks, each over all tokens once: no pairs"),
+        ("a wide head", 200, WIDE, "one state in each walk, not a list of them"),
     ):
         q, k = random.standard_normal((length, width)), _keys(random, length, width)
         g, v = random.standard_normal((2, length, width - 1))
@@ -125,7 +127,7 @@ def _gradients(g: Array, q: Array, k: Array, beta: Array, r: Array) -> tuple[Arr
 
 def _columns(random: Random) -> Iterator[Case]:
     for name, heads, length, columns, hint in (
-        ("one column", 1, 3, 1, "only thread 0 has a column: what do the other 31 do?"),
+        ("one column", 1, 3, 1, "compare with (1) to (4), line by line"),
         ("two heads", 2, 4, 32, "is the head in every index, of beta too?"),
         ("50 columns", 2, int(random.integers(9, 30)), 50, "there are two blocks: which is yours?"),
     ):
@@ -165,6 +167,12 @@ EXERCISES = (
                   "        out[t] = W.T @ q[t]  # (4)": "        out[t] = W.T @ q[t]\n"
                   "        W = W + np.outer(k[t], beta[t] * r[t])"}, "one token"),
             Wrong("the rate is forgotten", {"beta[t] * r[t]": "r[t]"}, "one token"),
+            Wrong("the rate is on what is looked up, not on what is written", {
+                  "W.T @ k[t]": "beta[t] * W.T @ k[t]", "beta[t] * r[t]": "r[t]"}, "one token"),
+            Wrong("the rate is on what is looked up, too",
+                  {"W.T @ k[t]": "beta[t] * W.T @ k[t]"}, "six tokens"),
+            Wrong("W lies on its side: (M, E)", {"return out, r, W": "return out, r, W.T"},
+                  "one token"),
             Wrong("r has the rate in it already", {
                   "r[t] = v[t] - W.T @ k[t]": "r[t] = beta[t] * (v[t] - W.T @ k[t])",
                   "beta[t] * r[t]": "r[t]"}, "one token"),
@@ -208,9 +216,14 @@ EXERCISES = (
                   {"np.sqrt(2 / beta)": "np.sqrt(1 / beta)"}, "one token"),
             Wrong("the limit is that of the square",
                   {"np.sqrt(2 / beta)": "2 / beta"}, "one token"),
+            Wrong("the limit is a multiple of the key's own length",
+                  {"np.sqrt(2 / beta)": "np.sqrt(2 / beta / squares)"}, "one token"),
             Wrong("the limit knows no rate", {"np.sqrt(2 / beta)": "np.sqrt(2) + 0 * beta"},
                   "one token"),
             Wrong("one sum for all keys", {"sum(axis=1)": "sum()"}, "several tokens"),
+            Wrong("a loop over keys", {
+                  "squares = (k**2).sum(axis=1)": "squares = np.zeros(len(k))\n"
+                  "    for t in range(len(k)):\n        squares[t] = k[t] @ k[t]"}, "many tokens"),
             Wrong("one limit for all keys",
                   {"np.sqrt(2 / beta)": "np.sqrt(2 / beta.max()) + 0 * beta"}, "several tokens"),
         ),
@@ -283,6 +296,9 @@ EXERCISES = (
                   "                o += W[e] * query[h, t, e]\n"
                   "                W[e] += key[h, t, e] * u\n"}, "one column"),
             Wrong("the rate is forgotten", {"u = beta[h, t] * r": "u = r"}, "one column"),
+            Wrong("the rate is on what is looked up, not on what is written", {
+                  "r -= W[e]": "r -= beta[h, t] * W[e]", "u = beta[h, t] * r": "u = r"},
+                  "one column"),
             Wrong("one rate for all tokens", {"u = beta[h, t]": "u = beta[h, 0]"}, "one column"),
             Wrong("the value is written, not the residual",
                   {"u = beta[h, t] * r": "u = beta[h, t] * value[h, t, m]"}, "one column"),

@@ -28,25 +28,25 @@ def writes(keys: Sequence[int], asked: Sequence[int], weights: Mapping[str, Any]
     return figure
 
 
-def repeated(answers: Mapping[float, Any]) -> Figure:
-    """Draw what a memory answers while one pair is written to it again and again.
+def repeated(held: Mapping[float, Any]) -> Figure:
+    """Draw what a memory holds under a key while one pair is written to it again and again.
 
     Args:
-        answers: After 0, 1, 2 ... writes, by the length of the key; the value is 1.
+        held: After 0, 1, 2 ... writes, by the length of the key; the value is 1.
     """
     figure, (axis,) = panels(1, 8, 3.4)
     writes = range(9)
     axis.axhline(1, color=GREY, linewidth=1)
-    for (length, answer), color, marker in zip(
-        answers.items(), (GREEN, BLUE, PINK, ORANGE), "o^sD", strict=True
+    for (length, values), color, marker in zip(
+        held.items(), (GREEN, BLUE, PINK, ORANGE), "o^sD", strict=True
     ):
         axis.plot(
-            writes, answer[: len(writes)], color=color, marker=marker, markersize=5, linewidth=1.4,
+            writes, values[: len(writes)], color=color, marker=marker, markersize=5, linewidth=1.4,
             label=f"|k| = {length:g}",
         )  # fmt: skip
     axis.set(
         title="One pair, written again and again with rate 1", xlabel="writes",
-        ylabel="answer (the value is 1)", ylim=(-1.7, 3.4),
+        ylabel="held under the key (the value is 1)", ylim=(-1.7, 3.4),
     )  # fmt: skip
     axis.set_xticks(writes)
     axis.grid(True)
