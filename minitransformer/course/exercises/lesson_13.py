@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +17,17 @@ from minitransformer_kernels.graph.reference import (
     leaky_relu,
 )
 
-from ..exercise import Array, Case, Exercise, Random, Wrong, in_bytes, launched, without_loops
+from ..exercise import (
+    Array,
+    Case,
+    Exercise,
+    NotYet,
+    Random,
+    Wrong,
+    in_bytes,
+    launched,
+    without_loops,
+)
 
 THREADS = 32  # of a block of the edges
 LARGE = 1500  # nodes of a graph whose pairs would be seen in memory
@@ -30,7 +42,7 @@ def _patterns(random: Random) -> Iterator[Case]:
         ("causal landmarks", L, L, 0, 1, 3, 0, True, "a landmark is seen from its own place on"),
         ("global queries", L, L, 0, 1, 0, 4, False, "a global query sees every key"),
         ("causal global queries", L, L, 0, 1, 0, 4, True, "a global query sees no later key"),
-        ("a text that goes on", 5, far + 3, far, 4, 2, 2, True, "p says where queries stand"),
+        ("a text that goes on", 5, far + 3, far, 4, 2, 2, True, "at says where queries stand"),
         ("anything", some, some + 9, 5, 6, 7, 8, False, "one array (Lq, Lk) has all pairs"),
     ):
         landmark = np.zeros(keys, bool)
@@ -38,18 +50,25 @@ def _patterns(random: Random) -> Iterator[Case]:
         yield Case(
             name,
             {
-                "p": np.arange(begin, begin + queries), "landmark": landmark, "window": window,
+                "at": np.arange(begin, begin + queries), "landmark": landmark, "window": window,
                 "global_queries": everywhere, "causal": causal,
             },
             hint,
         )  # fmt: skip
 
 
-def _seen(p: Array, landmark: Array, window: int, global_queries: int, causal: bool) -> Array:
+def _seen(at: Array, landmark: Array, window: int, global_queries: int, causal: bool) -> Array:
     """By distances."""
-    back = p[:, None] - np.arange(len(landmark))
-    seen = (abs(back) <= window) | landmark | (p < global_queries)[:, None]
+    back = at[:, None] - np.arange(len(landmark))
+    seen = (abs(back) <= window) | landmark | (at < global_queries)[:, None]
     return seen & (back >= 0) if causal else seen
+
+
+def _true_or_false(answer: Any, *inputs: Any) -> Any:
+    mask = without_loops(answer, *inputs)
+    if mask is not None and np.asarray(mask).dtype.kind in "iuf":
+        raise NotYet("the mask holds numbers: return true and false")
+    return mask
 
 
 def _pairs(random: Random) -> Iterator[Case]:
@@ -71,6 +90,15 @@ def _rows(queries: Array, keys: Array, count: int) -> tuple[Array, Array]:
     """Node by node."""
     lists = [keys[queries == node] for node in range(count)]
     return np.cumsum([0, *map(len, lists)]), np.concatenate(lists)
+
+
+def _whole(answer: Any, *inputs: Any) -> Any:
+    found = without_loops(answer, *inputs)
+    if isinstance(found, tuple | list) and len(found) == 2:
+        for name, numbers in zip(("offsets", "columns"), found, strict=True):
+            if np.asarray(numbers).dtype.kind == "f":
+                raise NotYet(f"{name} are indices: make them integers")
+    return found
 
 
 def _edges(random: Random, queries: int, keys: int, each: int) -> tuple[Array, Array]:
@@ -120,11 +148,24 @@ def _offsets(rows: Array, count: int) -> Array:
 
 
 def _by_edges(answer: Any, *inputs: Any) -> Any:
-    looped = partial(without_loops, answer)
+    looped = partial(_counted, partial(without_loops, answer))
     if len(inputs[0]) < LARGE:
         return looped(*inputs)
     told = "does one of them hold all pairs of nodes?"
     return in_bytes(4 * LARGE * LARGE, told, looped, *inputs)
+
+
+def _counted(answer: Any, *inputs: Any) -> Any:
+    """Try an answer; where its `sums` has too few rows, say on which line of its own."""
+    try:
+        return answer(*inputs)
+    except IndexError as error:
+        steps = itertools.pairwise(traceback.extract_tb(error.__traceback__))
+        calls = [frame for frame, called in steps if called.name == "sums"]
+        if not calls:
+            raise
+        told = "sums is told a count that is too small: is it that of queries, or that of keys?"
+        raise NotYet(f"`{calls[-1].line}`: {told}") from None
 
 
 def _gradients(
@@ -177,12 +218,15 @@ def _through_edges(
 
 EXERCISES = (
     Exercise(
-        "sees", "sees", 3, _patterns, _seen, ("the mask",), 1e-9, without_loops,
+        "sees", "sees", 3, _patterns, _seen, ("the mask",), 1e-9, _true_or_false,
         wrong=(
-            Wrong("the key w places after is not seen", {"since <= last": "since < last"},
-                  "a window"),
-            Wrong("the key w places before is not seen",
+            Wrong("ranges that touch in one place meet, too: the key w places after is not seen",
+                  {"since <= last": "since < last"}, "a window"),
+            Wrong("ranges that touch in one place meet, too: the key w places before is not seen",
                   {"[:, None] <= until": "[:, None] < until"}, "a window"),
+            Wrong("ranges that touch in one place meet, too: no key is seen w places away", {
+                  "since <= last": "since < last", "[:, None] <= until": "[:, None] < until"},
+                  "a window"),
             Wrong("the window goes back one place too far",
                   {"inf, j + window)": "inf, j + window + 1)"}, "a window"),
             Wrong("there must be an *and*, not an *or*: ranges meet where each begins before the "
@@ -206,22 +250,35 @@ EXERCISES = (
                   "j if causal else np.where(landmark, -inf, j - window)":
                   "np.where(landmark, -inf, j if causal else j - window)"}, "causal landmarks"),
             Wrong("a global query sees no far key before it",
-                  {"np.where(everywhere, -inf, p)": "p"}, "global queries"),
+                  {"np.where(everywhere, -inf, at)": "at"}, "global queries"),
             Wrong("a global query sees no far key after it",
-                  {"np.where(everywhere & (not causal), inf, p)": "p"}, "global queries"),
+                  {"np.where(everywhere & (not causal), inf, at)": "at"}, "global queries"),
+            Wrong("a global query need not be a landmark: it sees all, but not all see it", {
+                  "landmark, inf, j": "landmark | (j < global_queries), inf, j",
+                  "landmark, -inf, j": "landmark | (j < global_queries), -inf, j"},
+                  "global queries"),
+            Wrong("the first keys are seen from everywhere, in place of the first queries seeing "
+                  "every key", {
+                  "landmark, inf, j": "landmark | (j < global_queries), inf, j",
+                  "landmark, -inf, j": "landmark | (j < global_queries), -inf, j",
+                  "    everywhere = at < global_queries": "    everywhere = at < 0"},
+                  "global queries"),
             Wrong("there is one global query too many",
-                  {"p < global_queries": "p <= global_queries"}, "a window"),
+                  {"at < global_queries": "at <= global_queries"}, "a window"),
             Wrong("a causal global query sees later keys",
                   {"everywhere & (not causal)": "everywhere"}, "causal global queries"),
             Wrong("no query is global where attention is causal",
-                  {"p < global_queries": "(p < global_queries) & (not causal)"},
+                  {"at < global_queries": "(at < global_queries) & (not causal)"},
                   "causal global queries"),
             Wrong("a query's row decides whether it is global, not its position",
-                  {"p < global_queries": "np.arange(len(p)) < global_queries"},
+                  {"at < global_queries": "np.arange(len(at)) < global_queries"},
                   "a text that goes on"),
             Wrong("rows stand in for positions",
-                  {"    j, inf =": "    p = np.arange(len(p))\n    j, inf ="},
+                  {"    j, inf =": "    at = np.arange(len(at))\n    j, inf ="},
                   "a text that goes on"),
+            Wrong("numbers, not true and false", {
+                  "return (since": "return ((since", "<= until)": "<= until)).astype(float)"},
+                  "a window"),
             Wrong("a loop over queries", {
                   "(since <= last[:, None]) & (first[:, None] <= until)":
                   "np.array([(since <= b) & (a <= until) for a, b in zip(first, last)])"},
@@ -229,8 +286,13 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "csr", "csr", 2, _pairs, _rows, ("offsets", "columns"), 1e-9, without_loops,
+        "csr", "csr", 2, _pairs, _rows, ("offsets", "columns"), 1e-9, _whole,
         wrong=(
+            Wrong("offsets that are no integers",
+                  {"return np": "ends[0] = [0.0]\n    return np"}, "an edge each"),
+            Wrong("offsets and columns are swapped", {
+                  "np.concatenate(ends), keys[order]": "keys[order], np.concatenate(ends)"},
+                  "an edge each"),
             Wrong("the 0 before the first row is missing", {"[[0], np": "[np"}, "an edge each"),
             Wrong("the end of the last row is missing",
                   {".cumsum()]": ".cumsum()[:-1]]"}, "an edge each"),
@@ -308,6 +370,18 @@ EXERCISES = (
                   "    return sums(dz, rows, len(a)), sums(dz, columns, len(b)), dv":
                   "    da, db = np.zeros_like(a), np.zeros_like(b)\n    da[rows] += dz\n"
                   "    db[columns] += dz\n    return da, db, dv"}, "six nodes"),
+            Wrong("dv[columns] += x adds one edge to each key, the last: use sums", {
+                  "    dv = sums(p[:, None] * g[rows], columns, len(v))":
+                  "    dv = np.zeros_like(v)\n    dv[columns] += p[:, None] * g[rows]"},
+                  "six nodes"),
+            Wrong("x[columns] += y adds one edge to each node, the last: use sums for all three", {
+                  "    dv = sums(p[:, None] * g[rows], columns, len(v))":
+                  "    dv = np.zeros_like(v)\n    dv[columns] += p[:, None] * g[rows]",
+                  "    return sums(dz, rows, len(a)), sums(dz, columns, len(b)), dv":
+                  "    da, db = np.zeros_like(a), np.zeros_like(b)\n    da[rows] += dz\n"
+                  "    db[columns] += dz\n    return da, db, dv"}, "six nodes"),
+            Wrong("there is a dv for each query", {"columns, len(v))": "columns, len(g))"},
+                  "more keys than queries"),
             Wrong("there is a db for each query", {"columns, len(b))": "columns, len(a))"},
                   "more keys than queries"),
             Wrong("a loop over edges", {"(g[rows] * v[columns]).sum(axis=1)":
