@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from . import AMBER, BLUE, GREY, PALE, canvas, panels
 
 
 def patterns(masks: Mapping[str, Any]) -> Figure:
     """Draw masks `(L, L)` by their names: a square where a query sees a key."""
-    figure, axes = panels(len(masks), 3.4 * len(masks), 3.6)
+    figure, axes = panels(len(masks), 3.5 * len(masks), 3.9)
     for axis, (name, mask) in zip(axes, masks.items(), strict=True):
         length = len(mask)
         canvas(axis, name)
@@ -23,10 +23,13 @@ def patterns(masks: Mapping[str, Any]) -> Figure:
             color = AMBER if i == j else BLUE
             axis.add_patch(Rectangle((j, i), 1, 1, facecolor=color, edgecolor="white", lw=1))
         axis.add_patch(Rectangle((0, 0), length, length, fill=False, edgecolor=GREY, lw=1))
-        axis.text(length / 2, length + 0.4, "keys", ha="center", va="top")
-        axis.text(-0.5, length / 2, "queries", ha="right", va="center", rotation=90)
-        axis.set_xlim(-2, length + 0.2)
-        axis.set_ylim(length + 2, -0.2)
+        for place in range(length):
+            axis.text(place + 0.5, length + 0.3, str(place), ha="center", va="top", fontsize=7)
+            axis.text(-0.3, place + 0.5, str(place), ha="right", va="center", fontsize=7)
+        axis.text(length / 2, length + 1.3, "key", ha="center", va="top")
+        axis.text(-1.6, length / 2, "query", ha="right", va="center", rotation=90)
+        axis.set_xlim(-3, length + 0.2)
+        axis.set_ylim(length + 2.7, -0.2)
     return figure
 
 
@@ -62,42 +65,33 @@ def _rows(
                 axis.text(-0.3, y + i + 0.5, f"query {p}", ha="right", va="center", fontsize=9)
 
 
-def digits(images: Any, labels: Any, seen: Any, weights: Any, node: int) -> Figure:
-    """Draw a picture, the pictures that it sees, and beside each of these those that it sees.
+def digits(images: Any, labels: Any, seen: Any, weights: Any, read: Any, nodes: Any) -> Figure:
+    """Draw a row for each of some pictures: itself, then the pictures that it sees.
 
     Args:
         images: `(T, 64)`; of each the lower half is drawn pale.
         labels: `(T,)`.
         seen: `(T, neighbours)`: whom each sees, itself first.
         weights: As `seen`: how much.
-        node: The picture.
+        read: `(T,)`: as what each is read.
+        nodes: The pictures.
     """
-    figure, (axis,) = panels(1, 9, 5.4)
+    height = 1.5  # of a row, in pictures
+    figure, (axis,) = panels(1, 9, 1.6 * len(nodes) + 0.5)
     axis.set_axis_off()
-    friends, largest = seen[node][1:], weights[[node, *seen[node][1:]]].max()
-    middle = 1.4 * (len(friends) - 1) / 2
-    for row, (friend, p) in enumerate(zip(friends, weights[node][1:], strict=True)):
-        y = 1.4 * row
-        axis.add_patch(FancyArrowPatch(
-            (0.5, middle), (2.45, y), arrowstyle="-|>", mutation_scale=14, color=BLUE,
-            alpha=_alpha(p, largest), linewidth=6 * p / largest,
-        ))  # fmt: skip
-        axis.annotate("", (4.5, y), (3.6, y), arrowprops={"arrowstyle": "-", "color": GREY})
-        _thumbnail(axis, images[friend], labels[friend], 3, y, p, largest)
-        for place, (other, share) in enumerate(zip(seen[friend], weights[friend], strict=True)):
-            x = 5 + 1.15 * place
+    largest = weights[nodes].max()
+    for row, node in enumerate(nodes):
+        y = height * row
+        axis.text(-0.75, y, f"is a {labels[node]},\nread as: {read[node]}", ha="right", va="center")
+        for place, (other, share) in enumerate(zip(seen[node], weights[node], strict=True)):
+            x = 1.4 * place + (0.6 if place else 0)
             _thumbnail(axis, images[other], labels[other], x, y, share, largest)
-    _thumbnail(axis, images[node], labels[node], 0, middle, weights[node][0], largest)
-    for x, text in ((0, "a picture\n(and itself)"), (3, "sees"), (5, "which sees itself, and")):
-        axis.text(x - 0.45, -0.75, text, va="bottom", fontweight="bold")
-    axis.set_xlim(-0.7, 10.3)
-    axis.set_ylim(2 * middle + 0.95, -1.3)
+    for x, text in ((0, "itself"), (2, "the four that it sees, most alike first")):
+        axis.text(x - 0.48, -0.7, text, va="bottom", fontweight="bold")
+    axis.set_xlim(-2.6, 7)
+    axis.set_ylim(height * (len(nodes) - 1) + 0.95, -1.1)
     axis.set_aspect("equal")
     return figure
-
-
-def _alpha(share: float, largest: float) -> float:
-    return 0.25 + 0.75 * float(share / largest)
 
 
 def _thumbnail(
@@ -109,6 +103,6 @@ def _thumbnail(
     sides = x - 0.45, x + 0.45, y + 0.45, y - 0.45
     axis.imshow(ink, cmap="gray_r", vmin=0, vmax=1, extent=sides)
     frame = Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor=BLUE)
-    frame.set(alpha=_alpha(share, largest), linewidth=0.8 + 4 * share / largest)
+    frame.set(alpha=0.25 + 0.75 * float(share / largest), linewidth=0.8 + 4 * share / largest)
     axis.add_patch(frame)
     axis.text(x, y + 0.54, f"{label}: {share:.0%}", ha="center", va="top", fontsize=9)
