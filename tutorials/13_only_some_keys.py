@@ -249,22 +249,21 @@ show(
 # %% [markdown]
 # The hollow squares are scores made for nothing. The list itself is not stored: a
 # [thread](glossary.md#thread) asks for the key at place $u$, and from where that is seen. Then it
-# asks (4):
+# asks (4), as the plain kernel does of all pairs:
 
 # %%
 show(quote(key_at))
+show(quote(pattern.sees))
 x = random.standard_normal((3, 1, 1, 300, 32), np.float32)
 with watch() as launched:
     local.forward(*x, Visible(causal=True), window=64)
-lines = quote(launched[0].kernel).splitlines()
-print(*(line.strip() for line in lines if "sees = (since" in line))
 print("queries of a tile:", launched[0].constants["rows"])
 
 # %% [markdown]
 # (Of a list's `end` places the first are `before` landmarks, then come the keys from `low` on, below
 # `high`. `landmarks` and `below`, how many of them stand before a key, are stored, once for all
-# [heads](glossary.md#head). `_seen_from` is (3) for a key, `since` and `until` in the kernel;
-# `first` and `last` are a query's. What is `NOWHERE` nobody sees.)
+# [heads](glossary.md#head). (3) is `_seen_from` for a key, `_asks_from` for a query. What is
+# `NOWHERE` nobody sees.)
 #
 # A list has its price: with a window of 64, tiles of 64 queries have lists of 128 keys, of which a
 # query sees 65. **Predict**: twice the text takes softmax about four times as long. How many times
