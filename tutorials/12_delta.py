@@ -610,5 +610,4 @@ print(f"standard deviation {spread:.1%}")
 #   leaves another memory. And within a tile tokens still wait for each other.
 # * A state of fixed size always loses something. Softmax loses nothing, but looks at every key.
 #
-# **Next question: must a query look at all keys?** No lesson answers that yet: `kernels/local` and
-# `kernels/graph` let it look at some.
+# **Next question: must a query look at all keys?** That is lesson 13.

@@ -65,6 +65,7 @@ def test_every_term_that_is_looked_up_is_here(page: Path):
 ELSEWHERE = {("*", "recall"), ("*", "walk"), ("02", "mask")}  # words that mean something else, too
 # Words that lessons say in passing before the one from which on they are looked up.
 SINCE = dict.fromkeys(("batch", "dropout", "layer", "loss", "parameter", "room"), 5)
+SINCE |= dict.fromkeys(("graph", "window"), 13)
 SOURCES = r"^\*Sources?\.\*.*?(?=\n\n)"  # titles of papers
 
 
