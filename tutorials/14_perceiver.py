@@ -28,6 +28,7 @@
 
 # %% tags=["hide-input"]
 import math
+import os
 from functools import partial
 
 import numpy as np
@@ -60,6 +61,8 @@ from minitransformer.training import Trainer
 from minitransformer_kernels import softmax
 from minitransformer_kernels.cuda import cuda
 
+os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"  # of a kernel on a CPU
+
 # %% [markdown]
 # ## 1. Fewer queries than keys
 #
@@ -85,25 +88,26 @@ from minitransformer_kernels.cuda import cuda
 random = np.random.default_rng(14)
 X = six_tokens().key  # M = 6 bytes of C = 4 channels
 Y = random.standard_normal((2, 3)).round(1)  # N = 2 latents, P = 3
-shapes = (3, 3), (4, 3), (4, 3)
-W = [random.standard_normal(shape).round(1) for shape in shapes]  # Q, K, V
+W = [random.standard_normal((rows, 3)).round(1) for rows in (3, 4, 4)]
 
 
-def attend(Q, K, V):
-    """Lesson 4: outputs (N, P)."""
+def sums(Q, K, V):
+    """Lesson 4: n (N, P), h and d (N,)."""
     s = Q @ K.T / Q.shape[1] ** 0.5  # (N, M)
-    p = np.exp(s - s.max(axis=1, keepdims=True))
-    return p / p.sum(axis=1, keepdims=True) @ V
+    h = s.max(axis=1)
+    p = np.exp(s - h[:, None])
+    return p @ V, h, p.sum(axis=1)
 
 
 def read(Y, X, WQ, WK, WV):
     """The latents after a reading, (N, P)."""
-    return Y + attend(Y @ WQ, X @ WK, X @ WV)  # (1), (2)
+    n, _, d = sums(Y @ WQ, X @ WK, X @ WV)  # (1)
+    return Y + n / d[:, None]  # (2)
 
 
 after = read(Y, X, *W)
 mixed = read(Y, random.permutation(X), *W)
-print("latents before and after:", *Y.tolist(), *after.round(1).tolist())
+print("latents:", *Y.tolist(), "after:", *after.round(1).tolist())
 print(f"bytes in another order: latents move by {error(mixed, after):.0e}")
 
 # %% [markdown]
@@ -117,15 +121,15 @@ guess("percent of pairs in the layers", 10)
 M, N, L = 224 * 224, 64, 6
 print(f"reading {M * N:,}, thinking {L * N * N:,} pairs")
 print(f"pixels that read each other: {M * M:,}, {M / N:.0f} times a reading")
-share = L * N**2 / (M * N + L * N**2)
-reveal("percent of pairs in the layers", 100 * share)
+share = 100 * L * N**2 / (M * N + L * N**2)
+reveal("percent of pairs in the layers", share)
 
 # %% [markdown]
-# So depth is nearly free: how much a model thinks no longer depends on how much there is to read.
-# **Predict**: how many times faster do 64 latents read 8,192 bytes than these read each other?
+# So depth is nearly free: how long a model thinks has nothing to do with how much it reads.
+# **Predict**: how many times faster do 64 latents read 6,272 bytes than these read each other?
 
 # %%
-guess("times as fast", 128)
+guess("times as fast", 98)
 
 
 # %%
@@ -136,23 +140,21 @@ def reading(N, M):
     return partial(softmax.forward, query, key, key)
 
 
-sizes = (256, 512, 1024) if FAST else (1024, 2048, 4096, 8192)
-few = seconds(*(reading(64, M) for M in sizes))
-every = seconds(*(reading(M, M) for M in sizes))
-table(("M", "64 latents", "all M"), zip(sizes, few, every, strict=True))
-counts = 64, 128, 256, 512
-more = seconds(*(reading(N, 2048) for N in counts))
-for name, along, times in (
-    ("64 latents, by M", sizes, few),
-    ("M = 2,048, by N", counts, more),
-    ("all M, by M", sizes, every),
+M, rows, sizes = 128 if FAST else 1568, [], (1, 2, 4, 8)
+for name, pairs in (
+    ("64 latents, more bytes", [(64, 4 * M * n) for n in sizes]),
+    ("more latents", [(64 * n, 4 * M) for n in sizes]),
+    ("all read all", [(M * n, M * n) for n in sizes]),
 ):
-    print(f"{name}: exponent {slope(along, [t.median for t in times]):.2f}")
-reveal("times as fast", every[-1].median / few[-1].median)
+    times = [run.lower for run in seconds(*(reading(*x) for x in pairs))]
+    ends = f"{pairs[0]} to {pairs[-1]}"
+    rows.append((name, ends, *times, slope(sizes, times)))
+table(("", "N, M", *map(str, sizes), "exponent"), rows)
+reveal("times as fast", rows[2][4] / rows[0][2])
 
 # %% [markdown]
-# Time is about linear in $M$ and in $N$, and quadratic only where all read all. (Short runs on a
-# busy computer: `results/slopes` has careful ones.)
+# (Seconds, by one core, at 1, 2, 4 and 8 times the size; a quarter of the runs took less.) Time is about linear in $M$ and in $N$, and
+# quadratic where all read all. `results/slopes` has measured it with more patience.
 #
 # ## 2. Where is a pixel?
 #
@@ -182,7 +184,7 @@ guess("percent alike, first and last", 0)
 
 # %%
 places = np.linspace(-1, 1, 500)
-apart = np.linspace(0, 63, 500)  # in pixels, of which 2 / 63 is the distance
+apart = np.arange(64)  # pixels, whose coordinates are 2 / 63 apart
 sines, alike = {}, {}
 for name, spread in (("ratios", np.geomspace), ("distances", np.linspace)):
     f = spread(1, 32, 6)
@@ -198,9 +200,9 @@ reveal("percent alike, first and last", 100 * alike["equal ratios"][-1])
 
 # %% [markdown]
 # All six waves make whole turns from end to end: to them, both ends are one place. That is why (5)
-# has $p$ itself, too. There are more echoes, wherever most waves have made whole turns. Equal
-# ratios (S4's) have waves of every size. Equal distances (which the paper's own code takes) have
-# one slow wave and five fast ones, so two places a few pixels apart have little in common.
+# has $p$ itself, too. There are weaker echoes wherever most waves have made nearly whole turns:
+# with equal ratios (S4's) halfway, with equal distances (which the paper's own code takes) every
+# ten pixels.
 
 # %% [markdown] exercise="fourier-encode"
 # ### Exercise 1 (3 points, 10 min): say where you are
@@ -247,8 +249,7 @@ grid = np.linspace(-1, 1, 8)
 p = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(64, 2)
 channels = fourier_encode(p, 4, np.array([8, 8]))
 theirs = nn.FourierPositions((8, 8), num_bands=4).features
-print("a picture of 8 x 8:", channels.shape, end=", ")
-print(f"the package's are off by {error(channels, theirs):.0e}")
+print(f"{channels.shape}, the package's: off by {error(channels, theirs):.0e}")
 
 # %% [markdown]
 # ## 3. Backward: what is used often learns often
@@ -271,11 +272,9 @@ print(f"the package's are off by {error(channels, theirs):.0e}")
 # %%
 def attend_backward(g, Q, K, V):
     """Lesson 4: dQ (N, P), dK and dV (M, P)."""
-    scale = Q.shape[1] ** -0.5
-    s = scale * Q @ K.T
-    p = np.exp(s - s.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    ds = p * (g @ V.T - (g * (p @ V)).sum(axis=1, keepdims=True))
+    scale, (n, h, d) = Q.shape[1] ** -0.5, sums(Q, K, V)
+    p = np.exp(scale * Q @ K.T - h[:, None]) / d[:, None]  # (N, M)
+    ds = p * (g @ V.T - (g * n).sum(axis=1, keepdims=True) / d[:, None])
     return scale * ds @ K, scale * ds.T @ Q, p.T @ g
 
 
@@ -388,11 +387,10 @@ def loss():
     return (G * latents).sum()
 
 
-names = "dY", "dX", "dWQ", "dWK", "dWV"
-for name, x, got in zip(
-    names, inputs, shared_gradient(G, *inputs, 3), strict=True
-):
-    print(f"{name}: off by {error(got, finite_differences(loss, x)):.0e}")
+gradients = shared_gradient(G, *inputs, 3)
+for name, x, got in zip("YXQKV", inputs, gradients, strict=True):
+    slopes = finite_differences(loss, x)
+    print(f"{name}: off by {error(got, slopes):.0e}")
 
 # %% [markdown]
 # ## 4. Nothing new, but few blocks
@@ -476,20 +474,14 @@ check("merge-kernel", merge_kernel)
 
 
 # %%
-def part(Q, K, V):
-    """What some of the bytes leave: n (N, P), h and d (N,)."""
-    s = Q @ K.T / Q.shape[1] ** 0.5
-    h = s.max(axis=1)
-    p = np.exp(s - h[:, None])
-    return p @ V, h, p.sum(axis=1)
 
-
+# %%
 Q, K, V = Y @ W[0], X @ W[1], X @ W[2]
-parts = [part(Q, K[j], V[j]) for j in ([0, 1, 2], [3, 4], [5])]
+parts = [sums(Q, K[j], V[j]) for j in ([0, 1, 2], [3, 4], [5])]
 n, h, d = (np.float32(x) for x in zip(*parts, strict=True))
 out = np.empty(Q.shape, np.float32)
 merge_kernel[1, 32](n, h, d, out)
-print(f"three parts, merged: off by {error(out, attend(Q, K, V)):.0e}")
+print(f"three parts, merged: off by {error(out, read(Y, X, *W) - Y):.0e}")
 
 # %% [markdown]
 # The package does this for up to three queries. It was made for writing text, where one token at a
@@ -526,43 +518,63 @@ guess("logistic regression, of 360", 330)
 
 # %%
 task = PerceiverTask(latents=8, heads=2, dropout=0.0, distortion=0.1)
-steps = 30 if FAST else 1000
-recipe = Recipe(batch_size=32, steps=steps, lr=3e-3)
+recipe = Recipe(steps=30 if FAST else 1000, lr=3e-3)
 trainer = Trainer(task, recipe, "softmax")
 for _ in range(recipe.steps):
     trainer.advance()
 model, (images, labels) = trainer.model.eval(), task.digits.held_out
 rival = logistic_regression(task.digits)
-read_right = (task.read(model, images).argmax(axis=1) == labels).sum()
-rival_right = (rival.predictions == labels).sum()
-rows = [
-    ("Perceiver", read_right, model.num_parameters()),
-    ("logistic regression", rival_right, rival.parameters),
-]
-table(("", "right of 360", "parameters"), rows)
-reveal("Perceiver, of 360", read_right)
-reveal("logistic regression, of 360", rival_right)
+
+
+def right():
+    """How many held-out pictures the Perceiver reads right."""
+    return (task.read(model, images).argmax(axis=1) == labels).sum()
+
+
+print(f"parameters: {model.num_parameters():,} and {rival.parameters}")
+reveal("Perceiver, of 360", right())
+reveal("logistic regression, of 360", (rival.predictions == labels).sum())
 
 # %% [markdown]
-# Humbling: 650 numbers are at least as good as 25,000, and learn in a second or two. A Perceiver
-# does not know what a picture is; it must learn that neighbours belong together. With 16 latents
-# and twice the steps it wins, by a few pictures (`results/digits`). Sharing weights over three
-# readings instead of giving each its own takes a third of the parameters, and costs no accuracy
+# Humbling: with 650 numbers one can read about as well, and learn it in a second or two. A
+# Perceiver does not know what a picture is; it must learn which pixels are neighbours. With 16
+# latents and twice the steps it wins, by a few pictures (`results/digits`). To share weights over
+# three readings takes a third of the parameters that three of their own would, and costs nothing
 # that stands out of the seeds (`results/perceiver_variants`).
 #
-# Where do they look, in their last reading?
+# As weights are shared, the same model may read once, or three times. Where do its latents look in
+# the first reading?
 
 # %%
-first = [int(np.flatnonzero(labels == digit)[0]) for digit in range(4)]
+model[1].depth = 1  # readings
+first = np.unique(labels, return_index=True)[1][:4]  # a 0, a 1, a 2, a 3
 show(
     figures.looks(looks(model, images[first])), "looks",
     alt="Four digits, and for each the pixels where eight latents look",
 )  # fmt: skip
 
 # %% [markdown]
-# Each latent has asked for a region and for ink, or for paper, before it saw any picture: so a
-# column looks alike from digit to digit. Then the pictures make the difference, as the second
-# question depends on what was read by the first.
+# All pictures meet the same eight questions. So a column prefers the same region in each row, and
+# mostly the ink there. **Predict**: trained to read twice, how many does it read right with three
+# readings?
+
+# %%
+guess("three readings, of 360", 350)
+
+# %%
+rows = []
+for readings in (1, 2, 3):
+    model[1].depth = readings
+    w = np.array([look.weights for look in looks(model, images[:32])])
+    both = np.minimum(w[:, :, None], w[:, None]).sum(axis=(3, 4))
+    common = (8 * both.mean() - 1) / 7  # without a latent and itself
+    rows.append((readings, right(), f"{common:.0%}"))
+table(("readings", "right", "attention in common"), rows)
+reveal("three readings, of 360", rows[-1][1])
+
+# %% [markdown]
+# (The last column is the share that two latents have in common in the last of these readings, on
+# average.)
 #
 # ## 6. The scoreboard
 #
@@ -591,13 +603,14 @@ class Readers(nn.Module):
 
 
 E, rows, recalled = 16, [], {}
+readers = [
+    (f"{N} latents", Readers(N), N * (2 * E + 2), 5 * N * E)
+    for N in (8, 16, 32, 64)
+]
 for name, head, *costs in (
     ("softmax", softmax_attention, 32 * 2 * E, 32 * 2 * E),
     ("linear", linear_attention, E * E + E, 2 * E * E),
-    *(
-        (f"{N} latents", Readers(N), N * (2 * E + 2), 5 * N * E)
-        for N in (8, 16, 32, 64)
-    ),
+    *readers,
 ):
     recalled[name] = f"{recall(head):.0%}"
     rows.append((name, *costs, recalled[name]))

@@ -30,9 +30,9 @@ def waves(places: Any, sines: Mapping[str, Any], apart: Any, alike: Mapping[str,
     axes[0].set_ylabel("band b")
     last = axes[2]
     for (name, curve), color in zip(alike.items(), (BLUE, ORANGE), strict=True):
-        last.plot(apart, curve, color=color, label=name, linewidth=1.5)
+        last.plot(apart, curve, color=color, label=name, linewidth=1.2, marker=".")
     last.axhline(0, color=GREY, linewidth=0.8)
-    last.set(title="How alike two places are", xlabel="pixels apart", ylim=(-0.8, 1.35))
+    last.set(title="How alike two places are", xlabel="pixels apart", ylim=(-1.05, 1.35))
     last.legend(loc="upper center", ncols=2)
     return figure
 
@@ -52,6 +52,8 @@ def looks(seen: Sequence[Any]) -> Figure:
         for axis, weights in zip(row[1:], look.weights, strict=True):
             shown = draw_shares(axis, weights, largest)
             hide_ticks(axis)
+        for axis in row:
+            axis.spines[:].set(visible=True, color="#cccccc")
     for number, axis in enumerate(grid[0]):
         title = f"latent {number}" if number else "image"
         axis.set_title(title, loc="center", fontsize=9, fontweight="normal", pad=4)
