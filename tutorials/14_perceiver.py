@@ -76,8 +76,9 @@ os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"  # of a kernel on a CPU
 #
 # $$Y'' = \mathrm{transformer}(Y') \tag{3}$$
 #
-# (Letters and numbers are those of `minitransformer/nn/perceiver.py`; most letters have meant
-# something else before. Weights stand behind the rows, without lesson 5's transpose.) (3) is $L$
+# (Letters and numbers are those of `minitransformer/nn/perceiver.py`. In earlier lessons $N$ counted
+# texts, $M$ the columns of a value and $P$ those of a position; $C$ was a chunk, $L$ a length, $p$ a
+# weight. Weights stand behind the rows, without lesson 5's transpose.) (3) is $L$
 # [layers](glossary.md#layer) of a [transformer](glossary.md#transformer), in which latents look at
 # each other, and at nothing else. The result has the shape of $Y$, so all of it can be repeated:
 # read, think, read again.
@@ -153,8 +154,9 @@ table(("", "N, M", *map(str, sizes), "exponent"), rows)
 reveal("times as fast", rows[2][4] / rows[0][2])
 
 # %% [markdown]
-# (Seconds, by one core, at 1, 2, 4 and 8 times the size; a quarter of the runs took less.) Time is about linear in $M$ and in $N$, and
-# quadratic where all read all. `results/slopes` has measured it with more patience.
+# (Seconds of one core, at 1, 2, 4 and 8 times the size; a quarter of the runs took less.) Time is
+# about linear in $M$ and in $N$, and nearly quadratic where all read all. `results/slopes` has
+# measured it with more patience.
 #
 # ## 2. Where is a pixel?
 #
@@ -173,7 +175,7 @@ reveal("times as fast", rows[2][4] / rows[0][2])
 #
 # (With $F = 1$ the frequency is 1. Lesson 11's $a$ counted radians, and was learned; $f$ counts
 # turns, and is fixed.) A wave of $\mu / 2$ turns goes up and down from pixel to pixel. A faster one
-# would look the same as a slower one.
+# looks, to the pixels, like a slower one.
 #
 # The product of two places' waves is $\sum_b \cos(\pi f_b (p - p'))$, by lesson 11's (4): how alike
 # they are depends on distance alone. **Predict**: a line of 64 pixels has 6 waves. How alike, in
@@ -199,10 +201,9 @@ show(
 reveal("percent alike, first and last", 100 * alike["equal ratios"][-1])
 
 # %% [markdown]
-# All six waves make whole turns from end to end: to them, both ends are one place. That is why (5)
-# has $p$ itself, too. There are weaker echoes wherever most waves have made nearly whole turns:
-# with equal ratios (S4's) halfway, with equal distances (which the paper's own code takes) every
-# ten pixels.
+# With equal ratios, S4's, all six waves make whole turns from end to end: to them, both ends are one
+# place. That is why (5) has $p$ itself, too. Equal distances, which the paper's own code takes, have
+# echoes as well: ten pixels apart, and 61.
 
 # %% [markdown] exercise="fourier-encode"
 # ### Exercise 1 (3 points, 10 min): say where you are
@@ -472,9 +473,6 @@ def merge_kernel(n, h, d, out):
 # %% check="merge-kernel"
 check("merge-kernel", merge_kernel)
 
-
-# %%
-
 # %%
 Q, K, V = Y @ W[0], X @ W[1], X @ W[2]
 parts = [sums(Q, K[j], V[j]) for j in ([0, 1, 2], [3, 4], [5])]
@@ -498,8 +496,7 @@ show(quote(seen[1].kernel, "(3)", "(4)", "(5)", also=("shrink !=", "n_i +=")))
 # %% [markdown]
 # Three things it does that yours does not:
 #
-# 1. **A block a query.** Its threads are the columns, so nothing is divided to find a row; on a GPU
-#    that is a slow operation.
+# 1. **A block a query.** Its threads are the columns, so none must divide to find its row.
 # 2. **A part may be worthless.** Where $c$ is 0, its values are not touched: they may be infinite,
 #    and zero times infinity is no number.
 # 3. **It may see nothing.** If $d$ is 0 in all parts, the answer is 0.
@@ -536,11 +533,11 @@ reveal("Perceiver, of 360", right())
 reveal("logistic regression, of 360", (rival.predictions == labels).sum())
 
 # %% [markdown]
-# Humbling: with 650 numbers one can read about as well, and learn it in a second or two. A
-# Perceiver does not know what a picture is; it must learn which pixels are neighbours. With 16
-# latents and twice the steps it wins, by a few pictures (`results/digits`). To share weights over
-# three readings takes a third of the parameters that three of their own would, and costs nothing
-# that stands out of the seeds (`results/perceiver_variants`).
+# Humbling: 650 numbers read about as well. A Perceiver does not know what a picture is; it must
+# learn which pixels are neighbours. With 16 latents of 64 numbers and twice the steps it wins, by a
+# few pictures (`results/digits`). Shared weights are a third of what three readings with weights of
+# their own would have, and the difference does not stand out of the seeds
+# (`results/perceiver_variants`).
 #
 # As weights are shared, the same model may read once, or three times. Where do its latents look in
 # the first reading?
@@ -554,8 +551,7 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# All pictures meet the same eight questions. So a column prefers the same region in each row, and
-# mostly the ink there. **Predict**: trained to read twice, how many does it read right with three
+# All pictures meet the same eight questions: a column prefers one region, and mostly the ink in it. **Predict**: trained to read twice, how many does it read right with three
 # readings?
 
 # %%
@@ -573,8 +569,9 @@ table(("readings", "right", "attention in common"), rows)
 reveal("three readings, of 360", rows[-1][1])
 
 # %% [markdown]
-# (The last column is the share that two latents have in common in the last of these readings, on
-# average.)
+# The last column is the share that two latents have in common in the last of these readings, on
+# average. After thinking, each has heard of the others, and they look more alike: nothing in the
+# loss keeps them apart.
 #
 # ## 6. The scoreboard
 #
@@ -596,13 +593,13 @@ class Readers(nn.Module):
         self.latents = nn.Parameter(start.astype(np.float32))
 
     def forward(self, query, key, value):
-        """(N, H, Lq, E), and as many columns of keys and values."""
+        """(texts, 1, 32, E); keys and values likewise."""
         Y = self.latents.expand(len(key), *self.latents.shape[1:])
         known = softmax_attention(Y, key, cat([key, value], dim=-1))
         return softmax_attention(query, known[..., :16], known[..., 16:])
 
 
-E, rows, recalled = 16, [], {}
+E, rows = 16, []
 readers = [
     (f"{N} latents", Readers(N), N * (2 * E + 2), 5 * N * E)
     for N in (8, 16, 32, 64)
@@ -612,24 +609,23 @@ for name, head, *costs in (
     ("linear", linear_attention, E * E + E, 2 * E * E),
     *readers,
 ):
-    recalled[name] = f"{recall(head):.0%}"
-    rows.append((name, *costs, recalled[name]))
+    rows.append((name, *costs, f"{recall(head):.0%}"))
 table(("E = 16", "numbers kept", "work a token", "recall"), rows)
-reveal("eight latents recall", recalled["8 latents"])
+reveal("eight latents recall", rows[2][-1])
 
 # %% [markdown]
 # (Work: a pair is weighed and mixed in by each latent, $3E$ multiplications; a query weighs and
-# mixes them, $2E$.) Latents must ask *before* they know what will be wanted. There are 64 keys, of
-# which a text has any 32. With 64 latents each can wait for a key of its own; with fewer they have
-# to share, and what nobody asked for is gone.
+# mixes them, $2E$.) Latents ask *before* they know what will be wanted. There are 64 keys, of which
+# a text has any 32. With 64 latents each can wait for a key of its own. Eight must wait for several
+# each, and mix what comes: of the same 272 numbers, linear attention makes more.
 #
 # ## What it cannot do
 #
-# * It reads with one question for all pictures, at first. What its latents don't ask for is lost.
+# * What its latents don't ask for is lost, and the first questions are the same for all pictures.
 # * It answers with as many rows as it has latents. Who wants an answer for each pixel must ask the
 #   latents, with a query for each, as Section 6 does (*Perceiver IO*, Jaegle et al. 2022).
-# * A latent mixes all bytes, later ones too: it cannot write a text token by token.
-# * What it saves is pairs. To make keys and values of 50,176 pixels remains.
+# * A latent mixes all bytes, later ones too: this model cannot write a text token by token.
+# * What it saves is pairs. Keys and values of 50,176 pixels must still be made.
 #
 # **Next question: which of the numbers that a lesson prints may you believe?** No lesson answers
 # that yet; the folders in `results/` say how each of their own was measured.
