@@ -76,9 +76,9 @@ os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"  # of a kernel on a CPU
 #
 # $$Y'' = \mathrm{transformer}(Y') \tag{3}$$
 #
-# (Letters and numbers are those of `minitransformer/nn/perceiver.py`. In earlier lessons $N$ counted
-# texts, $M$ the columns of a value and $P$ those of a position; $C$ was a chunk, $L$ a length, $p$ a
-# weight. Weights stand behind the rows, without lesson 5's transpose.) (3) is $L$
+# (Letters and numbers are those of `minitransformer/nn/perceiver.py`. In earlier lessons $N$
+# counted texts, $M$ the columns of a value and $P$ those of a position; $C$ was a chunk, $L$ a
+# length. Weights stand behind the rows, without lesson 5's transpose.) (3) is $L$
 # [layers](glossary.md#layer) of a [transformer](glossary.md#transformer), in which latents look at
 # each other, and at nothing else. The result has the shape of $Y$, so all of it can be repeated:
 # read, think, read again.
@@ -201,9 +201,9 @@ show(
 reveal("percent alike, first and last", 100 * alike["equal ratios"][-1])
 
 # %% [markdown]
-# With equal ratios, S4's, all six waves make whole turns from end to end: to them, both ends are one
-# place. That is why (5) has $p$ itself, too. Equal distances, which the paper's own code takes, have
-# echoes as well: ten pixels apart, and 61.
+# With equal ratios, S4's, all six waves make whole turns from end to end: to them, both ends are
+# one place. That is why (5) has $p$ itself, too. Equal distances, which the paper's own code takes,
+# have echoes as well: ten pixels apart, and 61.
 
 # %% [markdown] exercise="fourier-encode"
 # ### Exercise 1 (3 points, 10 min): say where you are
@@ -551,8 +551,8 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# All pictures meet the same eight questions: a column prefers one region, and mostly the ink in it. **Predict**: trained to read twice, how many does it read right with three
-# readings?
+# All pictures meet the same eight questions: a column prefers one region, and mostly the ink in it.
+# **Predict**: trained to read twice, how many does it read right with three readings?
 
 # %%
 guess("three readings, of 360", 350)
