@@ -4,6 +4,7 @@ Whatever else the machine does then, it does to all of them. What they return is
 float64 before any clock starts.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -194,7 +195,12 @@ def untried(name: str) -> str:
 
 
 def main(name: str, rows: Callable[[], Iterable[Row]]) -> None:
-    """Run one benchmark as a program."""
+    """Run one benchmark as a program; it takes no arguments, but says what it does."""
+    about = sys.modules["__main__"].__doc__
+    described = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(
+        f"python -m benchmarks.{name}", description=about, formatter_class=described
+    ).parse_args()
     try:
         record(name, rows())
     except ArithmeticError as complaint:

@@ -4,8 +4,11 @@ Encoder and decoder of 4 layers with 8 heads of 64, linear attention, batch 8, l
 peer has the same weights, sums up all keys for bidirectional attention, takes the masked quadratic
 form for causal attention (the fastest eager one at this length), and PyTorch's fused Adam; again
 with its layers compiled, its first step in *compile s*. Freed memory is kept in the process, as
-`train` does, for all of them. A profile of our steps follows: each differentiable function's share,
-forward and backward.
+`train` does, for all of them.
+
+The large matrix products of a step are then run again without the step, by NumPy's BLAS on our
+threads and by PyTorch's: both engines do them, so neither step can take less. A profile of our
+steps follows: each differentiable function's share, forward and backward.
 """
 
 import cProfile
@@ -14,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -21,6 +25,7 @@ import torch
 from minitransformer import functions as F
 from minitransformer import nn, optim
 from minitransformer.device import keep_freed_memory
+from minitransformer.functions.products import shared_products
 from minitransformer.tasks.copy import SYMBOLS, CopyBatch, CopyTask
 
 from . import harness, peers
@@ -29,6 +34,7 @@ TASK = CopyTask(length=64, layers=4, heads=8, head_dim=64)
 BATCH_SIZE = 8
 LEARNING_RATE = 1e-3
 PROFILED_STEPS = 3
+PRODUCT_ROUNDS = 15
 
 Tokens = tuple[np.ndarray, np.ndarray]
 
@@ -52,6 +58,8 @@ def rows() -> Iterator[harness.Row]:
     for row in harness.race(f"a training step of S1's model, length {TASK.length}", steps):
         name = row["contestant"]
         yield row | {"steps_per_second": 1e3 / row["median_ms"]} | firsts[name]
+    products = products_of(steps[harness.OURS])
+    yield from harness.race("its matrix products alone", products, PRODUCT_ROUNDS)
     yield from profile(steps[harness.OURS])
 
 
@@ -136,6 +144,25 @@ def step(optimizer: Any, loss: Callable[..., Any], model: Any, tokens: Iterable[
     loss(model, *tokens).backward()
     optimizer.step()
     return model
+
+
+def products_of(run: Callable[[], Any]) -> harness.Contestants:
+    """Return contestants that compute the products that a call shares out among our threads."""
+    calls: list[tuple[tuple[np.ndarray, ...], ...]] = []
+
+    def noted(*terms: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+        calls.append(terms)
+        return shared_products(*terms)
+
+    with mock.patch("minitransformer.functions.products.shared_products", noted):
+        run()
+    theirs = [tuple(torch.from_numpy(array) for array in term) for call in calls for term in call]
+    return {
+        harness.OURS: lambda: [shared_products(*terms) for terms in calls],
+        "PyTorch eager": lambda: [
+            torch.addmm(bias[0], x, y) if bias else torch.matmul(x, y) for x, y, *bias in theirs
+        ],
+    }
 
 
 def profile(run: Callable[[], Any]) -> Iterator[harness.Row]:

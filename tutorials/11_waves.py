@@ -656,4 +656,4 @@ for seed in range(3):
 # * It only adds, as linear attention does. Write a key twice, with two values, and it answers with
 #   a mixture of both.
 #
-# **Next question: can a memory correct itself?** `kernels/delta` derives one that does.
+# **Next question: can a memory correct itself?** That is lesson 12.

@@ -78,7 +78,9 @@ def delta_attention(
             above 2, states grow without bound.
         feature_map: φ, as in `linear_attention`.
         normalize: what a row of features is divided by: "sum", which should be above zero; "l2",
-            its length; "none", where it has been done.
+            its length; "none", where it has been done. The defaults are those of the source. With
+            "identity" and "l2" (Yang et al. 2024) keys have any sign, so that more of them can be
+            at right angles, where no write moves what another wrote.
         causal: must be True: what a key writes depends on those before it. For every query to read
             what all keys have written, as from another sequence, let `query_offset` be Lk.
         query_offset: query i reads the state after key i + query_offset.

@@ -185,13 +185,16 @@ def _check_folder(options: argparse.Namespace, seed: int) -> int:
     found = files(options.path)
     if not found:
         raise UserError(f"{options.path}: there are no notebooks and no scripts in it")
-    asked = tqdm(found, unit="file", disable=None)
-    reports = [_report(path, options.path, seed) for path in asked]
-    if options.json:
-        print(json.dumps([report.as_dict() for report in reports], indent=2))
-    else:
-        _print_reports(reports)
-        print(f"the same cases again: --seed {seed}")
+    reports: list[_Report] = []
+    try:
+        for path in tqdm(found, unit="file", disable=None):
+            reports.append(_report(path, options.path, seed))
+    finally:  # who ends it keeps what has been judged
+        if options.json:
+            print(json.dumps([report.as_dict() for report in reports], indent=2))
+        elif reports:
+            _print_reports(reports)
+            print(f"the same cases again: --seed {seed}")
     return 0
 
 

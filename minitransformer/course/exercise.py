@@ -19,6 +19,7 @@ import numpy as np
 
 from minitransformer_kernels import microscope
 from minitransformer_kernels.cuda import Kernel
+from minitransformer_kernels.microscope.units import plural
 
 from ..errors import UserError
 from .measuring import Lines, TooManyLines, numbers_passed, peak_bytes
@@ -256,7 +257,8 @@ class Exercise:
             raise NotYet("nothing is returned yet: it is your turn")
         if len(got) != len(self.outputs):
             wanted = ", ".join(self.outputs)
-            raise NotYet(f"{len(got)} results are returned, expected {len(self.outputs)}: {wanted}")
+            told = f"{plural(len(got), 'result')} {'is' if len(got) == 1 else 'are'} returned"
+            raise NotYet(f"{told}, expected {len(self.outputs)}: {wanted}")
         return tuple(map(np.asarray, got))
 
     def problem(self, case: Case, got: Iterable[Any]) -> str:

@@ -135,6 +135,22 @@ def earlier(distance: int, draw: np.random.Generator) -> Iterator[Asked]:
         yield Asked(symbols, symbols, symbols[:, distance:], symbols[:, :PAIRS])
 
 
+def rewritten(draw: np.random.Generator) -> Iterator[Asked]:
+    """Return batches without end of a third task, in which keys get new values.
+
+    Each of 16 keys gets a value, then each, in another order, one more. The last one is right. Who
+    cannot tell the two apart is right once in two, and where they are equal: (1 + 1/16) / 2.
+    """
+    once = PAIRS // 2
+    while True:
+        first = draw.permuted(np.tile(np.arange(KEYS), (BATCH, 1)), axis=1)[:, :once]
+        again = draw.permuted(first, axis=1)
+        values = draw.integers(VALUES, size=(2, *first.shape))
+        order = draw.permuted(np.tile(np.arange(once), (BATCH, 1)), axis=1)
+        asked, answers = (np.take_along_axis(x, order, axis=1) for x in (again, values[1]))
+        yield Asked(np.hstack([first, again]), np.hstack([*values]), asked, answers)
+
+
 def scoreboard(*rows: Row) -> None:
     """Print rows of the scoreboard."""
     head = "attention", "numbers kept", "work a token", "recall of 32 pairs"

@@ -1,6 +1,8 @@
 """Where arrays live."""
 
+import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,36 @@ def test_freed_memory_is_kept_where_the_c_library_can() -> None:
     """What comes back is clean either way: the setting changes who holds the pages."""
     assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
     assert not np.zeros(2**22).any()
+
+
+FLAGS = """
+import re, sys, numpy as np
+from minitransformer.device import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+array = np.zeros(2**19, "f4")  # two megabytes: NumPy itself asks from four up
+middle = array.ctypes.data + array.nbytes // 2
+for line in open("/proc/self/smaps"):
+    if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+        first, end = (int(number, 16) for number in found.groups())
+    if line.startswith("VmFlags:") and first <= middle < end:
+        print(line)
+"""
+
+
+@pytest.mark.skipif(
+    not (
+        Path("/sys/kernel/mm/transparent_hugepage").is_dir() and platform.libc_ver()[0] == "glibc"
+    ),
+    reason="this system lends no huge pages",
+)
+@pytest.mark.parametrize("kept", ["kept", "not"])
+def test_arrays_then_lie_in_huge_pages(kept: str) -> None:
+    command = [sys.executable, "-c", FLAGS, kept]
+    plain = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    said = subprocess.run(command, env=plain, capture_output=True, text=True)
+    assert said.stdout.startswith("VmFlags:"), said
+    assert (" hg" in said.stdout) is (kept == "kept")
 
 
 def test_without_such_a_setting_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,25 @@ def test_a_table_of_many_exercises_has_a_column_for_each_lesson(course, tmp_path
     ]
 
 
+def test_who_ends_a_folder_keeps_what_has_been_judged(course, tmp_path, monkeypatch):
+    def judge(path, seed):
+        if path.stem == "b":
+            raise KeyboardInterrupt
+        yield Verdict(1, "scale", True, 2, 2, "", None, 0.0)
+
+    monkeypatch.setattr("minitransformer.course.judge.judge", judge)
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("")
+    code, out, complaint = course("check", ".", "--seed", 3)
+    assert code == 130
+    assert "interrupted" in complaint
+    assert out.splitlines() == [
+        "file   scale  points",
+        "a.py  2 of 2  2 of 2",
+        "the same cases again: --seed 3",
+    ]
+
+
 def test_what_cannot_be_judged_is_one_line(course, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.py").write_text("x = 1")

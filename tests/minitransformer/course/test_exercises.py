@@ -127,6 +127,16 @@ def test_differences_are_told(answer, message):
         check("doubled", answer)
 
 
+def test_a_missing_result_is_told():
+    both = Exercise("both", "double", 1, DOUBLED.cases, lambda x: (x, 2 * x), ("x", "y"))
+    for answer, count in (
+        (lambda x: 2 * x, "1 result is"),
+        (lambda x: (x, x, x), "3 results are"),
+    ):
+        with pytest.raises(NotYet, match=f"^{count} returned, expected 2: x, y$"):
+            both.tried(answer, both.drawn(0)[0])
+
+
 SHARED = Exercise(
     "shared", "double", 1,
     lambda random: [Case("two", {"x": np.arange(64, dtype=np.float32)}, "add")],

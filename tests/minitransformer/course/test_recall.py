@@ -10,6 +10,7 @@ from minitransformer.course.recall import (
     Row,
     earlier,
     recall,
+    rewritten,
     scoreboard,
     sequences,
 )
@@ -31,6 +32,20 @@ def test_what_stood_earlier_is_asked_for():
     for i in range(PAIRS):
         np.testing.assert_array_equal(symbols.keys[:, i + 3], symbols.asked[:, i])
         np.testing.assert_array_equal(symbols.values[:, i], symbols.answers[:, i])
+
+
+def test_every_key_is_given_twice_and_the_last_value_counts():
+    pairs = next(rewritten(np.random.default_rng(0)))
+    assert pairs.keys.shape == pairs.values.shape == (16, PAIRS)
+    changed = 0
+    for keys, values, asked, answers in zip(*pairs, strict=True):
+        first, last = np.split(keys, 2)
+        assert sorted(first) == sorted(last) == sorted(asked) and len(set(first)) == PAIRS // 2
+        given = dict(zip(keys.tolist(), values.tolist(), strict=True))  # a later one replaces
+        assert given == dict(zip(asked.tolist(), answers.tolist(), strict=True))
+        old = dict(zip(first.tolist(), values.tolist(), strict=False))
+        changed += sum(old[key] != given[key] for key in given)
+    assert changed / pairs.asked.size > 0.8
 
 
 def test_what_looks_at_every_key_recalls_and_a_small_state_forgets():
