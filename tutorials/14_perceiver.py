@@ -147,7 +147,7 @@ for name, pairs in (
     ("more latents", [(64 * n, 4 * M) for n in sizes]),
     ("all read all", [(M * n, M * n) for n in sizes]),
 ):
-    times = [run.lower for run in seconds(*(reading(*x) for x in pairs))]
+    times = [seconds(reading(*x))[0].lower for x in pairs]
     ends = f"{pairs[0]} to {pairs[-1]}"
     rows.append((name, ends, *times, slope(sizes, times)))
 table(("", "N, M", *map(str, sizes), "exponent"), rows)
@@ -155,8 +155,8 @@ reveal("times as fast", rows[2][4] / rows[0][2])
 
 # %% [markdown]
 # (Seconds of one core, at 1, 2, 4 and 8 times the size; a quarter of the runs took less.) Time is
-# about linear in $M$ and in $N$, and nearly quadratic where all read all. `results/slopes` has
-# measured it with more patience.
+# about linear in $M$ and in $N$, and quadratic where all read all. `results/slopes` has measured it
+# with more patience.
 #
 # ## 2. Where is a pixel?
 #
