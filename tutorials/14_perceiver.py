@@ -77,11 +77,11 @@ os.environ["MINITRANSFORMER_NUM_THREADS"] = "1"  # of a kernel on a CPU
 # $$Y'' = \mathrm{transformer}(Y') \tag{3}$$
 #
 # (Letters and numbers are those of `minitransformer/nn/perceiver.py`. In earlier lessons $N$
-# counted texts, $M$ the columns of a value and $P$ those of a position; $C$ was a chunk, $L$ a
-# length. Weights stand behind the rows, without lesson 5's transpose.) (3) is $L$
-# [layers](glossary.md#layer) of a [transformer](glossary.md#transformer), in which latents look at
-# each other, and at nothing else. The result has the shape of $Y$, so all of it can be repeated:
-# read, think, read again.
+# counted texts, $M$ the columns of a value, $P$ those of a position, $C$ the tokens of a
+# [chunk](glossary.md#chunk); $L$ was a length. Weights stand behind the rows, without lesson 5's
+# transpose.) (3) is $L$ [layers](glossary.md#layer) of a [transformer](glossary.md#transformer), in
+# which latents look at each other, and at nothing else. The result has the shape of $Y$, so all of
+# it can be repeated: read, think, read again.
 #
 # Two latents read our six tokens:
 
@@ -396,10 +396,10 @@ for name, x, got in zip("YXQKV", inputs, gradients, strict=True):
 # %% [markdown]
 # ## 4. Nothing new, but few blocks
 #
-# No kernel need be written for (2): lesson 4's know no difference. Each
-# [block](glossary.md#block) owns a [tile](glossary.md#tile) of up to 64 queries, and
-# [walks](glossary.md#walk) the keys. **Predict**: one picture, one head, 64 latents, 4,096 bytes.
-# How many blocks does the forward have?
+# No [kernel](glossary.md#kernel) need be written for (2): lesson 4's know no difference. Each
+# [block](glossary.md#block) [owns](glossary.md#owner) a [tile](glossary.md#tile) of up to 64
+# queries, and [walks](glossary.md#walk) the keys. **Predict**: one picture, one head, 64 latents,
+# 4,096 bytes. How many blocks does the forward have?
 
 # %%
 guess("blocks of the forward", 64)
@@ -429,10 +429,9 @@ reveal("blocks of the forward", seen[0].blocks[0])
 # %% [markdown] exercise="merge-kernel"
 # ### Exercise 4 (4 points, 12 min): put it together
 #
-# Write (10) as a [kernel](glossary.md#kernel): a [thread](glossary.md#thread)
-# [owns](glossary.md#owner) one number of `out` (N, P). `n` (parts, N, P), `h` and `d` (parts, N)
-# are float32. Thread `t = cuda.grid(1)` has row `t // P` and column `t % P`; there may be more
-# threads than numbers.
+# Write (10) as a kernel: a [thread](glossary.md#thread) owns one number of `out` (N, P). `n`
+# (parts, N, P), `h` and `d` (parts, N) are float32. Thread `t = cuda.grid(1)` has row `t // P` and
+# column `t % P`; there may be more threads than numbers.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -551,8 +550,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# All pictures meet the same eight questions: a column prefers one region, and mostly the ink in it.
-# **Predict**: trained to read twice, how many does it read right with three readings?
+# All pictures meet the same eight questions. So a column prefers the same place, and mostly the ink
+# that is there. **Predict**: trained to read twice, how many does it read right with three
+# readings?
 
 # %%
 guess("three readings, of 360", 350)

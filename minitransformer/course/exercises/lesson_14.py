@@ -78,7 +78,7 @@ def _by_the_tape(G: Array, *inputs: Any, T: int = 1) -> tuple[Array, ...]:
         scores = (Y @ WQ) @ (X @ WK).transpose(0, 1) / np.sqrt(G.shape[1])
         Y = Y + softmax(scores, dim=-1) @ (X @ WV)
     Y.backward(Tensor(G))
-    return tuple(leaf.grad.numpy() for leaf in leaves)
+    return tuple(leaf.grad.numpy() for leaf in leaves if leaf.grad is not None)
 
 
 def _by_the_tape_again(*inputs: Any) -> tuple[Array, ...]:
@@ -133,8 +133,9 @@ EXERCISES = (
                   "np.broadcast_to(2.0 ** np.arange(F), (len(mu), F))"}, "a line"),
             Wrong("the ratio has F in place of F - 1, so mu / 2 is not reached", {_FREQUENCIES:
                   "(mu / 2)[:, None] ** (np.arange(F) / F)"}, "a line"),
-            Wrong("with one band F - 1 is 0, and the ratio 0 / 0", {_FREQUENCIES:
-                  "(mu / 2)[:, None] ** (np.arange(F) / (F - 1))"}, "one band"),
+            Wrong("with one band, mu / 2 in place of 1", {_FREQUENCIES:
+                  "np.geomspace(1, mu / 2, F, axis=-1) if F > 1 else mu[:, None] / 2"},
+                  "one band"),
             Wrong("pi is forgotten", {"np.pi * p": "p"}, "a line"),
             Wrong("2 pi in place of pi", {"np.pi * p": "2 * np.pi * p"}, "a line"),
             Wrong("cosines come first",
