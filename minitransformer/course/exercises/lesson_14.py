@@ -19,7 +19,7 @@ def _places(random: Random) -> Iterator[Case]:
     D, bands = (int(size) for size in random.integers(3, 6, 2))
     for name, pixels, mu, count, hint in (
         ("a line", 6, [10], 3, "compare with (4) and (5): coordinates, all sines, all cosines"),
-        ("a picture", 5, [8, 8], 3, "for each coordinate, one after the other, all of its waves"),
+        ("a picture", 5, [8, 8], 3, "first all coordinates, then all sines, then all cosines"),
         ("a wide picture", 5, [6, 30], 4, "each axis has its own highest frequency, mu / 2"),
         ("one band", 4, [16, 16], 1, "the only frequency is 1"),
         ("anything", 9, list(random.uniform(4, 40, D)), bands, "see the others"),
@@ -142,6 +142,19 @@ EXERCISES = (
                   {"np.sin(t), np.cos(t)": "np.cos(t), np.sin(t)"}, "a line"),
             Wrong("sines and cosines alternate", {"np.sin(t), np.cos(t)":
                   "np.stack([np.sin(t), np.cos(t)], axis=2).reshape(len(p), -1)"}, "a line"),
+            Wrong("each coordinate stands before its own waves: first all coordinates, then all "
+                  "sines, then all cosines", {"[p, np.sin(t), np.cos(t)]":
+                  "[x for a in range(len(mu)) for x in (p[:, a : a + 1], "
+                  "np.sin(t)[:, a * F : (a + 1) * F], np.cos(t)[:, a * F : (a + 1) * F])]"},
+                  "a picture"),
+            Wrong("each coordinate's cosines follow its sines: first all sines, then all cosines",
+                  {"[p, np.sin(t), np.cos(t)]":
+                  "[p] + [x[:, a * F : (a + 1) * F] for a in range(len(mu)) "
+                  "for x in (np.sin(t), np.cos(t))]"}, "a picture"),
+            Wrong("each coordinate stands before its own waves, whose sines and cosines alternate",
+                  {"[p, np.sin(t), np.cos(t)]": "[x for a in range(len(mu)) for x in "
+                  "(p[:, a : a + 1], np.stack([np.sin(t), np.cos(t)], axis=2)"
+                  "[:, a * F : (a + 1) * F].reshape(len(p), -1))]"}, "a picture"),
             Wrong("the coordinates are missing", {"[p, np.sin(t)": "[np.sin(t)"}, "a line"),
             Wrong("the coordinates come last",
                   {"[p, np.sin(t), np.cos(t)]": "[np.sin(t), np.cos(t), p]"}, "a line"),
@@ -201,6 +214,12 @@ EXERCISES = (
                   "return G, *(x / T for x in total)"}, "two readings"),
             Wrong("weights get the mean of the shares, not their sum", {"return G, *total":
                   "return G, total[0], *(x / T for x in total[1:])"}, "two readings"),
+            Wrong("T times the first reading's share, not the sum of all shares",
+                  {"return G, *total": "return G, *(T * x for x in share)"}, "two readings"),
+            Wrong("T times the last reading's share, not the sum of all shares",
+                  {"        total = [a + b for a, b in zip(total, share, strict=True)]":
+                   "        if before is latents[-2]:\n            total = [T * x for x in share]"},
+                  "two readings"),
             Wrong("dX is that of the first reading alone", {"return G, *total":
                   "return G, share[0], *total[1:]"}, "two readings"),
             Wrong("each reading starts from the last gradient: none is handed on",
