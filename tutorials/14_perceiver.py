@@ -151,9 +151,9 @@ table(("", "N, M", "to", *(f"x {n}" for n in sizes), "exponent"), rows)
 reveal("times as fast", rows[2][5] / rows[0][3])
 
 # %% [markdown]
-# (Seconds of one core; a quarter of the runs took less.) Pairs predict 6,272 / 64 = 98. But for a
-# thousand queries or more a CPU's blocks are made otherwise, and a pair costs less; noise moves it,
-# too. Time is about linear in $M$ and in $N$, and quadratic where all read all (`results/slopes`).
+# (Seconds of one core; a quarter of the runs took less.) Pairs predict 6,272 / 64 = 98. But a CPU
+# works otherwise on a thousand queries or more, and a pair costs less; noise moves it, too. Time is
+# about linear in $M$ and in $N$, and quadratic where all read all (`results/slopes`).
 #
 # ## 2. Where is a pixel?
 #

@@ -151,10 +151,6 @@ EXERCISES = (
                   {"[p, np.sin(t), np.cos(t)]":
                   "[p] + [x[:, a * F : (a + 1) * F] for a in range(len(mu)) "
                   "for x in (np.sin(t), np.cos(t))]"}, "a picture"),
-            Wrong("each coordinate stands before its own waves, whose sines and cosines alternate",
-                  {"[p, np.sin(t), np.cos(t)]": "[x for a in range(len(mu)) for x in "
-                  "(p[:, a : a + 1], np.stack([np.sin(t), np.cos(t)], axis=2)"
-                  "[:, a * F : (a + 1) * F].reshape(len(p), -1))]"}, "a picture"),
             Wrong("the coordinates are missing", {"[p, np.sin(t)": "[np.sin(t)"}, "a line"),
             Wrong("the coordinates come last",
                   {"[p, np.sin(t), np.cos(t)]": "[np.sin(t), np.cos(t), p]"}, "a line"),
