@@ -152,8 +152,9 @@ reveal("times as fast", rows[2][5] / rows[0][3])
 
 # %% [markdown]
 # (Seconds of one core; a quarter of the runs took less.) Pairs predict 6,272 / 64 = 98. But a CPU
-# works otherwise on a thousand queries or more, and a pair costs less; noise moves it, too. Time is
-# about linear in $M$ and in $N$, and quadratic where all read all (`results/slopes`).
+# works otherwise on a thousand queries or more, and a pair costs less. Other programs delay long
+# runs most. Time is about linear in $M$ and in $N$, and quadratic where all read all
+# (`results/slopes`).
 #
 # ## 2. Where is a pixel?
 #
@@ -622,10 +623,10 @@ reveal("eight latents recall", rows[2][-1])
 # %% [markdown]
 # (Work: a pair is weighed and mixed in by each latent, $3E$ multiplications; a query weighs and
 # mixes them, $2E$.) Latents lose at every size. Of 272 numbers linear attention makes twice as
-# much. 32 latents keep more numbers than softmax, for 88%; 64 keep twice as many, at five times the
-# work, for 100%. They ask *before* they know what will be wanted. Of 64 keys a text has any 32:
-# each of 64 latents could wait for one (we did not look); eight must wait for several each, and mix
-# what comes.
+# much. 32 latents keep more numbers than [softmax](glossary.md#softmax), for 88%; 64 keep twice as
+# many, at five times the work, for 100%. They ask *before* they know what will be wanted. Of 64
+# keys a text has any 32: each of 64 latents could wait for one (we did not look); eight must wait
+# for several each, and mix what comes.
 #
 # ## What it cannot do
 #
