@@ -133,6 +133,6 @@ def _edited(edits: dict[str, str]) -> str:
 
 def confession(number: int) -> str:
     """Return which lines of the right kernel another has not, `-`, and what it has, `+`."""
-    texts = (_edited(edits).splitlines() for edits in ({}, SUSPECTS[number - 1].edits))
-    lines = list(difflib.unified_diff(*texts, n=0, lineterm=""))[2:]
+    right, own = (_edited(edits).splitlines() for edits in ({}, SUSPECTS[number - 1].edits))
+    lines = list(difflib.unified_diff(right, own, n=0, lineterm=""))[2:]
     return "\n".join(line for line in lines if not line.startswith("@@"))

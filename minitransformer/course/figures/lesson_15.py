@@ -44,7 +44,9 @@ def window(loud: int, length: int, errors: Mapping[str, Any]) -> Figure:
         axis.plot(values, color=color, linewidth=1.6, label=name)
     axis.axvspan(loud, loud + length, color=PALE, zorder=0)
     axis.set(title=f"The sum of the last {length} numbers", xlabel="token", ylabel="error")
-    top = axis.get_ylim()[1]
+    low, high = axis.get_ylim()
+    top = high + 0.3 * (high - low)
+    axis.set_ylim(low, top)
     axis.text(loud + length / 2, top, "loud token\ninside", ha="center", va="top", fontsize=9)
     axis.legend(loc="lower left")
     return figure
