@@ -90,7 +90,7 @@ results = [
 table(("", "claim", "number"), results)
 
 # %% [markdown]
-# (Errors are relative to the largest number, as in all lessons.) **Predict**: which one is true?
+# (Errors are relative to the largest number, as in the other lessons.) **Predict**: which is true?
 
 # %%
 guess("true is", "E")
@@ -99,13 +99,14 @@ guess("true is", "E")
 # ## 1. Twenty-four bits
 #
 # A float32 has 24 bits for its digits, wherever the point stands. From $2^{24} = 16{,}777{,}216$ on
-# the next number is 2 away. So every operation [rounds](glossary.md#rounding) its result $x$ to a number nearby:
+# the next number is 2 away. So every operation rounds its result $x$ to a number nearby:
 #
 # $$\mathrm{fl}(x) = x\,(1 + \delta), \qquad |\delta| \le 2^{-24} \tag{A}$$
 #
-# (where $x$ is neither too large nor too small for float32; lesson 4's $\delta$ was another one). $2^{24} + 1$ becomes $2^{24}$: that is
-# result A. `cumsum` counts one by one, and stands still. Lesson 6's feature, $e^{-17.5}$, which
-# disappeared when 1 was taken away and added again, is the same lie in small.
+# (where $x$ is neither too large nor too small for float32; lesson 4's $\delta$ was another one).
+# $2^{24} + 1$ becomes $2^{24}$: that is result A. `cumsum` counts one by one, and stands still.
+# Lesson 6's feature, $e^{-17.5}$, which disappeared when 1 was taken away and added again, is the
+# same lie in small.
 #
 # A [state](glossary.md#state) adds up [tokens](glossary.md#token), as lesson 7's $Z$ does. Let here
 # $Z_t = \mathrm{fl}(Z_{t-1} + x_t)$, for any numbers $x_t$. Each step is off by at most
@@ -114,8 +115,8 @@ guess("true is", "E")
 # $$|\text{error of } Z_L| \le 2^{-24} \sum_t |Z_t| \tag{B}$$
 #
 # Add numbers of one sign and similar size: $Z_t$ grows like $t$, the sum in (B) like $L^2 / 2$, and
-# $Z_L$ like $L$. So relative to $Z_L$ the bound grows like $L$. But a $\delta$ may have either sign.
-# **Predict**: the error itself grows like $L^p$. What is $p$?
+# $Z_L$ like $L$. So relative to $Z_L$ the bound grows like $L$. But a $\delta$ may have either
+# sign. **Predict**: the error itself grows like $L^p$. What is $p$?
 
 # %%
 guess("p of the error", 1)
@@ -228,18 +229,20 @@ show(
 # %% [markdown]
 # Errors with random signs mostly cancel, so $p$ is near $1/2$: it is the distance of a random walk.
 # In chunks, $Z_t$ in (B) is small for most steps: one more reason for lesson 8. A float16 has 11
-# bits. From 2,048 on its numbers are 2 apart, so numbers below 1 are all lost: its sum stands still.
+# bits. From 2,048 on its numbers are 2 apart, so numbers below 1 are all lost: its sum stands
+# still. And `fastmath`? Many kernels of this package have it; one whose answer hangs on its
+# brackets must not.
 #
 # ## 2. Differences
 #
-# Take $x$ away from $Z$, both rounded already. Even if that adds no error: relative to what is left,
-# the old ones have grown, up to
+# Take $x$ away from $Z$, both rounded already. Even if that adds no error: relative to what is
+# left, the old ones have grown, up to
 #
 # $$2^{-24}\, \frac{|Z| + |x|}{|Z - x|} \tag{D}$$
 #
-# Result B: a loud token came in, and took the last digits of $Z$ from its neighbours. It leaves; its
-# rounding stays. Here is a window over the last 200 tokens, whose sum adds the newcomer and takes
-# away the oldest:
+# Result B: a loud token came in, and took the last digits of $Z$ from its neighbours. It leaves;
+# its rounding stays. Here is a window over the last 200 tokens, whose sum adds the newcomer and
+# takes away the oldest:
 
 # %%
 z = random.standard_normal(2000, np.float32)
@@ -264,12 +267,16 @@ show(
 #
 # And result E? $d$ is a sum of positive numbers. Nothing is taken away, so by (A) and (B) it has
 # nearly all its 24 bits, as near to zero as float32 goes, $10^{-38}$. What is small is not
-# inaccurate; only what *became* small by a difference is. E is true. A [guard](glossary.md#guard)
-# that adds $10^{-6}$ to such a $d$ would make a lie of it.
-#
+# inaccurate; only what *became* small by a difference is. (A [guard](glossary.md#guard) that adds
+# $10^{-6}$ to such a $d$ would make a lie of it.)
+
+# %%
+reveal("true is", "E")
+
+# %% [markdown]
 # With weights of both signs, $d$ *is* a difference. Positive weights that sum to 1 give a mean: no
-# answer is beyond the largest value. One line checks that, and needs no truth. The six
-# tokens, with features and with raw products:
+# answer is beyond the largest value. One line checks that, and needs no truth. The six tokens, with
+# features and with raw products:
 
 # %%
 Q, K, V = (x[None] for x in six_tokens())
@@ -281,7 +288,7 @@ for feature_map in ("elu", "identity"):
 # %% [markdown]
 # ## 3. One number for many
 #
-# In result C one head of two is missing. `error`, which all lessons use, divides the largest
+# In result C one head of two is missing. `error`, which most lessons use, divides the largest
 # difference by the largest number of *all*, and the first head is loud. That is a choice: it is
 # right where numbers are alike. And it has a second hole. **Predict**: `off` is nan. What are
 # `off > 1e-5` and `off < 1e-5`?
@@ -401,8 +408,8 @@ print(f"+ 1 takes {ratio:.2f} times as long as + 2")
 
 # %% [markdown]
 # A library such as NumPy's BLAS multiplies matrices on all cores. If some core has other work, all
-# others wait for its part. **Predict**: with as many busy programs beside it as there are cores, how
-# many times as long does a product on *all* cores take, compared with *one*?
+# others wait for its part. **Predict**: with as many busy programs beside it as there are cores,
+# how many times as long does a product on *all* cores take, compared with *one*?
 
 # %%
 guess("all cores, as many times as long as one", 0.5)
@@ -455,8 +462,8 @@ reveal("all cores, as many times as long as one", every.median / one.median)
 show(quote(suspects.attend, "(1)", "(2)", "(3)", "(4)", also=("n = d",)))
 
 # %% [markdown]
-# A test that cannot fail proves nothing. Ask of each line of yours: which lie would it catch? Random
-# numbers near zero, in one head of 32 tokens, catch none of the six, as you will see.
+# A test that cannot fail proves nothing. Ask of each line of yours: which lie would it catch?
+# Random numbers near zero, in one head of 32 tokens, catch none of the six, as you will see.
 
 # %% [markdown] exercise="lies"
 # ### Exercise 4 (5 points, 18 min): find the liars
@@ -504,7 +511,7 @@ def lies(attend):
 check("lies", lies)
 
 # %% [markdown]
-# Which input catches whom? The first column is the test that most of us would write first:
+# Which input catches whom? The first column is a test written in haste:
 
 
 # %%
@@ -541,16 +548,10 @@ for number, (lie, _) in enumerate(suspects.SUSPECTS, 1):
     print(suspects.confession(number))
 
 # %% [markdown]
-# Each lie is a line that somebody has meant well. Plant such edits in your own kernel, and see
-# whether your test fails: that is [mutation testing](glossary.md#mutation-testing). This package's
-# kernels are tested so.
+# None of these lines looks like a lie. Plant such edits in your own kernel, and see whether your
+# test fails: that is [mutation testing](glossary.md#mutation-testing). This package's kernels are
+# tested so.
 #
-# So, which of the five is true?
-
-# %%
-reveal("true is", "E")
-
-# %% [markdown]
 # ## What it cannot do
 #
 # * No test proves a kernel. It shows that some lies are not told, on some inputs.
