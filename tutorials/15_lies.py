@@ -228,7 +228,7 @@ show(
 
 # %% [markdown]
 # Errors with random signs mostly cancel, so $p$ is near $1/2$: it is the distance of a random walk.
-# In chunks, $Z_t$ in (B) is small for most steps: one more reason for lesson 8. A float16 has 11
+# In [chunks](glossary.md#chunk), $Z_t$ in (B) is small for most steps: one more reason for lesson 8. A float16 has 11
 # bits. From 2,048 on its numbers are 2 apart, so numbers below 1 are all lost: its sum stands
 # still. And `fastmath`? Many kernels of this package have it; one whose answer hangs on its
 # brackets must not.
@@ -288,7 +288,7 @@ for feature_map in ("elu", "identity"):
 # %% [markdown]
 # ## 3. One number for many
 #
-# In result C one head of two is missing. `error`, which most lessons use, divides the largest
+# In result C one [head](glossary.md#head) of two is missing. `error`, which most lessons use, divides the largest
 # difference by the largest number of *all*, and the first head is loud. That is a choice: it is
 # right where numbers are alike. And it has a second hole. **Predict**: `off` is nan. What are
 # `off > 1e-5` and `off < 1e-5`?
@@ -455,7 +455,7 @@ reveal("all cores, as many times as long as one", every.median / one.median)
 # ## 5. A test that can fail
 #
 # Now a claim that needs more than a number. Eight functions `attend(query, key, value)` claim to be
-# causal linear attention, with $\varphi = \mathrm{elu} + 1$. One is the kernel below, lesson 7's
+# [causal](glossary.md#causal) linear attention, with $\varphi = \mathrm{elu} + 1$. One is the kernel below, lesson 7's
 # with a $Z$ for each thread; another is as right, and rounds otherwise. Six lie.
 
 # %%
@@ -558,7 +558,7 @@ for number, (lie, _) in enumerate(suspects.SUSPECTS, 1):
 # * A tolerance hides what is below it: in the figure, kernel 6 is off by little in most columns.
 #   Someone's data may be the column that you have not drawn.
 # * The truth was float64, which has 53 bits, and lies as well, later.
-# * Your race says which of two kernels is faster, not whether both are slow.
+# * A fair clock says which of two kernels is faster, not whether both are slow.
 #
 # **Next question: how fast could a kernel be?** No lesson answers that yet; `minitransformer
 # inspect` counts what a kernel asks of a GPU, line by line.
