@@ -1,4 +1,4 @@
-"""Eight kernels that claim to be causal linear attention; six of them lie.
+"""Nine kernels that claim to be causal linear attention; seven of them lie.
 
 The right one stands below, once: lesson 7's, with a Z in each thread. Every other is an edit of it.
 """
@@ -76,11 +76,11 @@ SUSPECTS = (
     Suspect("", {}),
     Suspect("adds to the denominator", {"(d if d > TINY else TINY)": "(d + float32(1e-6))"}),
     Suspect("gives all heads the first one's values", {"value[h, t, m]": "value[0, t, m]"}),
-    Suspect("multiplies by masks", {
+    Suspect("multiplies by masks: float32 has no e^100, and 0 times infinity is nan", {
         "x + float32(1) if x > float32(0) else math.exp(x)":
         "float32(x > 0) * (x + float32(1)) + float32(x <= 0) * math.exp(x)"}),
     Suspect("", {"math.exp(x)": "float32(2) ** (x * float32(1.4426950408889634))"}),
-    Suspect("takes away what it has added", {
+    Suspect("adds up all tokens first, then walks back, and takes away what it has added", {
         "                Z[e] += k  # (2)\n":
         "                Z[e] += k  # (2)\n        for t in range(L - 1, -1, -1):\n",
         "  # (4)\n":
@@ -90,6 +90,12 @@ SUSPECTS = (
             {"for t in range(L):": "for t in range(L // 4 * 4):"}),
     Suspect("takes 1 away, and adds it again",
             {"math.exp(x)": "math.expm1(x) + float32(1)"}),
+    Suspect("counts values from a sum over all heads, and a loud one takes others' digits", {
+        "    if m < value.shape[2]:\n":
+        "    if m < value.shape[2]:\n        c = float32(0)\n"
+        "        for j in range(value.shape[0]):\n            c += value[j, 0, m]\n",
+        "k * value[h, t, m]": "k * (value[h, t, m] - c)",
+        "n / (d if": "c + n / (d if"}),
 )  # fmt: skip
 
 
@@ -97,7 +103,7 @@ def suspect(number: int) -> Attend:
     """Return what a kernel makes of query, key `(H, L, E)` and value `(H, L, M)`, `(H, L, M)`.
 
     Args:
-        number: Of the kernel, from 1 to 8.
+        number: Of the kernel, from 1 to 9.
     """
     kernel = _kernel(number)
 

@@ -14,6 +14,7 @@ from ..suspects import SUSPECTS, suspect
 COLUMNS = 32  # threads of a block
 FULL = 2.0**24  # from here on float32 has even numbers only
 ROUNDS = 21  # of a race on a machine that is not quiet
+LOWEST, LARGEST = -20, 1e6  # for which queries and keys a kernel promises anything
 
 
 def _columns(random: Random) -> Iterator[Case]:
@@ -117,6 +118,7 @@ def _races(random: Random) -> Iterator[Case]:
         ("functions that compile", 1, 7.0, "the first run of each does not count"),
         ("a machine that gets busy", ROUNDS, 0.0, "f and g take turns"),
         ("interruptions", ROUNDS, 0.0, "a few rounds may be far off: which number is not moved?"),
+        ("interruptions while it slows down", ROUNDS, 0.0, "divide within each round"),
     ):
         factors = np.ones(2 * (rounds + 1))
         if name == "a machine that gets busy":
@@ -124,9 +126,14 @@ def _races(random: Random) -> Iterator[Case]:
         if name == "interruptions":
             hit = 2 + 2 * random.permutation(ROUNDS)[:5]
             factors[hit + np.array([0, 0, 1, 1, 1])] = random.uniform(20, 50, 5)  # f, f, g, g, g
+        if name == "interruptions while it slows down":
+            factors *= 1 + np.arange(factors.size) // 2 / 10  # f and g of a round alike
+            factors[2 + 2 * random.permutation(ROUNDS // 2)[:5]] *= 30  # f, in early rounds
         f = float(random.uniform(0.01, 0.02))
-        inputs = {"f": f, "g": f * float(random.uniform(1.3, 2)), "first": first}
-        yield Case(name, {**inputs, "factors": factors, "rounds": rounds}, hint)
+        inputs = {"seconds of f": f, "seconds of g": f * float(random.uniform(1.3, 2)),
+                  "more for a first run": first, "how slow each run finds the machine": factors,
+                  "rounds": rounds}  # fmt: skip
+        yield Case(name, inputs, hint)
 
 
 def _raced(answer: Any, f: float, g: float, first: float, factors: Array, rounds: int) -> Any:
@@ -151,13 +158,28 @@ def _claims(random: Random) -> Iterator[Case]:
         "what does a loud token leave behind for those before it?",
         "is there a length that no tile fits?",
         "what does float32 make of exp(-18) - 1?",
+        "is one head quiet beside a loud one, and does each row have a scale of its own?",
     )
     for number, hint in enumerate(hints, 1):
         yield Case(f"kernel {number}", {"number": number}, hint)
 
 
 def _accused(answer: Callable[..., Any], number: int) -> Any:
-    return answer(suspect(int(number)))
+    attend = suspect(int(number))
+
+    def promised(query: Array, key: Array, value: Array) -> Array:
+        for name, x, lowest in (
+            ("query", query, LOWEST), ("key", key, LOWEST), ("value", value, -LARGEST)
+        ):  # fmt: skip
+            beyond = np.asarray(x)[~((x >= lowest) & (x <= LARGEST))]  # a nan is, too
+            if beyond.size:
+                raise NotYet(
+                    f"you drew {beyond[0]:.3g} for `{name}`: nothing is promised beyond "
+                    f"{lowest:,.0f} to {LARGEST:,.0f}"
+                )
+        return attend(query, key, value)
+
+    return answer(promised)
 
 
 def _lies(number: int) -> bool:
@@ -288,6 +310,10 @@ EXERCISES = (
     return sums[1] / sums[0]
     ratios = []
 """}, "a machine that gets busy"),
+            Wrong("the ratio of two medians, which may be of different rounds", {
+                  "times[1] / times[0]": "times",
+                  "np.median(ratios)": "np.divide(*np.median(ratios, axis=0)[::-1])"},
+                  "interruptions while it slows down"),
             Wrong("a mean, which one interruption moves",
                   {"np.median(ratios)": "np.mean(ratios)"}, "interruptions"),
             Wrong("the largest ratio", {"np.median(ratios)": "max(ratios)"}, "interruptions"),
@@ -304,7 +330,7 @@ EXERCISES = (
                   "(attend(q, k, v) != by_pairs(q, k, v)).any()"}, "kernel 1"),
             Wrong("True and False are exchanged", {"return True": "return 0 > 1",
                   "    return False": "    return 0 < 1"}, "kernel 1"),
-            Wrong("half of the answer may be wrong", {"< 1e-4": "< 0.5", "(-19, -18, 0)":
+            Wrong("the tolerance is far too large", {"< 1e-4": "< 0.5", "(-19, -18, 0)":
                   "(-7, -6, 0)"}, "kernel 2"),
             Wrong("no token is far below zero", {"(-19, -18, 0), ": ""}, "kernel 2"),
             Wrong("there is only one head", {"(2, 2, 37, 4)": "(2, 1, 37, 4)",
@@ -322,12 +348,17 @@ EXERCISES = (
                   {"(-2, 2, 1e5)": "(80, 120, 0)"}, "kernel 6"),
             Wrong("the loud token comes first", {"k[:, 30:] += late": "k[:, :1] += late"},
                   "kernel 6"),
+            Wrong("the tolerance is far larger than 1e-4", {"< 1e-4": "< 0.5"}, "kernel 6"),
             Wrong("every length is a multiple of four", {"(2, 2, 37, 4)": "(2, 2, 36, 4)",
                   "(2, 37, 3)": "(2, 36, 3)"}, "kernel 7"),
             Wrong("only the first token is looked at", {
                   "worst(attend(q, k, v), by_pairs(q, k, v))":
                   "worst(attend(q, k, v)[:, :1], by_pairs(q, k, v)[:, :1])"}, "kernel 4"),
             Wrong("-8 is not far enough below zero", {"(-19, -18, 0)": "(-9, -7, 0)"}, "kernel 8"),
+            Wrong("all heads are equally loud", {"v[0] *= 1e5": "v[0] *= 1"}, "kernel 9"),
+            Wrong("the loud head is hardly louder", {"v[0] *= 1e5": "v[0] *= 10"}, "kernel 9"),
+            Wrong("`error` has one scale for all heads: a quiet one needs `worst`",
+                  {"not worst(": "not error("}, "kernel 9"),
         ),
     ),
 )  # fmt: skip

@@ -12,17 +12,25 @@ from matplotlib.figure import Figure
 from . import BLUE, GREEN, GREY, INK, ORANGE, PALE, PINK, lengths_axis, panels
 
 
-def lengths(sizes: Sequence[int], errors: Mapping[str, Sequence[float]]) -> Figure:
+def lengths(
+    sizes: Sequence[int], errors: Mapping[str, Sequence[float]], bounds: Sequence[float]
+) -> Figure:
     """Draw the relative error of sums against their length.
 
     Args:
         sizes: How many numbers are added up.
-        errors: For each way to do so its error at each length; four ways.
+        errors: For each way to do so its error at each length, nan where there is none; four ways,
+            of which the second one gets a line of slope 1/2 beside it.
+        bounds: What (B) says of each length.
     """
     figure, (axis,) = panels(1, 8, 3.6)
+    axis.plot(sizes, bounds, color=GREY, linestyle="-.", linewidth=1.2, label="bound (B), float32")
     styles = zip(errors.items(), (PINK, ORANGE, BLUE, GREEN), "D^so", strict=True)
     for (name, values), color, marker in styles:
         axis.plot(sizes, values, color=color, marker=marker, markersize=5, label=name)
+    start = list(errors.values())[1][0]
+    guide = [2 * start * (size / sizes[0]) ** 0.5 for size in sizes]
+    axis.plot(sizes, guide, color=INK, linestyle=":", linewidth=1.2, label="slope 1/2")
     lengths_axis(axis, sizes)
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.axhline(2.0**-24, color=GREY, linestyle="--", linewidth=1.2, label=r"$2^{-24}$")
@@ -57,15 +65,15 @@ def caught(inputs: Sequence[str], errors: Any, limit: float) -> Figure:
 
     Args:
         inputs: Their names.
-        errors: `(kernels, inputs)`, infinite where an answer is no number.
+        errors: `(kernels, inputs)`, infinite where an answer is no number; None where nobody knows.
         limit: From which error on a kernel is caught.
     """
     figure, (axis,) = panels(1, 8, 4)
-    errors = np.asarray(errors)
+    errors = np.asarray(errors, np.float64)
     colors = matplotlib.colors.ListedColormap(["white", ORANGE])
     axis.imshow(errors >= limit, cmap=colors, alpha=0.55, aspect="auto", vmin=0, vmax=1)
     for (row, column), value in np.ndenumerate(errors):
-        text = f"{value:.0e}" if np.isfinite(value) else "nan"
+        text = "?" if np.isnan(value) else f"{value:.0e}"
         axis.text(column, row, text, ha="center", va="center", fontsize=9, color=INK)
     axis.set_xticks(range(len(inputs)), inputs)
     axis.set_yticks(range(len(errors)), [f"kernel {n}" for n in range(1, len(errors) + 1)])

@@ -1,4 +1,4 @@
-"""Kernels that claim to be causal linear attention: two are right, and the others are edits."""
+"""Kernels that claim to be causal linear attention: two are right, the others are edits."""
 
 import inspect
 
@@ -19,8 +19,18 @@ def by_pairs(q, k, v):
     return a @ v / a.sum(axis=2, keepdims=True)
 
 
-def test_two_of_eight_are_right():
-    assert len(SUSPECTS) == 8 and len(RIGHT) == 2
+def test_two_of_nine_are_right():
+    assert len(SUSPECTS) == 9 and len(RIGHT) == 2
+
+
+@pytest.mark.parametrize("loud", [0, 1])
+def test_one_is_wrong_in_a_quiet_head_alone(loud):
+    q, k = random.uniform(-2, 2, (2, 2, 33, 4)).astype(np.float32)
+    v = random.standard_normal((2, 33, 3), np.float32)
+    assert error(suspect(9)(q, k, v), by_pairs(q, k, v)) < 1e-5
+    v[loud] *= 1e5
+    got, truth = suspect(9)(q, k, v), by_pairs(q, k, v)
+    assert error(got, truth) < 1e-5 and error(got[1 - loud], truth[1 - loud]) > 1e-4
 
 
 @pytest.mark.parametrize("number", RIGHT)
