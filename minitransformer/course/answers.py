@@ -118,7 +118,7 @@ class File:
         Every statement stands on the line on which it stands in its place; the others are empty.
 
         Raises:
-            NotYet: There is no such answer, or it does not parse.
+            NotYet: There is no such answer, it does not parse, or it needs one that is not written.
         """
         found = [at for at, s in enumerate(self._statements) if symbol in s.binds]
         if not found:
@@ -131,6 +131,10 @@ class File:
                 chosen.add(at)
                 bindings = (self._binding(name, at) for name in self._statements[at].reads)
                 todo += [binding for binding in bindings if binding is not None]
+        for at in sorted(chosen - set(found)):
+            place, first, last, binds, _, is_blank = self._statements[at]
+            if is_blank and is_untouched("\n".join(self._lines[place][first - 1 : last])):
+                raise NotYet(f"{min(binds)}: nothing is written yet: it is your turn")
         return self._kept(chosen)
 
     def _binding(self, name: str, at: int) -> int | None:

@@ -30,7 +30,8 @@ def guess(name: str, value: Any) -> None:
     """
     _guesses[name] = value
     if value is ...:
-        print(f"{name}: no guess yet. Put one in place of the dots, and run this again.")
+        print(f"{name}: no guess yet. Put one in place of the dots, words in quotes, and run "
+              "this again.")  # fmt: skip
     else:
         print(f"{name}: you say {value}")
 

@@ -285,6 +285,16 @@ def test_a_name_that_nobody_binds_is_left_to_python(tmp_path):
     assert (place, text.strip()) == ("answer.py", path.read_text().strip())
 
 
+def test_an_answer_that_needs_a_blank_one_is_told_which(tmp_path):
+    lesson = chosen("15")
+    earlier = lesson.solution("worst").source
+    text = lesson.text.replace(earlier, blanked(earlier))
+    with pytest.raises(NotYet, match=r"^worst: nothing is written yet: it is your turn$"):
+        script(tmp_path, text).needed("lies")
+    helper = "def nothing():\n    pass\n\n\ndef answer():\n    return nothing()\n"
+    assert script(tmp_path, helper).needed("answer")
+
+
 def test_an_answer_as_it_was_handed_out_is_blank(tmp_path):
     """Where code stands around the blank, too; a blank that was left beside an answer is none."""
     lesson = chosen("0")

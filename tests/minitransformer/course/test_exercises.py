@@ -205,6 +205,22 @@ def test_what_an_answer_calls_may_still_be_blank(tmp_path):
         check("doubled", double)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((-55, 0), "you drew -55 for `query`: nothing is promised beyond -20 to 1,000,000"),
+        (
+            (0, np.nan),
+            "you drew nan for `value`: nothing is promised beyond -1,000,000 to 1,000,000",
+        ),
+    ],
+)
+def test_who_draws_beyond_what_a_kernel_promises_is_told_so(inputs, message):
+    lowest, value = (np.full((1, 5, 4), x, np.float32) for x in inputs)
+    with pytest.raises(NotYet, match=f"{message}$"):
+        check("lies", lambda attend: attend(lowest, lowest, value).any())
+
+
 def test_who_waits_long_is_told_why(monkeypatch, capsys):
     monkeypatch.setattr("minitransformer.course.steps.PATIENCE", 0.01)
     check("doubled", lambda x: (time.sleep(0.3), 2 * x)[1])

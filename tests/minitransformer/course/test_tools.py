@@ -131,7 +131,7 @@ def test_guesses_are_answered(capsys):
     assert capsys.readouterr().out == (
         "factor: you say 4\n"
         "factor: you said 4; it is 8\n"
-        "other: no guess yet. Put one in place of the dots, and run this again.\n"
+        "other: no guess yet. Put one in place of the dots, words in quotes, and run this again.\n"
         "other: you made no guess; it is 0.1235\n"
     )
 
