@@ -256,8 +256,8 @@ show(
 # $$2^{-24}\, \frac{|Z| + |b|}{|Z - b|} \tag{D}$$
 #
 # Result 2: a loud token came in, and took the last digits of $Z$ from its neighbours. It leaves;
-# its rounding stays. Here is a window over the last 200 tokens, whose sum adds the newcomer and
-# takes away the oldest:
+# its rounding stays. Here is a [window](glossary.md#window) over the last 200 tokens, whose sum
+# adds the newcomer and takes away the oldest:
 
 # %%
 z = random.standard_normal(2000, np.float32)
@@ -312,10 +312,10 @@ for feature_map in ("elu", "identity"):
 # %% [markdown]
 # ## 3. One number for many
 #
-# In result 3 one [head](glossary.md#head) of two is missing. `error`, which most lessons use, divides the largest
-# difference by the largest number of *all*, and the first head is loud. That is a choice: it is
-# right where numbers are alike. And it has a second hole. **Predict**: `off` is nan. What are
-# `off > 1e-5` and `off < 1e-5`?
+# In result 3 one [head](glossary.md#head) of two is missing. `error`, which most lessons use,
+# divides the largest difference by the largest number of *all*, and the first head is loud. That is
+# a choice: it is right where numbers are alike. And it has a second hole. **Predict**: `off` is
+# nan. What are `off > 1e-5` and `off < 1e-5`?
 
 # %%
 guess("off > 1e-5", True)
@@ -485,10 +485,10 @@ reveal("all cores, as many times as long as one", every.median / one.median)
 # ## 5. A test that can fail
 #
 # Now a claim that needs more than a number. Nine functions `attend(query, key, value)` claim to be
-# [causal](glossary.md#causal) linear attention, with $\varphi = \mathrm{elu} + 1$. One is the kernel below, lesson 7's
-# with a $Z$ for each thread; another is as right, and rounds otherwise. Seven lie. (The numbers (1)
-# to (4) are those of lesson 7's equations. `TINY` is $1.2 \cdot 10^{-38}$, the smallest
-# float32 that has all its 24 bits.)
+# [causal](glossary.md#causal) linear attention, with $\varphi = \mathrm{elu} + 1$. One is the
+# kernel below, lesson 7's with a $Z$ for each thread; another is as right, and rounds otherwise.
+# Seven lie. (The numbers (1) to (4) are those of lesson 7's equations. `TINY` is $1.2 \cdot
+# 10^{-38}$, the smallest float32 that has all its 24 bits.)
 
 # %%
 show(quote(suspects.attend, "(1)", "(2)", "(3)", "(4)", also=("n = d",)))
