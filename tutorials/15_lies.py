@@ -487,8 +487,8 @@ reveal("all cores, as many times as long as one", every.median / one.median)
 # Now a claim that needs more than a number. Nine functions `attend(query, key, value)` claim to be
 # [causal](glossary.md#causal) linear attention, with $\varphi = \mathrm{elu} + 1$. One is the
 # kernel below, lesson 7's with a $Z$ for each thread; another is as right, and rounds otherwise.
-# Seven lie. (The numbers (1) to (4) are those of lesson 7's equations. `TINY` is $1.2 \cdot
-# 10^{-38}$, the smallest float32 that has all its 24 bits.)
+# Seven lie. (The numbers (1) to (4) are those of lesson 7's equations. `TINY` is
+# $1.2 \cdot 10^{-38}$, the smallest float32 that has all its 24 bits.)
 
 # %%
 show(quote(suspects.attend, "(1)", "(2)", "(3)", "(4)", also=("n = d",)))
