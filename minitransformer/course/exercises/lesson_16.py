@@ -13,7 +13,7 @@ from minitransformer_kernels.gpu.gpus import BANKS, SECTOR, WARP, WORD
 
 from ..exercise import Array, Case, Exercise, Random, Wrong, launched, without_loops
 
-TILE, SIDE = 16, 32  # tokens of a tile, and the rows and columns of one that is transposed
+TOKENS, SIDE = 16, 32  # tokens of a tile; rows and columns of one that is transposed
 WIDTH = 64  # rows of the state
 SPARE = 1.1  # times the fewest sectors that may be moved
 COUNTED = "out", "the count of sectors", "the ways of the worst bank conflict"
@@ -102,7 +102,8 @@ def _kernels(random: Random) -> Iterator[Case]:
     ):
         P, B = random.uniform(10, 100) * 1e12, random.uniform(0.3, 8) * 1e12
         m = random.uniform(1e6, 1e9, count)
-        f = m * P / B * random.uniform(least, most, count)
+        over = np.geomspace(least, most, count) * random.uniform(0.8, 1.2, count)
+        f = m * P / B * random.permutation(over)  # the intensity is so many times the ridge
         yield Case(name, {"f": f, "m": m, "P": P, "B": B}, hint)
 
 
@@ -115,13 +116,13 @@ def _roof(f: Array, m: Array, P: float, B: float) -> tuple[Array, Array, Array]:
 
 def _texts(random: Random) -> Iterator[Case]:
     for name, heads, length, columns, threads, hint in (
-        ("one tile", 1, TILE, 64, 64, "compare with (A), line by line"),
+        ("one tile", 1, TOKENS, 64, 64, "compare with (A), line by line"),
         ("half a tile", 1, int(random.integers(5, 12)), 64, 64, "how many tokens are there in the "
          "last tile?"),
-        ("three tiles", 2, 2 * TILE + int(random.integers(3, 9)), 64, 64, "what stays from tile "
+        ("three tiles", 2, 2 * TOKENS + int(random.integers(3, 9)), 64, 64, "what stays from tile "
          "to tile, and who may still read the tile?"),
-        ("two blocks", 1, TILE, 64, 32, "a block has fewer threads than keys have numbers"),
-        ("24 columns", 1, TILE + 3, 24, 64, "40 threads have no column, but the tile needs them"),
+        ("two blocks", 1, TOKENS, 64, 32, "a block has fewer threads than keys have numbers"),
+        ("24 columns", 1, TOKENS + 3, 24, 64, "40 threads have no column, but the tile needs them"),
     ):  # fmt: skip
         q, k = random.standard_normal((2, heads, length, WIDTH), np.float32) / 8
         yield Case(
@@ -195,6 +196,8 @@ EXERCISES = (
         wrong=(
             Wrong("rows of the tile have 32 words: its columns lie in one bank",
                   {"(TILE, PITCH)": "(TILE, TILE)"}, "one tile"),
+            Wrong("the spare word is a row of the tile, not a column",
+                  {"(TILE, PITCH)": "(PITCH, TILE)"}, "one tile"),
             Wrong("the tile is no detour: `out` is written by columns", {
                   "    r = cuda.blockIdx.y * TILE + tx\n    c = cuda.blockIdx.x * TILE + ty\n": "",
                   "tile[tx, ty]": "tile[ty, tx]"}, "one tile"),
@@ -263,6 +266,10 @@ EXERCISES = (
                   "range(x, WIDTH, cuda.blockDim.x)": "range(WIDTH)"}, "one tile"),
             Wrong("a value is fetched again for each row", {
                   "k_tile[t, e] * v": "k_tile[t, e] * value[h, start + t, c]"}, "one tile"),
+            Wrong("a token is a column of the tile, whose words lie in two banks", {
+                  "k_tile = cuda.shared.array((TOKENS, WIDTH)": "k_tile = cuda.shared.array((WIDTH,"
+                  " TOKENS)", "k_tile[t, e] = key": "k_tile[e, t] = key",
+                  "k_tile[t, e] * v": "k_tile[e, t] * v"}, "one tile"),
             Wrong("S is not set to 0 before the first token",
                   {"S[e] = float32(0)": "pass"}, "one tile"),
             Wrong("the answer is read before the write", {
@@ -281,7 +288,7 @@ EXERCISES = (
                   "            n = float32(0)\n            for t in range(tokens):\n"
                   "                v"}, "one tile"),
             Wrong("the tile is as long as it can be, not as long as the text",
-                  {"min(TILE, query.shape[1] - start)": "TILE"}, "half a tile"),
+                  {"min(TOKENS, query.shape[1] - start)": "TOKENS"}, "half a tile"),
             Wrong("no barrier between the fetch and the work", {
                   "        cuda.syncthreads()\n        if c": "        if c"}, "one tile"),
             Wrong("no barrier before the next fetch", {

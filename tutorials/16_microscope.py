@@ -1,0 +1,562 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown] question="How fast could it be?" minutes=85 after=[1, 4, 7]
+# # Under the microscope
+#
+# A [kernel](glossary.md#kernel) is right. Is it fast? A clock says how long it took, on this
+# machine, today. It does not say how long it *should* take, nor what is in the way. Counting says
+# both, and needs no GPU: what a kernel asks of memory stands in its text and its
+# [launch](glossary.md#launch).
+#
+# In this lesson you count, then find the highest speed that the counts allow, and then climb: one
+# computation in five versions, the last of them 264 times lighter on memory than the first.
+#
+# *Sources.* Williams, Waterman and Patterson 2009, *Roofline: an Insightful Visual Performance
+# Model for Multicore Architectures*; Ruetsch and Micikevicius 2009, *Optimizing Matrix Transpose in
+# CUDA*; NVIDIA, *CUDA C++ Programming Guide* and the data sheet of the H100.
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import numpy as np
+from numba import float32
+
+from minitransformer.course import (
+    check,
+    error,
+    guess,
+    quote,
+    reveal,
+    seconds,
+    show,
+    table,
+    watch,
+)
+from minitransformer.course.figures import lesson_16 as figures
+from minitransformer.course.measuring import FAST
+from minitransformer_kernels import chunked, microscope, recurrent
+from minitransformer_kernels.cuda import cuda
+
+# %% [markdown]
+# ## 1. What a warp asks for
+#
+# 32 [threads](glossary.md#thread) of a [block](glossary.md#block), a
+# [warp](glossary.md#warp), ask for memory together. What that costs depends on their 32 addresses
+# alone.
+#
+# *Global memory*, where arrays are, moves [sectors](glossary.md#sector) of 32 bytes: a warp moves
+# every sector that it touches, whole.
+#
+# *[Shared memory](glossary.md#shared-memory)* has 32 [banks](glossary.md#bank): word $w$, of 4
+# bytes, lies in bank $w \bmod 32$. In one turn, a [wavefront](glossary.md#wavefront), each bank
+# gives one word, to all who want that word. So a warp takes as many turns as its busiest bank has
+# *different* words to give.
+
+# %% [markdown] exercise="costs"
+# ### Exercise 1 (2 points, 8 min): count as the microscope does
+#
+# `address` (n,) holds the addresses, in bytes, of the float32 numbers that the lanes of a warp ask
+# for: at most 32, each a multiple of 4, in any order. Return how many sectors that moves if they
+# lie in global memory, and how many wavefronts it takes if they lie in shared memory. No loop.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# Byte a lies in sector `a // 32`, and in word `a // 4`.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# `np.unique` leaves each sector, or each word, once.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# `np.bincount(words % 32)` counts the words of each bank, if `words` has each word once.
+#
+# </details>
+
+
+# %% exercise="costs"
+def costs(address):
+    """Sectors, and wavefronts."""
+    # BEGIN SOLUTION
+    words = np.unique(address // 4)
+    sectors = len(np.unique(address // 32))
+    wavefronts = np.bincount(words % 32).max()
+    return sectors, wavefronts
+    # END SOLUTION
+
+
+# %% check="costs"
+check("costs", costs)
+
+# %% [markdown]
+# In lesson 1 you turned a matrix: its rows were read, its columns written, and each write moved 32
+# sectors where four would do. The way out is a detour: a block brings a
+# [tile](glossary.md#tile) of 32 x 32 numbers to shared memory, reads a *column* there, and writes
+# it as a row. **Predict**: how many turns does a column of that tile take? And if its rows had 33
+# words, the last of them unused?
+
+# %%
+guess("turns of a column, rows of 32 words", 32)
+guess("turns of a column, rows of 33 words", 1)
+
+# %%
+turns = {}
+for pitch in (32, 33):
+    column = 4 * (pitch * np.arange(32) + 5)  # 32 addresses, in bytes
+    _, turns[pitch] = costs(column)
+    reveal(f"turns of a column, rows of {pitch} words", turns[pitch])
+show(
+    figures.banks(turns), "banks",
+    alt="With rows of 32 words a column is one bank; with 33 it has all",
+)  # fmt: skip
+
+# %% [markdown] exercise="turned"
+# ### Exercise 2 (3 points, 12 min): a transposition without waste
+#
+# Write the transpose of `x` (R, C) to `out` (C, R) by way of a tile. Blocks have 32 x 32 threads;
+# there are enough of them for C numbers along x, and R along y. A thread moves one number in, and
+# another one out. Both ways, neighbouring threads take neighbours of a row; and no two lanes of a
+# warp meet in one bank.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# `tile = cuda.shared.array((TILE, PITCH), float32)`. On the way in all is as in lesson 1, but that
+# `tile[ty, tx]` is written, with `tx, ty = cuda.threadIdx.x, cuda.threadIdx.y`.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# Where `out` is written, `tx` runs along a row of `out`: along a column of `x`. So the number that
+# a thread writes comes from row `cuda.blockIdx.y * TILE + tx` of `x`. From which column?
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# Way in, guarded; barrier, not guarded; then new `r` and `c`, the same guard for them, and in it
+# `out[c, r] = tile[tx, ty]`.
+#
+# </details>
+
+# %% exercise="turned"
+TILE = 32
+PITCH = TILE + 1  # words of a row of the tile
+
+
+@cuda.jit
+def turned(x, out):
+    """Takes x (R, C); out (C, R) is written to."""
+    # BEGIN SOLUTION
+    tile = cuda.shared.array((TILE, PITCH), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    c, r = cuda.grid(2)
+    if r < x.shape[0] and c < x.shape[1]:
+        tile[ty, tx] = x[r, c]
+    cuda.syncthreads()
+    r = cuda.blockIdx.y * TILE + tx
+    c = cuda.blockIdx.x * TILE + ty
+    if r < x.shape[0] and c < x.shape[1]:
+        out[c, r] = tile[tx, ty]
+    # END SOLUTION
+
+
+# %% check="turned"
+check("turned", turned)
+
+# %% [markdown]
+# ## 2. The roof
+#
+# Say a kernel does $f$ operations on numbers, and moves $m$ bytes between the GPU and its memory.
+# The GPU does at most $P$ operations a second, and moves at most $B$ bytes. It can do both at the
+# same time. With $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the
+# kernel then makes at most
+#
+# $$\min(P,\ i B) \tag{1}$$
+#
+# operations a second: the [roofline](glossary.md#roofline). Below $i = P / B$, the *ridge*, memory
+# is what it waits for. ($i$, $m$ and $B$ were a token, a column and rows in lessons 7 and 8; here a
+# token is $t$ and a column $c$.)
+
+# %% [markdown] exercise="roof"
+# ### Exercise 3 (2 points, 5 min): under which roof?
+#
+# `f` and `m` (K,) are the operations and bytes of K kernels, `P` and `B` numbers. Return for each,
+# as arrays (K,): the speed by (1), in operations a second; the seconds that it takes at that speed;
+# and whether memory is the limit (True or False). No loop.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# The minimum of a number and each element of an array: `np.minimum`.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# Seconds are operations over operations a second.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# Memory is the limit where `i < P / B`; that comparison is the array.
+#
+# </details>
+
+
+# %% exercise="roof"
+def roof(f, m, P, B):
+    """Speed, seconds, and whether memory is the limit."""
+    # BEGIN SOLUTION
+    i = f / m
+    speed = np.minimum(P, i * B)  # (1)
+    return speed, f / speed, i < P / B
+    # END SOLUTION
+
+
+# %% check="roof"
+check("roof", roof)
+
+# %%
+h100 = microscope.GPUS["H100"]
+P, B = h100.teraflops * 1e12, h100.bandwidth * 1e9
+print(f"H100, by its data sheet: P = {P:.3g} operations a second (float32),")
+print(f"B = {B:.3g} bytes a second; ridge at {P / B:.3g} operations a byte")
+
+# %% [markdown]
+# Twenty operations for each *byte*, eighty for each number that comes or goes: so much must a
+# kernel do with what it fetches, or the units that compute are idle.
+#
+# ## 3. A ladder
+#
+# Our kernel is lesson 7's memory that fades, one [head](glossary.md#head) of its numbers per $h$:
+#
+# $$S_t = \gamma\, S_{t-1} + k_t v_t^\top \qquad o_t = S_t^\top q_t \tag{A}$$
+#
+# A [token](glossary.md#token) costs five operations for each of the $E M$ numbers of the
+# [state](glossary.md#state): three for a new $S$, two for the answer. It must fetch $q$, $k$ and
+# $v$, and write $o$: $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge.
+# Let us see who comes there.
+#
+# **Rungs 1 and 2: the state lies in global memory.** A thread [owns](glossary.md#owner) column
+# $c$.
+
+# %%
+WIDTH = 64  # rows of the state, E
+
+
+@cuda.jit
+def in_memory(query, key, value, gamma, S, out):
+    """S (H, E, M) is 0 before; the others as in lesson 7."""
+    c, h = cuda.grid(1), cuda.blockIdx.y
+    if c < value.shape[2]:
+        for t in range(query.shape[1]):
+            v, n = value[h, t, c], float32(0)
+            for e in range(WIDTH):
+                s = gamma * S[h, e, c] + key[h, t, e] * v  # (A)
+                S[h, e, c] = s
+                n += s * query[h, t, e]  # (A)
+            out[h, t, c] = n
+
+
+# %% [markdown]
+# The same text, launched twice. For rung 1 each *column* of $S$ is one piece of memory: a thread
+# finds its own numbers side by side, as a processor likes it. For rung 2 each *row* is one piece.
+#
+# **Rung 3: the state lies in [registers](glossary.md#register)**, as in your kernel of lesson 7,
+# which declared it as [local memory](glossary.md#local-memory).
+
+
+# %%
+@cuda.jit
+def in_registers(query, key, value, gamma, out):
+    """A thread keeps its column of S."""
+    S = cuda.local.array(WIDTH, float32)
+    c, h = cuda.grid(1), cuda.blockIdx.y
+    for e in range(WIDTH):
+        S[e] = float32(0)
+    if c < value.shape[2]:
+        for t in range(query.shape[1]):
+            v, n = value[h, t, c], float32(0)
+            for e in range(WIDTH):
+                S[e] = gamma * S[e] + key[h, t, e] * v  # (A)
+                n += S[e] * query[h, t, e]  # (A)
+            out[h, t, c] = n
+
+
+# %% [markdown]
+# Its keys and queries are still fetched badly: all 32 lanes of a warp want the *same* number, and
+# a sector comes along for it.
+
+# %% [markdown] exercise="fading-tiles"
+# ### Exercise 4 (5 points, 20 min): rungs 4 and 5, in tiles
+#
+# Write (A) so that a block fetches each number of `query` and `key` (H, L, WIDTH) once. TOKENS
+# tokens at a time, its threads bring them to the two tiles, all together; then each thread works
+# on its column. `value` and `out` are (H, L, M), and may have fewer columns than there are threads.
+# A block may have 32 or 64 threads; its column is `cuda.grid(1)`, its head `cuda.blockIdx.y`.
+#
+# Your kernel may move a tenth more sectors than the fewest, and no request to shared memory may
+# take more than one turn.
+#
+# <details><summary>Hint 1 of 3</summary>
+#
+# A loop over tiles: `for start in range(0, query.shape[1], TOKENS):`. The last tile may have fewer
+# tokens, `min(TOKENS, query.shape[1] - start)`.
+#
+# </details>
+# <details><summary>Hint 2 of 3</summary>
+#
+# For each token of the tile, thread x brings numbers x, x + `cuda.blockDim.x`, ... of its key and
+# query. Threads without a column help: only the work between the two
+# barriers is guarded.
+#
+# </details>
+# <details><summary>Hint 3 of 3</summary>
+#
+# Fetch, barrier, work, barrier, all in the loop over tiles. The work is that of `in_registers`,
+# with `k_tile[t, e]` for a key, and with token `start + t` of `value` and `out`.
+#
+# </details>
+
+# %% exercise="fading-tiles"
+TOKENS = 16  # of a tile
+
+
+@cuda.jit
+def in_tiles(query, key, value, gamma, out):
+    """A block brings 16 tokens to shared memory."""
+    q_tile = cuda.shared.array((TOKENS, WIDTH), float32)
+    k_tile = cuda.shared.array((TOKENS, WIDTH), float32)
+    S = cuda.local.array(WIDTH, float32)
+    x, c, h = cuda.threadIdx.x, cuda.grid(1), cuda.blockIdx.y
+    # BEGIN SOLUTION
+    for e in range(WIDTH):
+        S[e] = float32(0)
+    for start in range(0, query.shape[1], TOKENS):
+        tokens = min(TOKENS, query.shape[1] - start)
+        for t in range(tokens):
+            for e in range(x, WIDTH, cuda.blockDim.x):
+                q_tile[t, e] = query[h, start + t, e]
+                k_tile[t, e] = key[h, start + t, e]
+        cuda.syncthreads()
+        if c < value.shape[2]:
+            for t in range(tokens):
+                v, n = value[h, start + t, c], float32(0)
+                for e in range(WIDTH):
+                    S[e] = gamma * S[e] + k_tile[t, e] * v
+                    n += S[e] * q_tile[t, e]  # answer
+                out[h, start + t, c] = n
+        cuda.syncthreads()
+    # END SOLUTION
+
+
+# %% check="fading-tiles"
+check("fading-tiles", in_tiles)
+
+# %% [markdown]
+# Rung 4 launches it with 32 threads a block, so that a head's 64 columns are two blocks, and each
+# fetches all keys. Rung 5 launches it with 64.
+#
+# **Predict** before you count: by which factor does each rung move fewer bytes than the one before?
+# A step of rung 1 or 2 reads and writes $S$ once; a warp of rung 1 finds 32 numbers in 32 sectors.
+
+# %%
+guess("bytes, 1 over 2", 8)
+guess("bytes, 2 over 3", 2)
+guess("bytes, 3 over 4", 8)
+guess("bytes, 4 over 5", 2)
+
+# %%
+rungs = {  # the kernel, the threads of a block, and how S lies, if in memory
+    "S in memory, by columns": (in_memory, 32, (0, 2, 1)),
+    "S in memory, by rows": (in_memory, 32, (0, 1, 2)),
+    "S in registers": (in_registers, 32, None),
+    "tiles, 32 threads": (in_tiles, 32, None),
+    "tiles, 64 threads": (in_tiles, 64, None),
+}
+
+
+def launches(heads, length):
+    """Each rung's launch, and its arguments."""
+    random = np.random.default_rng(16)
+    qkv = random.standard_normal((3, heads, length, WIDTH), np.float32) / 8
+    for kernel, threads, order in rungs.values():
+        S = np.zeros((heads, WIDTH, WIDTH), np.float32)
+        state = () if order is None else (S.transpose(order),)
+        launch = kernel[(WIDTH // threads, heads), threads]
+        yield launch, (*qkv, np.float32(0.9), *state, np.empty_like(qkv[0]))
+
+
+# %%
+look = partial(microscope.inspect, gpu="H100", compiled=False)
+counted, outputs = [], []
+for launch, arguments in launches(2, 32):
+    counted.append(look(launch, *arguments).roofline)
+    launch(*arguments)
+    outputs.append(arguments[-1])
+f, m = np.array([(one.flops, one.moved) for one in counted], float).T
+_, least, memory = roof(f, m, P, B)
+columns = "operations", "bytes", "per byte", "µs at least", "memory's?"
+rows = zip(rungs, f.astype(int), m.astype(int), f / m, 1e6 * least, memory)
+table(("rung", *columns), rows)
+for above in range(1, 5):
+    reveal(f"bytes, {above} over {above + 1}", m[above - 1] / m[above])
+print(f"1 over 5: {m[0] / m[4]:.4g}; needed: {counted[4].needed:,} bytes")
+print(f"outputs differ by {max(error(o, outputs[0]) for o in outputs):.0e}")
+
+# %%
+names = [name.replace("S in ", "") for name in rungs]
+show(
+    figures.roofline(h100, dict(zip(names, f / m, strict=True))), "roofline",
+    alt="Five kernels climb along the slope of memory, up to the ridge",
+)  # fmt: skip
+
+# %% [markdown]
+# All five do the same operations; they differ in what they fetch for them. The last one moves what
+# is needed and no more, and stands where the two roofs meet: only more operations a second would
+# help it now, or an algorithm that needs fewer.
+#
+# A bound is not a time. Caches give some of what is fetched twice, so that rungs 1 to 4 may do
+# better than their counts; what waits does worse. **Predict**: which rung is the fastest on your
+# CPU, and which the slowest?
+
+# %%
+guess("fastest here", 5)
+guess("slowest here", 1)
+
+# %%
+size = (1, 64) if FAST else (8, 512)  # heads, tokens
+times = seconds(*(partial(one, *its) for one, its in launches(*size)))
+medians = [time.median for time in times]
+reveal("fastest here", int(np.argmin(medians)) + 1)
+reveal("slowest here", int(np.argmax(medians)) + 1)
+grown = size[0] * size[1] / (2 * 32)  # all counts grow with the tokens
+show(
+    figures.ladder(
+        dict(zip(names, grown * least, strict=True)),
+        dict(zip(names, times, strict=True)), "H100",
+    ),
+    "ladder",
+    alt="Least times fall from rung to rung; on a CPU rung 2 beats rung 3",
+)  # fmt: skip
+
+# %% [markdown]
+# The clock measures another machine. A CPU has no sectors of 32 lanes; it has caches, which hold
+# $S$ whichever array it lies in, and it wants loops over neighbouring numbers. Some rungs help both
+# machines, some only one. So do not tune for a GPU by a CPU's clock: count, and time on a GPU when
+# you have one.
+#
+# ## 4. Real kernels under the microscope
+#
+# Lesson 7's real kernel shares a column out, and adds a denominator $d_t = q_t \cdot Z_t$. Its
+# parts wait in shared memory, token by token, where 16 threads each add up a row:
+
+# %%
+key = np.random.default_rng(0).standard_normal((1, 2, 32, 64), np.float32)
+with watch() as seen:
+    recurrent.forward(key, key, key)
+show(quote(seen[0].kernel, "(2)", "(3)", also=("qz = cuda",)))
+print("pitch:", seen[0].constants["pitch"])
+
+# %% [markdown]
+# Three things it does that yours does not: it has a normaliser; two threads share the rows of a
+# column, as 64 numbers are many registers; and `qz` has a *pitch*. **Predict**: how many turns
+# would `d += qz[t, e]` take without it, with rows of 64 words?
+
+# %%
+guess("turns without a pitch", 1)
+
+# %%
+t = np.arange(16)  # the tokens of a tile, one for each of 16 lanes
+reveal("turns without a pitch", costs(4 * 64 * t)[1])
+print("with it:", costs(4 * 65 * t)[1])
+
+# %% [markdown]
+# And lesson 8's chunks? The microscope has words for what it finds:
+
+# %%
+with watch() as seen:
+    chunked.forward(key, key, key)
+for launch in seen:
+    on = launch.kernel[launch.blocks, launch.threads]
+    report = look(on, *launch.arguments)
+    shared = report.total("shared")
+    print(f"{launch.kernel}: {shared.transactions:,} turns,", end=" ")
+    print(f"{shared.fewest:,} would do")
+    for advice in report.advice:
+        print(" *", advice)
+
+# %% [markdown]
+# It is no perfect kernel. But the counts also say that not much is to be gained there.
+# `minitransformer inspect FILE` prints a kernel's lines with all these numbers, and `--picture`
+# draws them. Try it on yours.
+#
+# ## 5. What a GPU said
+#
+# This project's benchmarks ran on an H100; `results/gpu` has all of them. First the roofs
+# themselves: a copy of memory, and a product of two large matrices by PyTorch. Then lesson 7's
+# forward, for 256 heads of 2,048 tokens. Its launch was counted instruction by instruction, which
+# gave a bound. **Predict**: how many times its bound did it take?
+
+# %%
+guess("times its bound", 1.5)
+
+# %%
+recorded = {  # results/gpu
+    "copy, GB/s": 3024,
+    "product, TFLOP/s": 51.7,
+    "forward, ms": 2.06,
+    "its bound, ms": 0.211,
+}
+copied = recorded["copy, GB/s"] * 1e9 / B
+computed = recorded["product, TFLOP/s"] * 1e12 / P
+print(f"of the data sheet: bandwidth {copied:.0%}, operations {computed:.0%}")
+times = recorded["forward, ms"] / recorded["its bound, ms"]
+reveal("times its bound", times)
+
+# %% [markdown]
+# The roofs are real: who does nothing else comes close to them. But ten times the bound! No count
+# of this lesson explains that. A number that is asked for comes hundreds of clocks later, and a
+# warp that needs it waits. Other warps can work meanwhile, if there are any. Here there are few:
+# two blocks a [multiprocessor](glossary.md#multiprocessor), 8 warps where 64 would fit (its
+# [occupancy](glossary.md#occupancy)).
+#
+# It gets worse where heads are few. Below, $L$ times the number of heads is always the same, and so
+# is the *floor*, which the roofs above give:
+
+# %%
+lengths = 512, 2048, 8192, 32768, 65536
+forward = {  # ms, results/gpu
+    "recurrence": (3.23, 4.1, 9.73, 32.4, 62.3),
+    "the planner's choice": (3.97, 5.46, 5.5, 5.9, 7.33),
+}
+heads = [2**19 // length for length in lengths]
+show(
+    figures.waiting(lengths, heads, forward, floor=0.252), "waiting",
+    alt="With fewer heads the recurrence takes longer, though work is equal",
+)  # fmt: skip
+
+# %% [markdown]
+# A block walks a whole text; with 8 heads there are few blocks, and most of the H100's 132
+# multiprocessors have none. Chunks, which can be cut into segments that run side by side, hardly
+# notice. Same operations, same bytes, a different kernel: that is what lesson 8 was for.
+#
+# ## What it cannot do
+#
+# * It counts what the *text* asks for. A compiler may fetch four neighbours with one instruction:
+#   `minitransformer inspect --ptx` counts its instructions instead.
+# * It knows no caches: as moved is the worst case, each number once the best.
+# * A roof is a bound, no forecast: no waiting, no idle multiprocessors are in it.
+# * It says nothing about whether a kernel is *right*, or whether there is a better algorithm.
+#   Lesson 6 won more than any of these rungs.
+#
+# **Next question: does it learn?** A fast kernel is worth what the model is that it trains.
