@@ -15,15 +15,15 @@
 #
 # A [kernel](glossary.md#kernel) is right. Is it fast? A clock says how long it took, on this
 # machine, today. It does not say how long it *should* take, nor what is in the way. Counting says
-# both, and needs no GPU: what a kernel asks of memory stands in its text and its
+# more, and needs no GPU: what a kernel asks of memory stands in its text and its
 # [launch](glossary.md#launch).
 #
-# In this lesson you count, then find the highest speed that the counts allow, and then climb: one
-# computation in five versions, the last of them 264 times lighter on memory than the first.
+# You will count, find the highest speed that the counts allow, and then climb: one computation in
+# five versions, of which the last asks hundreds of times less of memory than the first.
 #
 # *Sources.* Williams, Waterman and Patterson 2009, *Roofline: an Insightful Visual Performance
 # Model for Multicore Architectures*; Ruetsch and Micikevicius 2009, *Optimizing Matrix Transpose in
-# CUDA*; NVIDIA, *CUDA C++ Programming Guide* and the data sheet of the H100.
+# CUDA*; NVIDIA, *CUDA C++ Programming Guide*, and the data sheet of the H100.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -54,8 +54,8 @@ from minitransformer_kernels.cuda import cuda
 # [warp](glossary.md#warp), ask for memory together. What that costs depends on their 32 addresses
 # alone.
 #
-# *Global memory*, where arrays are, moves [sectors](glossary.md#sector) of 32 bytes: a warp moves
-# every sector that it touches, whole.
+# *Global memory*, where arrays are, gives and takes [sectors](glossary.md#sector) of 32 bytes. Each
+# that a warp touches is moved, whole.
 #
 # *[Shared memory](glossary.md#shared-memory)* has 32 [banks](glossary.md#bank): word $w$, of 4
 # bytes, lies in bank $w \bmod 32$. In one turn, a [wavefront](glossary.md#wavefront), each bank
@@ -65,9 +65,10 @@ from minitransformer_kernels.cuda import cuda
 # %% [markdown] exercise="costs"
 # ### Exercise 1 (2 points, 8 min): count as the microscope does
 #
-# `address` (n,) holds the addresses, in bytes, of the float32 numbers that the lanes of a warp ask
-# for: at most 32, each a multiple of 4, in any order. Return how many sectors that moves if they
-# lie in global memory, and how many wavefronts it takes if they lie in shared memory. No loop.
+# `address` holds the addresses, in bytes, of the float32 numbers that the
+# [lanes](glossary.md#lane) of a warp ask for: at most 32, each a multiple of 4, in any order.
+# Return how many sectors that moves if they lie in global memory, and how many wavefronts it takes
+# if they lie in shared memory. No loop.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -103,8 +104,8 @@ check("costs", costs)
 # %% [markdown]
 # In lesson 1 you turned a matrix: its rows were read, its columns written, and each write moved 32
 # sectors where four would do. The way out is a detour: a block brings a
-# [tile](glossary.md#tile) of 32 x 32 numbers to shared memory, reads a *column* there, and writes
-# it as a row. **Predict**: how many turns does a column of that tile take? And if its rows had 33
+# [tile](glossary.md#tile) of 32 x 32 numbers to shared memory; each of its warps reads a *column*
+# there, and writes it as a row. **Predict**: how many turns does a column of that tile take? And if its rows had 33
 # words, the last of them unused?
 
 # %%
@@ -177,16 +178,15 @@ check("turned", turned)
 # %% [markdown]
 # ## 2. The roof
 #
-# Say a kernel does $f$ operations on numbers, and moves $m$ bytes between the GPU and its memory.
-# The GPU does at most $P$ operations a second, and moves at most $B$ bytes. It can do both at the
-# same time. With $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the
+# Say a kernel does $f$ operations on numbers, and moves $m$ bytes to and from global memory. The
+# GPU does at most $P$ operations a second, and moves at most $B$ bytes, both at the same time. With $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the
 # kernel then makes at most
 #
 # $$\min(P,\ i B) \tag{1}$$
 #
 # operations a second: the [roofline](glossary.md#roofline). Below $i = P / B$, the *ridge*, memory
-# is what it waits for. ($i$, $m$ and $B$ were a token, a column and rows in lessons 7 and 8; here a
-# token is $t$ and a column $c$.)
+# is what it waits for. (In lessons 7 and 8, $i$ was a [token](glossary.md#token), $m$ a column and
+# $B$ held rows. Here a token is $t$, and a column $c$.)
 
 # %% [markdown] exercise="roof"
 # ### Exercise 3 (2 points, 5 min): under which roof?
@@ -232,25 +232,25 @@ print(f"H100, by its data sheet: P = {P:.3g} operations a second (float32),")
 print(f"B = {B:.3g} bytes a second; ridge at {P / B:.3g} operations a byte")
 
 # %% [markdown]
-# Twenty operations for each *byte*, eighty for each number that comes or goes: so much must a
-# kernel do with what it fetches, or the units that compute are idle.
+# Twenty operations for each *byte*, eighty for each number that comes or goes: a kernel with fewer
+# leaves the units that compute idle for some of the time.
 #
 # ## 3. A ladder
 #
-# Our kernel is lesson 7's memory that fades, one [head](glossary.md#head) of its numbers per $h$:
+# Our kernel is lesson 7's memory that fades, by $\gamma$ with each token:
 #
 # $$S_t = \gamma\, S_{t-1} + k_t v_t^\top \qquad o_t = S_t^\top q_t \tag{A}$$
 #
-# A [token](glossary.md#token) costs five operations for each of the $E M$ numbers of the
-# [state](glossary.md#state): three for a new $S$, two for the answer. It must fetch $q$, $k$ and
-# $v$, and write $o$: $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge.
-# Let us see who comes there.
+# A token costs five operations for each of the $E M$ numbers of the [state](glossary.md#state):
+# three for a new $S$, two for the answer. It must fetch $q$, $k$ and $v$, and write $o$:
+# $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge. Let us see who comes
+# there.
 #
-# **Rungs 1 and 2: the state lies in global memory.** A thread [owns](glossary.md#owner) column
-# $c$.
+# **Rungs 1 and 2: the state lies in global memory.** A thread [owns](glossary.md#owner) column $c$
+# of one [head](glossary.md#head), $h$.
 
 # %%
-WIDTH = 64  # rows of the state, E
+WIDTH, TOKENS = 64, 16  # rows of the state, E; tokens of a tile
 
 
 @cuda.jit
@@ -268,8 +268,8 @@ def in_memory(query, key, value, gamma, S, out):
 
 
 # %% [markdown]
-# The same text, launched twice. For rung 1 each *column* of $S$ is one piece of memory: a thread
-# finds its own numbers side by side, as a processor likes it. For rung 2 each *row* is one piece.
+# The same text, launched twice. For rung 1 each *column* of $S$ is one piece of memory: a thread has
+# its own numbers side by side. For rung 2 each *row* is one piece: a warp has.
 #
 # **Rung 3: the state lies in [registers](glossary.md#register)**, as in your kernel of lesson 7,
 # which declared it as [local memory](glossary.md#local-memory).
@@ -294,18 +294,19 @@ def in_registers(query, key, value, gamma, out):
 
 # %% [markdown]
 # Its keys and queries are still fetched badly: all 32 lanes of a warp want the *same* number, and
-# a sector comes along for it.
+# for these 4 bytes a sector is moved.
 
 # %% [markdown] exercise="fading-tiles"
 # ### Exercise 4 (5 points, 20 min): rungs 4 and 5, in tiles
 #
-# Write (A) so that a block fetches each number of `query` and `key` (H, L, WIDTH) once. TOKENS
-# tokens at a time, its threads bring them to the two tiles, all together; then each thread works
-# on its column. `value` and `out` are (H, L, M), and may have fewer columns than there are threads.
-# A block may have 32 or 64 threads; its column is `cuda.grid(1)`, its head `cuda.blockIdx.y`.
+# Write (A) so that a block fetches each number of `query` and `key` (H, L, WIDTH) once: together
+# its threads bring TOKENS tokens to the two tiles, then each works on its column, and so on to the
+# end. `value` and `out`, which is written to, are (H, L, M). A block has 32 or 64 threads; a
+# thread's column is `cuda.grid(1)`, its head `cuda.blockIdx.y`. There may be fewer columns than
+# threads.
 #
-# Your kernel may move a tenth more sectors than the fewest, and no request to shared memory may
-# take more than one turn.
+# The check counts: you may move a tenth more sectors than the fewest, and an access to shared
+# memory takes one turn.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -327,13 +328,11 @@ def in_registers(query, key, value, gamma, out):
 #
 # </details>
 
+
 # %% exercise="fading-tiles"
-TOKENS = 16  # of a tile
-
-
 @cuda.jit
 def in_tiles(query, key, value, gamma, out):
-    """A block brings 16 tokens to shared memory."""
+    """A block fetches TOKENS tokens at a time."""
     q_tile = cuda.shared.array((TOKENS, WIDTH), float32)
     k_tile = cuda.shared.array((TOKENS, WIDTH), float32)
     S = cuda.local.array(WIDTH, float32)
@@ -342,14 +341,13 @@ def in_tiles(query, key, value, gamma, out):
     for e in range(WIDTH):
         S[e] = float32(0)
     for start in range(0, query.shape[1], TOKENS):
-        tokens = min(TOKENS, query.shape[1] - start)
-        for t in range(tokens):
+        for t in range(min(TOKENS, query.shape[1] - start)):
             for e in range(x, WIDTH, cuda.blockDim.x):
                 q_tile[t, e] = query[h, start + t, e]
                 k_tile[t, e] = key[h, start + t, e]
         cuda.syncthreads()
         if c < value.shape[2]:
-            for t in range(tokens):
+            for t in range(min(TOKENS, query.shape[1] - start)):
                 v, n = value[h, start + t, c], float32(0)
                 for e in range(WIDTH):
                     S[e] = gamma * S[e] + k_tile[t, e] * v
@@ -366,8 +364,8 @@ check("fading-tiles", in_tiles)
 # Rung 4 launches it with 32 threads a block, so that a head's 64 columns are two blocks, and each
 # fetches all keys. Rung 5 launches it with 64.
 #
-# **Predict** before you count: by which factor does each rung move fewer bytes than the one before?
-# A step of rung 1 or 2 reads and writes $S$ once; a warp of rung 1 finds 32 numbers in 32 sectors.
+# **Predict** before you count: how many times the bytes of the next rung does each rung move? (On
+# rungs 1 and 2 a token reads and writes all of $S$.)
 
 # %%
 guess("bytes, 1 over 2", 8)
@@ -376,10 +374,10 @@ guess("bytes, 3 over 4", 8)
 guess("bytes, 4 over 5", 2)
 
 # %%
-rungs = {  # the kernel, the threads of a block, and how S lies, if in memory
-    "S in memory, by columns": (in_memory, 32, (0, 2, 1)),
-    "S in memory, by rows": (in_memory, 32, (0, 1, 2)),
-    "S in registers": (in_registers, 32, None),
+rungs = {  # where S is; the kernel, a block's threads, the order of S's axes
+    "memory, by columns": (in_memory, 32, (0, 2, 1)),
+    "memory, by rows": (in_memory, 32, (0, 1, 2)),
+    "registers": (in_registers, 32, None),
     "tiles, 32 threads": (in_tiles, 32, None),
     "tiles, 64 threads": (in_tiles, 64, None),
 }
@@ -405,29 +403,27 @@ for launch, arguments in launches(2, 32):
     outputs.append(arguments[-1])
 f, m = np.array([(one.flops, one.moved) for one in counted], float).T
 _, least, memory = roof(f, m, P, B)
-columns = "operations", "bytes", "per byte", "µs at least", "memory's?"
-rows = zip(rungs, f.astype(int), m.astype(int), f / m, 1e6 * least, memory)
-table(("rung", *columns), rows)
+columns = "operations", "bytes", "a byte", "µs at least", "memory-bound"
+rows = f.astype(int), m.astype(int), f / m, 1e6 * least, memory
+table(("rung", *columns), zip(rungs, *rows, strict=True))
 for above in range(1, 5):
     reveal(f"bytes, {above} over {above + 1}", m[above - 1] / m[above])
-print(f"1 over 5: {m[0] / m[4]:.4g}; needed: {counted[4].needed:,} bytes")
+print(f"rung 1 over 5: {m[0] / m[4]:.4g}; needed: {counted[4].needed:,}")
 print(f"outputs differ by {max(error(o, outputs[0]) for o in outputs):.0e}")
 
 # %%
-names = [name.replace("S in ", "") for name in rungs]
 show(
-    figures.roofline(h100, dict(zip(names, f / m, strict=True))), "roofline",
+    figures.roofline(h100, dict(zip(rungs, f / m, strict=True))), "roofline",
     alt="Five kernels climb along the slope of memory, up to the ridge",
 )  # fmt: skip
 
 # %% [markdown]
-# All five do the same operations; they differ in what they fetch for them. The last one moves what
-# is needed and no more, and stands where the two roofs meet: only more operations a second would
-# help it now, or an algorithm that needs fewer.
+# All five do the same operations; what they fetch differs. The last one moves what is needed and no
+# more, and stands where the two roofs meet. With fewer bytes alone nobody climbs higher.
 #
-# A bound is not a time. Caches give some of what is fetched twice, so that rungs 1 to 4 may do
-# better than their counts; what waits does worse. **Predict**: which rung is the fastest on your
-# CPU, and which the slowest?
+# A bound is no time. Caches may have what is fetched again, so rungs 1 to 4 can do better than
+# their counts; and waiting, of which later, makes all of them slower. **Predict**: which rung is
+# the fastest on your CPU, and which the slowest?
 
 # %%
 guess("fastest here", 5)
@@ -436,41 +432,44 @@ guess("slowest here", 1)
 # %%
 size = (1, 64) if FAST else (8, 512)  # heads, tokens
 times = seconds(*(partial(one, *its) for one, its in launches(*size)))
+for name, time in zip(rungs, times, strict=True):
+    print(f"{name}: {time}")
 medians = [time.median for time in times]
 reveal("fastest here", int(np.argmin(medians)) + 1)
 reveal("slowest here", int(np.argmax(medians)) + 1)
 grown = size[0] * size[1] / (2 * 32)  # all counts grow with the tokens
 show(
     figures.ladder(
-        dict(zip(names, grown * least, strict=True)),
-        dict(zip(names, times, strict=True)), "H100",
+        dict(zip(rungs, grown * least, strict=True)),
+        dict(zip(rungs, times, strict=True)), "H100",
     ),
     "ladder",
-    alt="Least times fall from rung to rung; on a CPU rung 2 beats rung 3",
+    alt="Least times fall from rung to rung; times on this CPU do not",
 )  # fmt: skip
 
 # %% [markdown]
-# The clock measures another machine. A CPU has no sectors of 32 lanes; it has caches, which hold
-# $S$ whichever array it lies in, and it wants loops over neighbouring numbers. Some rungs help both
-# machines, some only one. So do not tune for a GPU by a CPU's clock: count, and time on a GPU when
-# you have one.
+# The clock measured another machine. A CPU has no warps, and caches that hold a head's $S$, 16 KiB,
+# wherever it lies. Some rungs help it, some do not. (Both sides: 8 heads of 512 tokens.) So do not tune for a GPU by a CPU's clock:
+# count, and time on a GPU when you have one.
 #
 # ## 4. Real kernels under the microscope
 #
-# Lesson 7's real kernel shares a column out, and adds a denominator $d_t = q_t \cdot Z_t$. Its
-# parts wait in shared memory, token by token, where 16 threads each add up a row:
+# Three things lesson 7's real kernel does that yours does not: two threads share a column, as 64
+# numbers are many registers; it takes four tokens at a time; and it has a denominator,
+# $d_t = q_t \cdot Z_t$. The products of $q_t$ and $Z_t$ wait in shared memory, a row for each
+# token, until 16 threads each add up a row:
 
 # %%
 key = np.random.default_rng(0).standard_normal((1, 2, 32, 64), np.float32)
 with watch() as seen:
     recurrent.forward(key, key, key)
-show(quote(seen[0].kernel, "(2)", "(3)", also=("qz = cuda",)))
+lines = "qz = cuda", "qz[t, own_row]", "d += qz"
+show(quote(seen[0].kernel, "(2)", also=lines))
 print("pitch:", seen[0].constants["pitch"])
 
 # %% [markdown]
-# Three things it does that yours does not: it has a normaliser; two threads share the rows of a
-# column, as 64 numbers are many registers; and `qz` has a *pitch*. **Predict**: how many turns
-# would `d += qz[t, e]` take without it, with rows of 64 words?
+# Rows are 65 words long where 64 would do: the *pitch*. **Predict**: how many turns would a read of
+# `qz[t, e]` take without it?
 
 # %%
 guess("turns without a pitch", 1)
@@ -481,7 +480,12 @@ reveal("turns without a pitch", costs(4 * 64 * t)[1])
 print("with it:", costs(4 * 65 * t)[1])
 
 # %% [markdown]
-# And lesson 8's chunks? The microscope has words for what it finds:
+# Would a clock have told you? `results/ladder` has every [room](glossary.md#room)'s kernels, from
+# plain to fast, counted, and timed on a CPU. There the pitch of `linear` saves 31,744 of 103,040
+# turns, and the CPU takes 8.6 ms, in place of 8.67: quartiles overlap.
+#
+# And lesson 8's [chunks](glossary.md#chunk)? The [microscope](glossary.md#microscope) has words for
+# what it finds:
 
 # %%
 with watch() as seen:
@@ -496,16 +500,16 @@ for launch in seen:
         print(" *", advice)
 
 # %% [markdown]
-# It is no perfect kernel. But the counts also say that not much is to be gained there.
-# `minitransformer inspect FILE` prints a kernel's lines with all these numbers, and `--picture`
-# draws them. Try it on yours.
+# No perfect kernel; but the first line also says how little there is to gain. `minitransformer
+# inspect FILE` prints such numbers for each line of a kernel, and `--picture` draws them. Try it on
+# yours.
 #
 # ## 5. What a GPU said
 #
-# This project's benchmarks ran on an H100; `results/gpu` has all of them. First the roofs
+# This project's benchmarks ran on an H100, and `results/gpu` has what came out. First the roofs
 # themselves: a copy of memory, and a product of two large matrices by PyTorch. Then lesson 7's
-# forward, for 256 heads of 2,048 tokens. Its launch was counted instruction by instruction, which
-# gave a bound. **Predict**: how many times its bound did it take?
+# forward, for 256 heads of 2,048 tokens. All instructions of its launch were counted, which gave a
+# bound. **Predict**: how many times its bound did it take?
 
 # %%
 guess("times its bound", 1.5)
@@ -520,24 +524,24 @@ recorded = {  # results/gpu
 copied = recorded["copy, GB/s"] * 1e9 / B
 computed = recorded["product, TFLOP/s"] * 1e12 / P
 print(f"of the data sheet: bandwidth {copied:.0%}, operations {computed:.0%}")
-times = recorded["forward, ms"] / recorded["its bound, ms"]
-reveal("times its bound", times)
+reveal("times its bound", recorded["forward, ms"] / recorded["its bound, ms"])
 
 # %% [markdown]
-# The roofs are real: who does nothing else comes close to them. But ten times the bound! No count
-# of this lesson explains that. A number that is asked for comes hundreds of clocks later, and a
-# warp that needs it waits. Other warps can work meanwhile, if there are any. Here there are few:
-# two blocks a [multiprocessor](glossary.md#multiprocessor), 8 warps where 64 would fit (its
-# [occupancy](glossary.md#occupancy)).
+# The roofs are real: who does nothing else comes close to them. But ten times the bound! What no
+# count has is waiting. Global memory answers after hundreds of clocks, says NVIDIA's guide, and a
+# warp that needs the answer waits. Other warps can work meanwhile, if there are any. Here there are
+# few: 8 on a [multiprocessor](glossary.md#multiprocessor), which could keep 64. (Their share is its
+# [occupancy](glossary.md#occupancy).)
 #
-# It gets worse where heads are few. Below, $L$ times the number of heads is always the same, and so
-# is the *floor*, which the roofs above give:
+# It gets worse where heads are few. Below is lesson 10's attention, with the recurrence or with
+# chunks inside. $L$ times the number of heads is always the same, and so is the *floor*, which the
+# measured roofs give:
 
 # %%
 lengths = 512, 2048, 8192, 32768, 65536
 forward = {  # ms, results/gpu
     "recurrence": (3.23, 4.1, 9.73, 32.4, 62.3),
-    "the planner's choice": (3.97, 5.46, 5.5, 5.9, 7.33),
+    "chunks": (3.97, 5.46, 5.5, 5.9, 7.33),
 }
 heads = [2**19 // length for length in lengths]
 show(
@@ -546,17 +550,18 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# A block walks a whole text; with 8 heads there are few blocks, and most of the H100's 132
-# multiprocessors have none. Chunks, which can be cut into segments that run side by side, hardly
-# notice. Same operations, same bytes, a different kernel: that is what lesson 8 was for.
+# A block of the recurrence walks a whole text: 8 heads give 8 of the H100's 132 multiprocessors
+# work. Chunks are cut into segments, which other blocks can walk at the same time. They do more
+# operations, and take less time: that is what lesson 8 was for.
 #
 # ## What it cannot do
 #
 # * It counts what the *text* asks for. A compiler may fetch four neighbours with one instruction:
-#   `minitransformer inspect --ptx` counts its instructions instead.
-# * It knows no caches: as moved is the worst case, each number once the best.
-# * A roof is a bound, no forecast: no waiting, no idle multiprocessors are in it.
-# * It says nothing about whether a kernel is *right*, or whether there is a better algorithm.
-#   Lesson 6 won more than any of these rungs.
+#   `minitransformer inspect --ptx` counts instructions instead.
+# * It knows no caches: what is moved is the worst case, each number once the best.
+# * A roof is a bound, no forecast: neither waiting nor idle multiprocessors are in it.
+# * It compares versions of one algorithm. Whether another needs fewer operations, as lesson 6's
+#   did, it cannot know.
 #
-# **Next question: does it learn?** A fast kernel is worth what the model is that it trains.
+# **Next question: does all this learn?** No lesson answers that yet: `minitransformer train copy`
+# trains a model on these kernels.

@@ -159,6 +159,10 @@ def _faded(
     return (q @ k.swapaxes(-1, -2) * decay) @ v, _least(query, value, threads), 1
 
 
+_LEFT = "min(TOKENS, query.shape[1] - start)"  # tokens of a tile
+_FETCH = f"        for t in range({_LEFT}):\n            for e in"
+_WORK = f"            for t in range({_LEFT}):\n                v"
+
 EXERCISES = (
     Exercise(
         "costs", "costs", 2, _addresses, _cost, ("sectors", "wavefronts"), 0, without_loops,
@@ -284,18 +288,18 @@ EXERCISES = (
             Wrong("n is not set to 0 before each token", {
                   "                v, n = value[h, start + t, c], float32(0)\n":
                   "                v = value[h, start + t, c]\n",
-                  "            for t in range(tokens):\n                v":
-                  "            n = float32(0)\n            for t in range(tokens):\n"
-                  "                v"}, "one tile"),
+                  "        if c < value.shape[2]:\n":
+                  "        if c < value.shape[2]:\n            n = float32(0)\n"}, "one tile"),
             Wrong("the tile is as long as it can be, not as long as the text",
-                  {"min(TOKENS, query.shape[1] - start)": "TOKENS"}, "half a tile"),
+                  {_FETCH: _FETCH.replace(_LEFT, "TOKENS"), _WORK: _WORK.replace(_LEFT, "TOKENS")},
+                  "half a tile"),
             Wrong("no barrier between the fetch and the work", {
                   "        cuda.syncthreads()\n        if c": "        if c"}, "one tile"),
             Wrong("no barrier before the next fetch", {
                   "n\n        cuda.syncthreads()\n": "n\n"}, "three tiles"),
             Wrong("S begins again with each tile", {
-                  "        tokens = min": "        for e in range(WIDTH):\n"
-                  "            S[e] = float32(0)\n        tokens = min"}, "three tiles"),
+                  _FETCH: "        for e in range(WIDTH):\n            S[e] = float32(0)\n"
+                  + _FETCH}, "three tiles"),
             Wrong("every tile is the first: start is forgotten",
                   {"q_tile[t, e] = query[h, start + t, e]": "q_tile[t, e] = query[h, t, e]",
                    "k_tile[t, e] = key[h, start + t, e]": "k_tile[t, e] = key[h, t, e]"},
