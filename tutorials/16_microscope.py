@@ -103,10 +103,10 @@ check("costs", costs)
 
 # %% [markdown]
 # In lesson 1 you turned a matrix: its rows were read, its columns written, and each write moved 32
-# sectors where four would do. The way out is a detour: a block brings a
-# [tile](glossary.md#tile) of 32 x 32 numbers to shared memory; each of its warps reads a *column*
-# there, and writes it as a row. **Predict**: how many turns does a column of that tile take? And if its rows had 33
-# words, the last of them unused?
+# sectors where four would do. The way out is a detour: a block brings a [tile](glossary.md#tile) of
+# 32 x 32 numbers to shared memory; each of its warps reads a *column* there, and writes it as a
+# row. **Predict**: how many turns does a column of that tile take? And if its rows had 33 words,
+# the last of them unused?
 
 # %%
 guess("turns of a column, rows of 32 words", 32)
@@ -179,8 +179,9 @@ check("turned", turned)
 # ## 2. The roof
 #
 # Say a kernel does $f$ operations on numbers, and moves $m$ bytes to and from global memory. The
-# GPU does at most $P$ operations a second, and moves at most $B$ bytes, both at the same time. With $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the
-# kernel then makes at most
+# GPU does at most $P$ operations a second, and moves at most $B$ bytes, both at the same time. With
+# $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the kernel then makes
+# at most
 #
 # $$\min(P,\ i B) \tag{1}$$
 #
@@ -448,9 +449,9 @@ show(
 )  # fmt: skip
 
 # %% [markdown]
-# The clock measured another machine. A CPU has no warps, and caches that hold a head's $S$, 16 KiB,
-# wherever it lies. Some rungs help it, some do not. (Both sides: 8 heads of 512 tokens.) So do not tune for a GPU by a CPU's clock:
-# count, and time on a GPU when you have one.
+# (Both for 8 heads of 512 tokens.) The clock measured another machine. A CPU has no warps, and
+# caches that hold a head's $S$, 16 KiB, wherever it lies. Some rungs help it, some do not. So do
+# not tune for a GPU by a CPU's clock: count, and time on a GPU when you have one.
 #
 # ## 4. Real kernels under the microscope
 #
@@ -527,7 +528,7 @@ print(f"of the data sheet: bandwidth {copied:.0%}, operations {computed:.0%}")
 reveal("times its bound", recorded["forward, ms"] / recorded["its bound, ms"])
 
 # %% [markdown]
-# The roofs are real: who does nothing else comes close to them. But ten times the bound! What no
+# The roofs are real: who does nothing else reaches most of them. But ten times the bound! What no
 # count has is waiting. Global memory answers after hundreds of clocks, says NVIDIA's guide, and a
 # warp that needs the answer waits. Other warps can work meanwhile, if there are any. Here there are
 # few: 8 on a [multiprocessor](glossary.md#multiprocessor), which could keep 64. (Their share is its
@@ -552,7 +553,7 @@ show(
 # %% [markdown]
 # A block of the recurrence walks a whole text: 8 heads give 8 of the H100's 132 multiprocessors
 # work. Chunks are cut into segments, which other blocks can walk at the same time. They do more
-# operations, and take less time: that is what lesson 8 was for.
+# operations, so they lose where heads are many; where heads are few they win.
 #
 # ## What it cannot do
 #

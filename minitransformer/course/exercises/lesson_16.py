@@ -79,7 +79,8 @@ def _pieces(rows: int, columns: int, width: int) -> int:
 
 
 def _both_ways(x: Array) -> int:
-    return _pieces(*x.shape, SIDE) + _pieces(*x.T.shape, SIDE)
+    rows, columns = x.shape
+    return _pieces(rows, columns, SIDE) + _pieces(columns, rows, SIDE)
 
 
 def _turn(answer: Any, x: Array) -> tuple[Array, int, int]:
@@ -138,7 +139,7 @@ def _texts(random: Random) -> Iterator[Case]:
 
 def _least(query: Array, value: Array, threads: int) -> int:
     """Sectors where each block fetches queries and keys once; rows are whole sectors."""
-    numbers = 2 * query.size * ceil_div(value.shape[-1], threads) + 2 * value.size
+    numbers: int = 2 * query.size * ceil_div(value.shape[-1], threads) + 2 * value.size
     return numbers * WORD // SECTOR
 
 

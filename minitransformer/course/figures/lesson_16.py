@@ -78,20 +78,18 @@ def ladder(least: Mapping[str, float], taken: Mapping[str, Seconds], gpu: str) -
     """
     figure, (left, right) = panels(2, 9.5, 3.2)
     rows = np.arange(len(least))[::-1]
-    left.barh(rows, [1e6 * time for time in least.values()], color=BLUE, height=0.6)
+    left.plot([1e6 * time for time in least.values()], rows, "o", color=BLUE)
     left.set(title=f"By counts: at least, on an {gpu}", xlabel="µs")
     left.set_yticks(rows, [f"{number}  {name}" for number, name in enumerate(least, 1)])
     medians = np.array([1e3 * time.median for time in taken.values()])
     ends = np.array([(1e3 * time.lower, 1e3 * time.upper) for time in taken.values()]).T
-    right.barh(rows, medians, color=GREEN, height=0.6)
-    right.errorbar(
-        medians, rows, xerr=abs(ends - medians), fmt="none", ecolor=INK, capsize=3, linewidth=1
-    )
+    reach = abs(ends - medians)
+    right.errorbar(medians, rows, xerr=reach, fmt="o", color=GREEN, capsize=3, linewidth=1)
     right.set(title="By the clock: on this CPU", xlabel="ms, with quartiles")
     right.set_yticks(rows, [str(number) for number in range(1, len(least) + 1)])
     for axis in (left, right):
-        axis.set_xscale("log")
-        axis.grid(True, axis="x")
+        axis.set(xscale="log", ylim=(-0.6, len(least) - 0.4))
+        axis.grid(True)
     return figure
 
 
