@@ -117,7 +117,8 @@ turns = {}
 for pitch in (32, 33):
     column = 4 * (pitch * np.arange(32) + 5)  # 32 addresses, in bytes
     _, turns[pitch] = costs(column)
-    reveal(f"turns of a column, rows of {pitch} words", turns[pitch])
+reveal("turns of a column, rows of 32 words", turns[32])
+reveal("turns of a column, rows of 33 words", turns[33])
 show(
     figures.banks(turns), "banks",
     alt="With rows of 32 words a column is one bank; with 33 it has all",
@@ -242,10 +243,10 @@ print(f"B = {B:.3g} bytes a second; ridge at {P / B:.3g} operations a byte")
 #
 # $$S_t = \gamma\, S_{t-1} + k_t v_t^\top \qquad o_t = S_t^\top q_t \tag{A}$$
 #
-# A token costs five operations for each of the $E M$ numbers of the [state](glossary.md#state):
-# three for a new $S$, two for the answer. It must fetch $q$, $k$ and $v$, and write $o$:
-# $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge. Let us see who comes
-# there.
+# The [state](glossary.md#state) has $E$ rows and $M$ columns. A token costs five operations for each
+# of its numbers: three for a new $S$, two for the answer. It must fetch $q$, $k$ and $v$, and write
+# $o$: $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge. Let us see who
+# comes there.
 #
 # **Rungs 1 and 2: the state lies in global memory.** A thread [owns](glossary.md#owner) column $c$
 # of one [head](glossary.md#head), $h$.
@@ -270,7 +271,8 @@ def in_memory(query, key, value, gamma, S, out):
 
 # %% [markdown]
 # The same text, launched twice. For rung 1 each *column* of $S$ is one piece of memory: a thread has
-# its own numbers side by side. For rung 2 each *row* is one piece: a warp has.
+# its own numbers side by side. For rung 2 each *row* is one piece: a warp has its 32 numbers side
+# by side.
 #
 # **Rung 3: the state lies in [registers](glossary.md#register)**, as in your kernel of lesson 7,
 # which declared it as [local memory](glossary.md#local-memory).
@@ -365,14 +367,11 @@ check("fading-tiles", in_tiles)
 # Rung 4 launches it with 32 threads a block, so that a head's 64 columns are two blocks, and each
 # fetches all keys. Rung 5 launches it with 64.
 #
-# **Predict** before you count: how many times the bytes of the next rung does each rung move? (On
-# rungs 1 and 2 a token reads and writes all of $S$.)
+# **Predict** before you count: how many times the bytes of the next rung does each of rungs 1 to 4
+# move? (On rungs 1 and 2 a token reads and writes all of $S$.) Write four numbers, as a text.
 
 # %%
-guess("bytes, 1 over 2", 8)
-guess("bytes, 2 over 3", 2)
-guess("bytes, 3 over 4", 8)
-guess("bytes, 4 over 5", 2)
+guess("bytes over the next rung's", "8, 2, 8, 2")
 
 # %%
 rungs = {  # where S is; the kernel, a block's threads, the order of S's axes
@@ -407,8 +406,8 @@ _, least, memory = roof(f, m, P, B)
 columns = "operations", "bytes", "a byte", "µs at least", "memory-bound"
 rows = f.astype(int), m.astype(int), f / m, 1e6 * least, memory
 table(("rung", *columns), zip(rungs, *rows, strict=True))
-for above in range(1, 5):
-    reveal(f"bytes, {above} over {above + 1}", m[above - 1] / m[above])
+factors = ", ".join(f"{factor:.1f}" for factor in m[:-1] / m[1:])
+reveal("bytes over the next rung's", factors)
 print(f"rung 1 over 5: {m[0] / m[4]:.4g}; needed: {counted[4].needed:,}")
 print(f"outputs differ by {max(error(o, outputs[0]) for o in outputs):.0e}")
 
@@ -464,8 +463,7 @@ show(
 key = np.random.default_rng(0).standard_normal((1, 2, 32, 64), np.float32)
 with watch() as seen:
     recurrent.forward(key, key, key)
-lines = "qz = cuda", "qz[t, own_row]", "d += qz"
-show(quote(seen[0].kernel, "(2)", also=lines))
+show(quote(seen[0].kernel, "(2)", also=("qz = cuda", "qz[t")))
 print("pitch:", seen[0].constants["pitch"])
 
 # %% [markdown]
