@@ -337,13 +337,13 @@ def _forward_kernel(
                         sums[c] = shrink * n_own[t + c]
                     if not careful:
                         for r in range(here):
-                            j = min(place[r], last_key - 1) if listed else start + r
-                            for c in range(width):
+                            for c in range(width):  # a j from above it would be an array of lanes
+                                j = min(place[r] if listed else start + r, last_key - 1)
                                 sums[c] += s[r, x] * value[n, h, j, min(m + c, M - 1)]  # (4)
                     else:
                         for r in range(here):
-                            j = min(place[r], last_key - 1) if listed else start + r
                             for c in range(width):
+                                j = min(place[r] if listed else start + r, last_key - 1)
                                 v_j = value[n, h, j, min(m + c, M - 1)] if on_lanes else v[r, m + c]
                                 more = sums[c] + s[r, x] * v_j  # (4)
                                 sums[c] = cuda.selp(s[r, x] != real(0), more, sums[c])

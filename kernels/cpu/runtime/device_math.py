@@ -11,6 +11,11 @@ place over the whole range; tests/kernels/cpu/test_device_math.py measures it.
 it is rounded, and its last bits are a whole number. Shifted to the exponent, where 127 stands for
 0, they are a power of two. There are two, of half of n and of the rest, since 2^n itself may be too
 small or too large for a normal number.
+
+The score of a masked pair lies far below all numbers with an e^x. It is clipped to _LOWEST, where
+both powers have the exponent 0, which stands for the number 0: their product costs as much as any
+other. Clipped to where e^x ends, it would be the least denormal number, for which a processor may
+stop for a hundred cycles: attention to a window of keys took twice as long.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ _EXP32 = tuple(np.float32(c) for c in _polynomial(8))
 _EXP64 = _polynomial(14)
 _LN2_HIGH32, _LN2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LN2_HIGH64, _LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_LOWEST32, _LOWEST64 = np.float32(-176), -1418.0  # -254 ln 2 and -2046 ln 2, nearly
 _ROUND32, _BIAS32 = np.float32(1.5 * 2**23), np.float32(127)
 _ROUND64, _BIAS64 = 1.5 * 2**52, 1023.0
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = _EXP32
@@ -45,7 +51,7 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = _EXP32
 @register_jitable(forceinline=True, fastmath={"contract"})
 def _exp32(x):  # type: ignore[no-untyped-def]
     """e^x in float32."""
-    clipped = min(max(x, np.float32(-104.0)), np.float32(89.0))
+    clipped = min(max(x, _LOWEST32), np.float32(89.0))
     whole = np.float32(clipped * np.float32(LOG2_E) + (_ROUND32 + _BIAS32 + _BIAS32))
     half = np.float32(clipped * np.float32(LOG2_E / 2) + (_ROUND32 + _BIAS32))
     n = whole - (_ROUND32 + _BIAS32 + _BIAS32)
@@ -65,7 +71,7 @@ def _exp32(x):  # type: ignore[no-untyped-def]
 @register_jitable(forceinline=True, fastmath={"contract"})
 def _exp64(x):  # type: ignore[no-untyped-def]
     """e^x in float64."""
-    clipped = min(max(x, -746.0), 710.0)
+    clipped = min(max(x, _LOWEST64), 710.0)
     whole = np.float64(clipped * LOG2_E + (_ROUND64 + _BIAS64 + _BIAS64))
     half = np.float64(clipped * (LOG2_E / 2) + (_ROUND64 + _BIAS64))
     n = whole - (_ROUND64 + _BIAS64 + _BIAS64)

@@ -63,6 +63,8 @@ def test_edges(dtype: Any, fastmath: bool) -> None:
     np.testing.assert_array_max_ulp(exp(x, fastmath), truth, 1)
     found = exp(np.array([np.inf, 1e5, -np.inf, -1e5, 0, -0.0, 1e-300, np.nan], dtype), fastmath)
     np.testing.assert_array_equal(found, [np.inf, np.inf, 0, 0, 1, 1, 1, np.nan])
+    least = np.log(np.finfo(dtype).smallest_subnormal)
+    assert not exp(np.linspace(3 * least, 1.01 * least, 10_000, dtype=dtype), fastmath).any()
 
 
 def test_integers_and_booleans_are_computed_in_float64() -> None:
