@@ -14,12 +14,12 @@
 # # Under the microscope
 #
 # A [kernel](glossary.md#kernel) is right. Is it fast? A clock says how long it took, on this
-# machine, today. It does not say how long it *should* take, nor what is in the way. Counting says
-# more, and needs no GPU: what a kernel asks of memory stands in its text and its
+# machine, today; not how long it *should* take, nor what is in the way. Counting says more, and
+# needs no GPU: what a kernel asks of memory stands in its text and its
 # [launch](glossary.md#launch).
 #
 # You will count, find the highest speed that the counts allow, and then climb: one computation in
-# five versions, of which the last asks hundreds of times less of memory than the first.
+# five versions, the last of which asks hundreds of times less of memory than the first.
 #
 # *Sources.* Williams, Waterman and Patterson 2009, *Roofline: an Insightful Visual Performance
 # Model for Multicore Architectures*; Ruetsch and Micikevicius 2009, *Optimizing Matrix Transpose in
@@ -67,8 +67,8 @@ from minitransformer_kernels.cuda import cuda
 #
 # `address` holds the addresses, in bytes, of the float32 numbers that the
 # [lanes](glossary.md#lane) of a warp ask for: at most 32, each a multiple of 4, in any order.
-# Return how many sectors that moves if they lie in global memory, and how many wavefronts it takes
-# if they lie in shared memory. No loop.
+# Return how many sectors that moves in global memory, and how many wavefronts it takes in shared
+# memory. No loop.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -102,8 +102,8 @@ def costs(address):
 check("costs", costs)
 
 # %% [markdown]
-# In lesson 1 you turned a matrix: its rows were read, its columns written, and each write moved 32
-# sectors where four would do. The way out is a detour: a block brings a [tile](glossary.md#tile) of
+# In lesson 1 you turned a matrix: each write of a column moved 32 sectors where four would do. The
+# way out is a detour: a block brings a [tile](glossary.md#tile) of
 # 32 x 32 numbers to shared memory; each of its warps reads a *column* there, and writes it as a
 # row. **Predict**: how many turns does a column of that tile take? And if its rows had 33 words,
 # the last of them unused?
@@ -128,14 +128,15 @@ show(
 # ### Exercise 2 (3 points, 12 min): a transposition without waste
 #
 # Write the transpose of `x` (R, C) to `out` (C, R) by way of a tile. Blocks have 32 x 32 threads;
-# there are enough of them for C numbers along x, and R along y. A thread moves one number in, and
-# another one out. Both ways, neighbouring threads take neighbours of a row; and no two lanes of a
+# there are enough of them for C threads along `threadIdx.x`, and R along `threadIdx.y`. A thread
+# moves one number in, and another one out. Both ways, neighbouring threads take neighbours of a row; and no two lanes of a
 # warp meet in one bank.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
-# `tile = cuda.shared.array((TILE, PITCH), float32)`. On the way in all is as in lesson 1, but that
-# `tile[ty, tx]` is written, with `tx, ty = cuda.threadIdx.x, cuda.threadIdx.y`.
+# `tile = cuda.shared.array((TILE, ...), float32)`, with a whole number for the dots. On the way in
+# all is as in lesson 1, but that `tile[ty, tx]` is written, with `tx, ty = cuda.threadIdx.x,
+# cuda.threadIdx.y`.
 #
 # </details>
 # <details><summary>Hint 2 of 3</summary>
@@ -153,14 +154,13 @@ show(
 
 # %% exercise="turned"
 TILE = 32
-PITCH = TILE + 1  # words of a row of the tile
 
 
 @cuda.jit
 def turned(x, out):
     """Takes x (R, C); out (C, R) is written to."""
     # BEGIN SOLUTION
-    tile = cuda.shared.array((TILE, PITCH), float32)
+    tile = cuda.shared.array((TILE, 33), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     c, r = cuda.grid(2)
     if r < x.shape[0] and c < x.shape[1]:
@@ -180,14 +180,19 @@ check("turned", turned)
 # ## 2. The roof
 #
 # Say a kernel does $f$ operations on numbers, and moves $m$ bytes to and from global memory. The
-# GPU does at most $P$ operations a second, and moves at most $B$ bytes, both at the same time. With
-# $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the kernel then makes
+# GPU does at most $P$ operations a second, and moves at most $B$ bytes, both at the same time. ($P$
+# counts an addition with its multiplication, one instruction, as two.) With $i = f / m$, the [arithmetic intensity](glossary.md#arithmetic-intensity), the kernel then makes
 # at most
 #
 # $$\min(P,\ i B) \tag{1}$$
 #
 # operations a second: the [roofline](glossary.md#roofline). Below $i = P / B$, the *ridge*, memory
-# is what it waits for. (In lessons 7 and 8, $i$ was a [token](glossary.md#token), $m$ a column and
+# is what it waits for.
+#
+# Which bytes? If no cache helps, all sectors that are asked for. A bound takes the fewest, those
+# *needed*: each number once.
+#
+# (In lessons 7 and 8, $i$ was a [token](glossary.md#token), $m$ a column and
 # $B$ held rows. Here a token is $t$, and a column $c$.)
 
 # %% [markdown] exercise="roof"
@@ -195,7 +200,7 @@ check("turned", turned)
 #
 # `f` and `m` (K,) are the operations and bytes of K kernels, `P` and `B` numbers. Return for each,
 # as arrays (K,): the speed by (1), in operations a second; the seconds that it takes at that speed;
-# and whether memory is the limit (True or False). No loop.
+# and whether memory is the limit: True below the ridge, not at it. No loop.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -234,8 +239,8 @@ print(f"H100, by its data sheet: P = {P:.3g} operations a second (float32),")
 print(f"B = {B:.3g} bytes a second; ridge at {P / B:.3g} operations a byte")
 
 # %% [markdown]
-# Twenty operations for each *byte*, eighty for each number that comes or goes: a kernel with fewer
-# leaves the units that compute idle for some of the time.
+# Twenty operations for each *byte*, eighty for each number: a kernel with fewer leaves the units
+# that compute idle for some of the time.
 #
 # ## 3. A ladder
 #
@@ -244,9 +249,10 @@ print(f"B = {B:.3g} bytes a second; ridge at {P / B:.3g} operations a byte")
 # $$S_t = \gamma\, S_{t-1} + k_t v_t^\top \qquad o_t = S_t^\top q_t \tag{A}$$
 #
 # The [state](glossary.md#state) has $E$ rows and $M$ columns. A token costs five operations for each
-# of its numbers: three for a new $S$, two for the answer. It must fetch $q$, $k$ and $v$, and write
-# $o$: $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$, right at the ridge. Let us see who
-# comes there.
+# of its numbers: three for a new $S$, two for the answer. They are three instructions, as the
+# product with $\gamma$ stands alone: so (A) makes at most 5/6 of $P$, its ridge lies at 16.7. It must
+# fetch $q$, $k$ and $v$, and write $o$: $4\,(2E + 2M)$ bytes. For $E = M = 64$ that is $i = 20$,
+# beyond its ridge. Who comes there?
 #
 # **Rungs 1 and 2: the state lies in global memory.** A thread [owns](glossary.md#owner) column $c$
 # of one [head](glossary.md#head), $h$.
@@ -257,7 +263,7 @@ WIDTH, TOKENS = 64, 16  # rows of the state, E; tokens of a tile
 
 @cuda.jit
 def in_memory(query, key, value, gamma, S, out):
-    """S (H, E, M) is 0 before; the others as in lesson 7."""
+    """S (H, E, M) goes on from what it holds; the others as in lesson 7."""
     c, h = cuda.grid(1), cuda.blockIdx.y
     if c < value.shape[2]:
         for t in range(query.shape[1]):
@@ -270,7 +276,7 @@ def in_memory(query, key, value, gamma, S, out):
 
 
 # %% [markdown]
-# The same text, launched twice. For rung 1 each *column* of $S$ is one piece of memory: a thread has
+# The same text, launched twice, in blocks of 32 threads, as rung 3. For rung 1 each *column* of $S$ is one piece of memory: a thread has
 # its own numbers side by side. For rung 2 each *row* is one piece: a warp has its 32 numbers side
 # by side.
 #
@@ -284,9 +290,9 @@ def in_registers(query, key, value, gamma, out):
     """A thread keeps its column of S."""
     S = cuda.local.array(WIDTH, float32)
     c, h = cuda.grid(1), cuda.blockIdx.y
-    for e in range(WIDTH):
-        S[e] = float32(0)
     if c < value.shape[2]:
+        for e in range(WIDTH):
+            S[e] = float32(0)
         for t in range(query.shape[1]):
             v, n = value[h, t, c], float32(0)
             for e in range(WIDTH):
@@ -296,8 +302,8 @@ def in_registers(query, key, value, gamma, out):
 
 
 # %% [markdown]
-# Its keys and queries are still fetched badly: all 32 lanes of a warp want the *same* number, and
-# for these 4 bytes a sector is moved.
+# Its keys and queries are still fetched badly: all 32 lanes want the *same* number, and for these 4
+# bytes a sector is moved.
 
 # %% [markdown] exercise="fading-tiles"
 # ### Exercise 4 (5 points, 20 min): rungs 4 and 5, in tiles
@@ -402,28 +408,34 @@ for launch, arguments in launches(2, 32):
     launch(*arguments)
     outputs.append(arguments[-1])
 f, m = np.array([(one.flops, one.moved) for one in counted], float).T
-_, least, memory = roof(f, m, P, B)
-columns = "operations", "bytes", "a byte", "µs at least", "memory-bound"
-rows = f.astype(int), m.astype(int), f / m, 1e6 * least, memory
+_, uncached, memory = roof(f, m, 5 / 6 * P, B)
+columns = "bytes a token", "operations a byte", "µs, no cache", "memory-bound"
+rows = (m / (2 * 32)).astype(int), f / m, 1e6 * uncached, memory
 table(("rung", *columns), zip(rungs, *rows, strict=True))
 factors = ", ".join(f"{factor:.1f}" for factor in m[:-1] / m[1:])
 reveal("bytes over the next rung's", factors)
-print(f"rung 1 over 5: {m[0] / m[4]:.4g}; needed: {counted[4].needed:,}")
+print(
+    f"rung 1 over 5: {m[0] / m[4]:.4g}; (A) at most {5 / 6 * P:.3g} a second"
+)
+print(f"needed: {counted[4].needed:,} bytes; moved by rung 5: {m[4]:,.0f}")
 print(f"outputs differ by {max(error(o, outputs[0]) for o in outputs):.0e}")
 
 # %%
 show(
-    figures.roofline(h100, dict(zip(rungs, f / m, strict=True))), "roofline",
-    alt="Five kernels climb along the slope of memory, up to the ridge",
+    figures.roofline(h100, dict(zip(rungs, f / m, strict=True)), 5 / 6),
+    "roofline",
+    alt="Four kernels climb the slope of memory; a fifth is beyond the ridge",
 )  # fmt: skip
 
 # %% [markdown]
-# All five do the same operations; what they fetch differs. The last one moves what is needed and no
-# more, and stands where the two roofs meet. With fewer bytes alone nobody climbs higher.
+# All do the same operations; what they fetch differs. Eight times less from rung 1 to 2 is $S$
+# alone, 262,144 bytes to 32,768: $q$ and $k$ cost 8,192 up to rung 3, $v$ and $o$ always 512. A tile's
+# $q$ and $k$ cost 512, on rung 4 twice. Rung 5 moves what is needed and no more: fewer bytes
+# bring nobody higher.
 #
-# A bound is no time. Caches may have what is fetched again, so rungs 1 to 4 can do better than
-# their counts; and waiting, of which later, makes all of them slower. **Predict**: which rung is
-# the fastest on your CPU, and which the slowest?
+# Its count is the bound of all five: caches may have what is fetched again, so the others can do
+# better than their own. But waiting, of which later, makes all of them slower. **Predict**: which
+# rung is the fastest on your CPU, and which the slowest?
 
 # %%
 guess("fastest here", 5)
@@ -440,24 +452,27 @@ reveal("slowest here", int(np.argmax(medians)) + 1)
 grown = size[0] * size[1] / (2 * 32)  # all counts grow with the tokens
 show(
     figures.ladder(
-        dict(zip(rungs, grown * least, strict=True)),
+        dict(zip(rungs, grown * uncached, strict=True)),
         dict(zip(rungs, times, strict=True)), "H100",
     ),
     "ladder",
-    alt="Least times fall from rung to rung; times on this CPU do not",
+    alt="Times by counts fall with each rung; beside them those of this CPU",
 )  # fmt: skip
 
 # %% [markdown]
-# (Both for 8 heads of 512 tokens.) The clock measured another machine. A CPU has no warps, and
-# caches that hold a head's $S$, 16 KiB, wherever it lies. Some rungs help it, some do not. So do
-# not tune for a GPU by a CPU's clock: count, and time on a GPU when you have one.
+# (Both for 8 heads of 512 tokens.) The clock measured another machine. On a CPU a block's threads
+# become lanes of [SIMD](glossary.md#simd) instructions, if neighbours have neighbouring numbers.
+# Those of rung 1 have not: each number is fetched alone. The other rungs differ little, as a cache
+# holds $S$, 16 KiB, and keys. So do not tune for a GPU by a CPU's clock: count.
 #
 # ## 4. Real kernels under the microscope
 #
 # Three things lesson 7's real kernel does that yours does not: two threads share a column, as 64
 # numbers are many registers; it takes four tokens at a time; and it has a denominator,
-# $d_t = q_t \cdot Z_t$. The products of $q_t$ and $Z_t$ wait in shared memory, a row for each
-# token, until 16 threads each add up a row:
+# $d_t = q_t \cdot Z_t$. (It has no $\gamma$.) The products of $q_t$ and $Z_t$ wait in shared memory, a
+# row for each token, until 16 threads each add up a row. Below, (2) and (3) are lesson 7's, `q_i` is
+# our $q_t$. Thread `x` of 64 `columns`, `y` of two, has half a column of $S$, 32 `rows`; 64 threads
+# keep number `own_row` of $Z$:
 
 # %%
 key = np.random.default_rng(0).standard_normal((1, 2, 32, 64), np.float32)
@@ -467,7 +482,7 @@ show(quote(seen[0].kernel, "(2)", also=("qz = cuda", "qz[t")))
 print("pitch:", seen[0].constants["pitch"])
 
 # %% [markdown]
-# Rows are 65 words long where 64 would do: the *pitch*. **Predict**: how many turns would a read of
+# Rows are 65 words long, not 64: the *pitch*. **Predict**: how many turns would a read of
 # `qz[t, e]` take without it?
 
 # %%
@@ -479,12 +494,13 @@ reveal("turns without a pitch", costs(4 * 64 * t)[1])
 print("with it:", costs(4 * 65 * t)[1])
 
 # %% [markdown]
-# Would a clock have told you? `results/ladder` has every [room](glossary.md#room)'s kernels, from
-# plain to fast, counted, and timed on a CPU. There the pitch of `linear` saves 31,744 of 103,040
-# turns, and the CPU takes 8.6 ms, in place of 8.67: quartiles overlap.
+# Would a clock have told you? `results/ladder` has every [room](glossary.md#room)'s kernels, counted,
+# and timed on a CPU. There the pitch of `linear`, all pairs, saves 31,744
+# of 103,040 turns (128 tokens, $E = 32$). The CPU takes 8.6 ms, in place of 8.67 (8 heads of 512,
+# $E = 64$): quartiles overlap.
 #
-# And lesson 8's [chunks](glossary.md#chunk)? The [microscope](glossary.md#microscope) has words for
-# what it finds:
+# And lesson 8's [chunks](glossary.md#chunk)? The [microscope](glossary.md#microscope) says what it
+# finds:
 
 # %%
 with watch() as seen:
@@ -493,22 +509,28 @@ for launch in seen:
     on = launch.kernel[launch.blocks, launch.threads]
     report = look(on, *launch.arguments)
     shared = report.total("shared")
-    print(f"{launch.kernel}: {shared.transactions:,} turns,", end=" ")
-    print(f"{shared.fewest:,} would do")
+    print(f"{launch.kernel.function.__module__}:", end=" ")
+    print(f"{shared.transactions:,} turns, {shared.fewest:,} would do")
     for advice in report.advice:
         print(" *", advice)
 
 # %% [markdown]
-# No perfect kernel; but the first line also says how little there is to gain. `minitransformer
-# inspect FILE` prints such numbers for each line of a kernel, and `--picture` draws them. Try it on
-# yours.
+# No perfect kernel; but the first line also says how few turns there are to gain. Idle lanes cost
+# little: one of 16 writes a denominator, half set to 0 what lies above a diagonal. Try it on yours:
+# put `turned`, `TILE` and the imports of `float32` and `cuda` into a file, `mine.py`, and run
+#
+# ```sh
+# minitransformer inspect mine.py:turned --grid 2,2 --block 32,32 \
+#     --arrays "float32[64,64]" "float32[64,64]"
+# ```
 #
 # ## 5. What a GPU said
 #
-# This project's benchmarks ran on an H100, and `results/gpu` has what came out. First the roofs
+# This project's benchmarks ran on an H100: see `results/gpu`. First the roofs
 # themselves: a copy of memory, and a product of two large matrices by PyTorch. Then lesson 7's
-# forward, for 256 heads of 2,048 tokens. All instructions of its launch were counted, which gave a
-# bound. **Predict**: how many times its bound did it take?
+# forward, for 256 heads of 2,048 tokens. By (1), with these roofs, it takes 0.178 ms at least. A
+# count of its instructions gave a higher bound, 0.211 ms, by a third roof: that of the units for
+# loads and stores. **Predict**: how many times that bound did it take?
 
 # %%
 guess("times its bound", 1.5)
@@ -518,23 +540,24 @@ recorded = {  # results/gpu
     "copy, GB/s": 3024,
     "product, TFLOP/s": 51.7,
     "forward, ms": 2.06,
-    "its bound, ms": 0.211,
+    "by (1), ms": 0.178,
+    "bound, ms": 0.211,
 }
 copied = recorded["copy, GB/s"] * 1e9 / B
 computed = recorded["product, TFLOP/s"] * 1e12 / P
 print(f"of the data sheet: bandwidth {copied:.0%}, operations {computed:.0%}")
-reveal("times its bound", recorded["forward, ms"] / recorded["its bound, ms"])
+reveal("times its bound", recorded["forward, ms"] / recorded["bound, ms"])
 
 # %% [markdown]
 # The roofs are real: who does nothing else reaches most of them. But ten times the bound! What no
 # count has is waiting. Global memory answers after hundreds of clocks, says NVIDIA's guide, and a
 # warp that needs the answer waits. Other warps can work meanwhile, if there are any. Here there are
-# few: 8 on a [multiprocessor](glossary.md#multiprocessor), which could keep 64. (Their share is its
+# few: 256 blocks of 4 warps on 132 [multiprocessors](glossary.md#multiprocessor) are at most two
+# blocks on each, 8 warps of 64 that it could keep. (This share is its
 # [occupancy](glossary.md#occupancy).)
 #
-# It gets worse where heads are few. Below is lesson 10's attention, with the recurrence or with
-# chunks inside. $L$ times the number of heads is always the same, and so is the *floor*, which the
-# measured roofs give:
+# But that waiting is the reason is a conjecture. Below is lesson 10's attention, with the recurrence
+# or with chunks inside. $L$ times the number of heads is always the same, and so is the bound by (1):
 
 # %%
 lengths = 512, 2048, 8192, 32768, 65536
@@ -544,20 +567,22 @@ forward = {  # ms, results/gpu
 }
 heads = [2**19 // length for length in lengths]
 show(
-    figures.waiting(lengths, heads, forward, floor=0.252), "waiting",
+    figures.waiting(lengths, heads, forward, least=0.252), "waiting",
     alt="With fewer heads the recurrence takes longer, though work is equal",
 )  # fmt: skip
 
 # %% [markdown]
-# A block of the recurrence walks a whole text: 8 heads give 8 of the H100's 132 multiprocessors
-# work. Chunks are cut into segments, which other blocks can walk at the same time. They do more
+# A block of the recurrence walks a whole text: 8 heads give 8 of the 132 multiprocessors work. Yet
+# four times the 256 heads, enough for 16 warps on each, bring only 4.1 to 3.23 ms: few warps are not
+# all of it. Chunks are cut into segments, which other blocks can walk at the same time. They do more
 # operations, so they lose where heads are many; where heads are few they win.
 #
 # ## What it cannot do
 #
 # * It counts what the *text* asks for. A compiler may fetch four neighbours with one instruction:
-#   `minitransformer inspect --ptx` counts instructions instead.
-# * It knows no caches: what is moved is the worst case, each number once the best.
+#   `minitransformer inspect --ptx` counts instructions instead (`pip install
+#   "minitransformer[gate]"`).
+# * It knows no caches: what is moved is the worst case, what is needed the best.
 # * A roof is a bound, no forecast: neither waiting nor idle multiprocessors are in it.
 # * It compares versions of one algorithm. Whether another needs fewer operations, as lesson 6's
 #   did, it cannot know.

@@ -16,13 +16,15 @@ from ..exercise import Array, Case, Exercise, Random, Wrong, launched, without_l
 TOKENS, SIDE = 16, 32  # tokens of a tile; rows and columns of one that is transposed
 WIDTH = 64  # rows of the state
 SPARE = 1.1  # times the fewest sectors that may be moved
-COUNTED = "out", "the count of sectors", "the ways of the worst bank conflict"
+SECTORS, WAYS = "the count of sectors", "the ways of the worst bank conflict"
+COUNTED = "out", SECTORS, WAYS
 
 
 def _addresses(random: Random) -> Iterator[Case]:
     for name, words, hint in (
         ("neighbours", np.arange(WARP) + 8 * random.integers(2, 9), "32 numbers in a row"),
-        ("apart", 16 * np.arange(WARP), "how many sectors lie between two lanes?"),
+        ("apart", 16 * np.arange(WARP), "how many sectors lie between two lanes, "
+         "and how many words does the busiest bank have to give?"),
         ("one word", np.full(WARP, random.integers(9, 99)), "one word serves all lanes that want "
          "it, and one sector has it"),
         ("the middle of a sector", np.arange(WARP) + 8 * random.integers(2, 9) + 3,
@@ -57,15 +59,15 @@ def _matrices(random: Random) -> Iterator[Case]:
 
 
 def _counted(
-    answer: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...], fewest: int
+    answer: Any, grid: Any, block: Any, *inputs: Any, out: tuple[int, ...], most: int
 ) -> tuple[Array, int, int]:
-    """What a kernel writes, its sectors where they are too many, and its bank conflicts."""
+    """What a kernel writes, its sectors, or the most where these are fewer, and its conflicts."""
     output = launched(answer, grid, block, *inputs, out=out)
     again = np.full(out, np.nan, output.dtype)
     report = microscope.inspect(answer[grid, block], *inputs, again, compiled=False)
     moved = report.total("global").transactions
     worst = max(report.total("shared").worst, 1)
-    return output, moved if moved > SPARE * fewest else fewest, worst
+    return output, max(moved, most), worst
 
 
 def _pieces(rows: int, columns: int, width: int) -> int:
@@ -79,15 +81,16 @@ def _pieces(rows: int, columns: int, width: int) -> int:
 
 
 def _both_ways(x: Array) -> int:
+    """The most sectors that may be moved."""
     rows, columns = x.shape
-    return _pieces(rows, columns, SIDE) + _pieces(columns, rows, SIDE)
+    return int(SPARE * (_pieces(rows, columns, SIDE) + _pieces(columns, rows, SIDE)))
 
 
 def _turn(answer: Any, x: Array) -> tuple[Array, int, int]:
     rows, columns = x.shape
     grid = ceil_div(columns, SIDE), ceil_div(rows, SIDE)
     out = columns, rows
-    return _counted(answer, grid, (SIDE, SIDE), x, out=out, fewest=_both_ways(x))
+    return _counted(answer, grid, (SIDE, SIDE), x, out=out, most=_both_ways(x))
 
 
 def _turned(x: Array) -> tuple[Array, int, int]:
@@ -96,8 +99,13 @@ def _turned(x: Array) -> tuple[Array, int, int]:
 
 def _kernels(random: Random) -> Iterator[Case]:
     for name, count, least, most, hint in (
-        ("slow memory", 1, 0.1, 0.5, "few operations a byte: memory decides"),
-        ("much arithmetic", 1, 3.0, 9.0, "many operations a byte: arithmetic decides"),
+        (
+            "one under each roof",
+            2,
+            0.3,
+            4.0,
+            "few operations a byte: memory decides; many: arithmetic",
+        ),
         ("several", 5, 0.1, 9.0, "each kernel has its own limit"),
         ("many", 200, 0.1, 9.0, "all kernels at once: no loop"),
     ):
@@ -106,6 +114,11 @@ def _kernels(random: Random) -> Iterator[Case]:
         over = np.geomspace(least, most, count) * random.uniform(0.8, 1.2, count)
         f = m * P / B * random.permutation(over)  # the intensity is so many times the ridge
         yield Case(name, {"f": f, "m": m, "P": P, "B": B}, hint)
+    ridge, B = float(random.integers(8, 64)), float(random.integers(1, 9)) * 2.0**39
+    m = random.integers(1000, 9999, 3).astype(float)
+    f = m * np.array([ridge / 2, ridge, 2 * ridge])
+    yield Case("the ridge itself", {"f": f, "m": m, "P": ridge * B, "B": B},
+               "below the ridge memory is the limit: at the ridge it is not")  # fmt: skip
 
 
 def _roof(f: Array, m: Array, P: float, B: float) -> tuple[Array, Array, Array]:
@@ -118,12 +131,12 @@ def _roof(f: Array, m: Array, P: float, B: float) -> tuple[Array, Array, Array]:
 def _texts(random: Random) -> Iterator[Case]:
     for name, heads, length, columns, threads, hint in (
         ("one tile", 1, TOKENS, 64, 64, "compare with (A), line by line"),
-        ("half a tile", 1, int(random.integers(5, 12)), 64, 64, "how many tokens are there in the "
+        ("half a tile", 1, int(random.integers(5, 9)), 64, 64, "how many tokens are there in the "
          "last tile?"),
-        ("three tiles", 2, 2 * TOKENS + int(random.integers(3, 9)), 64, 64, "what stays from tile "
-         "to tile, and who may still read the tile?"),
-        ("two blocks", 1, TOKENS, 64, 32, "a block has fewer threads than keys have numbers"),
-        ("24 columns", 1, TOKENS + 3, 24, 64, "40 threads have no column, but the tile needs them"),
+        ("two blocks", 1, 4, 64, 32, "a block has fewer threads than keys have numbers"),
+        ("three tiles", 2, 2 * TOKENS + int(random.integers(1, 4)), 32, 32, "which token of the "
+         "text is row t of the tile? What stays from tile to tile, and who may still read it?"),
+        ("24 columns", 1, 5, 24, 64, "40 threads have no column, but the tile needs them"),
     ):  # fmt: skip
         q, k = random.standard_normal((2, heads, length, WIDTH), np.float32) / 8
         yield Case(
@@ -137,17 +150,17 @@ def _texts(random: Random) -> Iterator[Case]:
         )  # fmt: skip
 
 
-def _least(query: Array, value: Array, threads: int) -> int:
-    """Sectors where each block fetches queries and keys once; rows are whole sectors."""
+def _most(query: Array, value: Array, threads: int) -> int:
+    """The most sectors: little more than if each block fetches queries and keys once."""
     numbers: int = 2 * query.size * ceil_div(value.shape[-1], threads) + 2 * value.size
-    return numbers * WORD // SECTOR
+    return int(SPARE * (numbers * WORD // SECTOR))  # rows are whole sectors
 
 
 def _fade(
     answer: Any, query: Array, key: Array, value: Array, gamma: Any, threads: int
 ) -> tuple[Array, int, int]:
-    grid, fewest = (ceil_div(value.shape[-1], threads), len(value)), _least(query, value, threads)
-    return _counted(answer, grid, threads, query, key, value, gamma, out=value.shape, fewest=fewest)
+    grid, most = (ceil_div(value.shape[-1], threads), len(value)), _most(query, value, threads)
+    return _counted(answer, grid, threads, query, key, value, gamma, out=value.shape, most=most)
 
 
 def _faded(
@@ -157,7 +170,7 @@ def _faded(
     q, k, v = (x.astype(np.float64) for x in (query, key, value))
     t = np.arange(q.shape[1])
     decay = np.tril(np.float64(gamma) ** abs(t[:, None] - t))
-    return (q @ k.swapaxes(-1, -2) * decay) @ v, _least(query, value, threads), 1
+    return (q @ k.swapaxes(-1, -2) * decay) @ v, _most(query, value, threads), 1
 
 
 _LEFT = "min(TOKENS, query.shape[1] - start)"  # tokens of a tile
@@ -168,10 +181,8 @@ EXERCISES = (
     Exercise(
         "costs", "costs", 2, _addresses, _cost, ("sectors", "wavefronts"), 0, without_loops,
         wrong=(
-            Wrong("a sector for each lane",
+            Wrong("a sector for each lane, or for each word",
                   {"len(np.unique(address // 32))": "len(address)"}, "neighbours"),
-            Wrong("a sector for each word",
-                  {"len(np.unique(address // 32))": "len(words)"}, "neighbours"),
             Wrong("the bytes that are asked for, not the sectors where they lie",
                   {"len(np.unique(address // 32))": "-(-4 * len(words) // 32)"}, "apart"),
             Wrong("all sectors from the first to the last", {"len(np.unique(address // 32))":
@@ -186,10 +197,8 @@ EXERCISES = (
                   {"np.unique(address // 4)": "address // 4"}, "one word"),
             Wrong("the bank of a byte, not of a word", {"words % 32": "address % 32"},
                   "neighbours"),
-            Wrong("the banks that are asked, not the turns of the busiest",
+            Wrong("all banks that are asked, or all their words, not the words of the busiest",
                   {"np.bincount(words % 32).max()": "len(np.unique(words % 32))"}, "neighbours"),
-            Wrong("the words of all banks, not of the busiest",
-                  {"np.bincount(words % 32).max()": "len(words)"}, "neighbours"),
             Wrong("neighbouring words share a bank",
                   {"words % 32": "words // 32"}, "neighbours"),
             Wrong("the two counts are swapped",
@@ -200,9 +209,7 @@ EXERCISES = (
         "turned", "turned", 3, _matrices, _turned, COUNTED, 1e-6, _turn,
         wrong=(
             Wrong("rows of the tile have 32 words: its columns lie in one bank",
-                  {"(TILE, PITCH)": "(TILE, TILE)"}, "one tile"),
-            Wrong("the spare word is a row of the tile, not a column",
-                  {"(TILE, PITCH)": "(PITCH, TILE)"}, "one tile"),
+                  {"(TILE, 33)": "(TILE, TILE)"}, "one tile"),
             Wrong("the tile is no detour: `out` is written by columns", {
                   "    r = cuda.blockIdx.y * TILE + tx\n    c = cuda.blockIdx.x * TILE + ty\n": "",
                   "tile[tx, ty]": "tile[ty, tx]"}, "one tile"),
@@ -233,31 +240,40 @@ EXERCISES = (
                   "        tile[ty, tx] = x[r, c]\n    cuda.syncthreads()":
                   "        tile[ty, tx] = x[r, c]\n        cuda.syncthreads()"}, "a few rows"),
         ),
+        hints={
+            SECTORS: "do neighbouring threads take neighbours of a row, of `x` and of `out`?",
+            WAYS: "which words of the tile does a warp ask for at once, and in which banks are "
+            "they?",
+        },
+        at_most=(SECTORS, WAYS),
     ),
     Exercise(
         "roof", "roof", 2, _kernels, _roof, ("speed", "seconds", "memory"), 1e-9, without_loops,
         wrong=(
             Wrong("the roof is the lower of two limits, not the higher",
-                  {"np.minimum(": "np.maximum("}, "slow memory"),
-            Wrong("the intensity is upside down", {"i = f / m": "i = m / f"}, "slow memory"),
+                  {"np.minimum(": "np.maximum("}, "one under each roof"),
+            Wrong("the intensity is upside down", {"i = f / m": "i = m / f"},
+                  "one under each roof"),
             Wrong("the roof is arithmetic's alone",
-                  {"np.minimum(P, i * B)": "P + 0 * i"}, "slow memory"),
+                  {"np.minimum(P, i * B)": "P + 0 * i"}, "one under each roof"),
             Wrong("the roof is memory's alone", {"np.minimum(P, i * B)": "i * B"},
-                  "much arithmetic"),
-            Wrong("the times are added: computing does not wait for moving",
-                  {"np.minimum(P, i * B)": "f / (f / P + m / B)"}, "slow memory"),
+                  "one under each roof"),
+            Wrong("both at the same time: the longer, not the sum, decides the speed",
+                  {"np.minimum(P, i * B)": "f / (f / P + m / B)"}, "one under each roof"),
+            Wrong("both at the same time: the seconds are the longer, not the sum",
+                  {"f / speed": "f / P + m / B"}, "one under each roof"),
             Wrong("the seconds are those of memory alone", {"f / speed": "m / B"},
-                  "much arithmetic"),
+                  "one under each roof"),
             Wrong("the seconds are those of arithmetic alone", {"f / speed": "f / P"},
-                  "slow memory"),
-            Wrong("seconds are upside down", {"f / speed": "speed / f"}, "slow memory"),
+                  "one under each roof"),
+            Wrong("seconds are upside down", {"f / speed": "speed / f"}, "one under each roof"),
             Wrong("memory is the limit below the ridge, not above",
-                  {"i < P / B": "i > P / B"}, "slow memory"),
-            Wrong("the ridge is upside down", {"i < P / B": "i < B / P"}, "slow memory"),
-            Wrong("the ridge is no number of operations a byte", {"i < P / B": "i * P < B"},
-                  "slow memory"),
+                  {"i < P / B": "i > P / B"}, "one under each roof"),
+            Wrong("the ridge is upside down", {"i < P / B": "i < B / P"}, "one under each roof"),
+            Wrong("at the ridge memory is no limit any more", {"i < P / B": "i <= P / B"},
+                  "the ridge itself"),
             Wrong("one limit for all kernels", {"np.minimum(P, i * B)":
-                  "np.minimum(P, i.min() * B) + 0 * i"}, "several"),
+                  "np.minimum(P, i.min() * B) + 0 * i"}, "one under each roof"),
         ),
     ),
     Exercise(
@@ -269,6 +285,13 @@ EXERCISES = (
                   {"q_tile[t, e]  # answer": "query[h, start + t, e]"}, "one tile"),
             Wrong("every thread fetches the whole tile", {
                   "range(x, WIDTH, cuda.blockDim.x)": "range(WIDTH)"}, "one tile"),
+            Wrong("keys have no tile: each thread goes to memory for them", {
+                  "                k_tile[t, e] = key[h, start + t, e]\n": "",
+                  "k_tile[t, e] * v": "key[h, start + t, e] * v"}, "one tile"),
+            Wrong("a thread fetches a whole token: neighbouring threads, numbers far apart", {
+                  _FETCH + " in range(x, WIDTH, cuda.blockDim.x):\n":
+                  f"        for t in range(x, {_LEFT}, cuda.blockDim.x):\n"
+                  "            for e in range(WIDTH):\n"}, "one tile"),
             Wrong("a value is fetched again for each row", {
                   "k_tile[t, e] * v": "k_tile[t, e] * value[h, start + t, c]"}, "one tile"),
             Wrong("a token is a column of the tile, whose words lie in two banks", {
@@ -305,6 +328,10 @@ EXERCISES = (
                   {"q_tile[t, e] = query[h, start + t, e]": "q_tile[t, e] = query[h, t, e]",
                    "k_tile[t, e] = key[h, start + t, e]": "k_tile[t, e] = key[h, t, e]"},
                   "three tiles"),
+            Wrong("the value is token t's of the text: start is forgotten",
+                  {"v, n = value[h, start + t, c]": "v, n = value[h, t, c]"}, "three tiles"),
+            Wrong("the answer goes to token t of the text: start is forgotten",
+                  {"out[h, start + t, c] = n": "out[h, t, c] = n"}, "three tiles"),
             Wrong("the head is forgotten where the tile is fetched",
                   {"q_tile[t, e] = query[h,": "q_tile[t, e] = query[0,",
                    "k_tile[t, e] = key[h,": "k_tile[t, e] = key[0,"}, "three tiles"),
@@ -323,5 +350,11 @@ EXERCISES = (
                   "                out[h, start + t, c] = n\n            cuda.syncthreads()\n"},
                   "24 columns"),
         ),
+        hints={
+            SECTORS: "in one instruction, do neighbouring threads fetch neighbouring numbers? And "
+            "does a block fetch any number twice?",
+            WAYS: "which words of a tile does a warp ask for at once, and in which banks are they?",
+        },
+        at_most=(SECTORS, WAYS),
     ),
 )  # fmt: skip
