@@ -289,7 +289,7 @@ EXERCISES = (
                   "                k_tile[t, e] = key[h, start + t, e]\n": "",
                   "k_tile[t, e] * v": "key[h, start + t, e] * v"}, "one tile"),
             Wrong("a thread fetches a whole token: neighbouring threads, numbers far apart", {
-                  _FETCH + " in range(x, WIDTH, cuda.blockDim.x):\n":
+                  _FETCH + " range(x, WIDTH, cuda.blockDim.x):\n":
                   f"        for t in range(x, {_LEFT}, cuda.blockDim.x):\n"
                   "            for e in range(WIDTH):\n"}, "one tile"),
             Wrong("a value is fetched again for each row", {
