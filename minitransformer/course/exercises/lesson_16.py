@@ -22,7 +22,7 @@ COUNTED = "out", SECTORS, WAYS
 
 def _addresses(random: Random) -> Iterator[Case]:
     for name, words, hint in (
-        ("neighbours", np.arange(WARP) + 8 * random.integers(2, 9), "32 numbers in a row"),
+        ("neighbours", np.arange(WARP) + 8 * random.choice([3, 5, 6, 7]), "32 numbers in a row"),
         ("apart", 16 * np.arange(WARP), "how many sectors lie between two lanes, "
          "and how many words does the busiest bank have to give?"),
         ("one word", np.full(WARP, random.integers(9, 99)), "one word serves all lanes that want "
@@ -181,7 +181,7 @@ EXERCISES = (
     Exercise(
         "costs", "costs", 2, _addresses, _cost, ("sectors", "wavefronts"), 0, without_loops,
         wrong=(
-            Wrong("a sector for each lane, or for each word",
+            Wrong("each lane's word counts as a sector: neighbours share one",
                   {"len(np.unique(address // 32))": "len(address)"}, "neighbours"),
             Wrong("the bytes that are asked for, not the sectors where they lie",
                   {"len(np.unique(address // 32))": "-(-4 * len(words) // 32)"}, "apart"),
@@ -197,7 +197,7 @@ EXERCISES = (
                   {"np.unique(address // 4)": "address // 4"}, "one word"),
             Wrong("the bank of a byte, not of a word", {"words % 32": "address % 32"},
                   "neighbours"),
-            Wrong("all banks that are asked, or all their words, not the words of the busiest",
+            Wrong("all that is asked for is counted, not the words of the busiest bank",
                   {"np.bincount(words % 32).max()": "len(np.unique(words % 32))"}, "neighbours"),
             Wrong("neighbouring words share a bank",
                   {"words % 32": "words // 32"}, "neighbours"),
