@@ -414,10 +414,8 @@ rows = (m / (2 * 32)).astype(int), f / m, 1e6 * uncached, memory
 table(("rung", *columns), zip(rungs, *rows, strict=True))
 factors = ", ".join(f"{factor:.1f}" for factor in m[:-1] / m[1:])
 reveal("bytes over the next rung's", factors)
-print(
-    f"rung 1 over 5: {m[0] / m[4]:.4g}; (A) at most {5 / 6 * P:.3g} a second"
-)
-print(f"needed: {counted[4].needed:,} bytes; moved by rung 5: {m[4]:,.0f}")
+print(f"rung 1 over 5: {m[0] / m[4]:.4g}; ridge of (A): {5 / 6 * P / B:.3g}")
+print(f"needed: {counted[4].needed // 64:,} bytes a token")
 print(f"outputs differ by {max(error(o, outputs[0]) for o in outputs):.0e}")
 
 # %%
@@ -433,7 +431,7 @@ show(
 # $q$ and $k$ cost 512, on rung 4 twice. Rung 5 moves what is needed and no more: fewer bytes
 # bring nobody higher.
 #
-# Its count is the bound of all five: caches may have what is fetched again, so the others can do
+# Its count is a bound of all five: caches may have what is fetched again, so the others can do
 # better than their own. But waiting, of which later, makes all of them slower. **Predict**: which
 # rung is the fastest on your CPU, and which the slowest?
 
@@ -494,10 +492,10 @@ reveal("turns without a pitch", costs(4 * 64 * t)[1])
 print("with it:", costs(4 * 65 * t)[1])
 
 # %% [markdown]
-# Would a clock have told you? `results/ladder` has every [room](glossary.md#room)'s kernels, counted,
-# and timed on a CPU. There the pitch of `linear`, all pairs, saves 31,744
-# of 103,040 turns (128 tokens, $E = 32$). The CPU takes 8.6 ms, in place of 8.67 (8 heads of 512,
-# $E = 64$): quartiles overlap.
+# Would a clock have told you? `results/ladder` has every [room](glossary.md#room)'s kernels,
+# counted, and timed on a CPU. There the pitch of `linear`, all pairs, saves 31,744 of 103,040 turns
+# (128 tokens, $E = 32$). The CPU takes 8.6 ms, in place of 8.67 (8 heads of 512, $E = 64$):
+# quartiles overlap.
 #
 # And lesson 8's [chunks](glossary.md#chunk)? The [microscope](glossary.md#microscope) says what it
 # finds:
@@ -526,9 +524,9 @@ for launch in seen:
 #
 # ## 5. What a GPU said
 #
-# This project's benchmarks ran on an H100: see `results/gpu`. First the roofs
-# themselves: a copy of memory, and a product of two large matrices by PyTorch. Then lesson 7's
-# forward, for 256 heads of 2,048 tokens. By (1), with these roofs, it takes 0.178 ms at least. A
+# This project's benchmarks ran on an H100: see `results/gpu`. First the roofs themselves: a copy of
+# memory, and a product of two large matrices by PyTorch. Then lesson 7's forward, for 256 heads of
+# 2,048 tokens. By (1), with these roofs, it takes 0.178 ms at least. A
 # count of its instructions gave a higher bound, 0.211 ms, by a third roof: that of the units for
 # loads and stores. **Predict**: how many times that bound did it take?
 
@@ -540,7 +538,6 @@ recorded = {  # results/gpu
     "copy, GB/s": 3024,
     "product, TFLOP/s": 51.7,
     "forward, ms": 2.06,
-    "by (1), ms": 0.178,
     "bound, ms": 0.211,
 }
 copied = recorded["copy, GB/s"] * 1e9 / B
