@@ -601,5 +601,4 @@ for number, (lie, _) in enumerate(suspects.SUSPECTS, 1):
 # * The truth was float64, which has 53 bits, and lies as well, later.
 # * A fair clock says which of two kernels is faster, not whether both are slow.
 #
-# **Next question: how fast could a kernel be?** No lesson answers that yet; `minitransformer
-# inspect` counts what a kernel asks of a GPU, line by line.
+# **Next question: how fast could a kernel be?** That is lesson 16.

@@ -223,6 +223,9 @@ class Exercise:
         tolerance: How far off an element may be, relative to the largest of its array.
         run: Tries an answer on the inputs; `launched` does so with a kernel.
         wrong: Mistakes that must be caught.
+        hints: What to think of where an output of that name is off, in place of the case's hint.
+        at_most: Outputs that `run` and `truth` give as the most that is allowed, or as what is
+            more: a message says so.
     """
 
     name: str
@@ -234,6 +237,8 @@ class Exercise:
     tolerance: float = 1e-5
     run: Callable[..., Any] = returned
     wrong: tuple[Wrong, ...] = field(default=())
+    hints: dict[str, str] = field(default_factory=dict)
+    at_most: tuple[str, ...] = ()
 
     def drawn(self, seed: int) -> list[Case]:
         """Return the cases of a seed."""
@@ -271,8 +276,18 @@ class Exercise:
     def difference(self, got: Iterable[Any], expected: Iterable[Any]) -> str:
         """Say how outputs differ from others; nothing where they do not."""
         triples = zip(self.outputs, got, expected, strict=True)
-        told = (_difference(n, x, np.asarray(y), self.tolerance) for n, x, y in triples)
+        told = (self._told(n, x, np.asarray(y)) for n, x, y in triples)
         return next(filter(None, told), "")
+
+    def hint(self, case: Case, got: Iterable[Any]) -> str:
+        """Return what to think of where outputs are off."""
+        triples = zip(self.outputs, got, self.expected(case), strict=True)
+        off = (name for name, x, y in triples if self._told(name, x, np.asarray(y)))
+        return self.hints.get(next(off, ""), case.hint)
+
+    def _told(self, name: str, got: Array, truth: Array) -> str:
+        wanted = "should be at most" if name in self.at_most else "should be"
+        return _difference(name, got, truth, self.tolerance, wanted)
 
     def _outputs(self, result: Any) -> tuple[Any, ...]:
         several = len(self.outputs) > 1 and isinstance(result, (tuple, list))
@@ -291,7 +306,7 @@ def _size(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
+def _difference(name: str, got: Any, truth: Any, tolerance: float, wanted: str) -> str:
     """Say how an output differs from the truth; nothing where it does not."""
     if got.shape != truth.shape:
         return f"{name} should have the shape {truth.shape}, got {got.shape}"
@@ -313,7 +328,7 @@ def _difference(name: str, got: Any, truth: Any, tolerance: float) -> str:
     off = int((~right).sum())
     count = f" ({off} of {right.size} numbers are off)" if right.size > 1 else ""
     digits = next((n for n in (6, 9, 12) if f"{got[at]:.{n}g}" != f"{truth[at]:.{n}g}"), 17)
-    return f"{name}{index} is {got[at]:.{digits}g}, should be {truth[at]:.{digits}g}{count}"
+    return f"{name}{index} is {got[at]:.{digits}g}, {wanted} {truth[at]:.{digits}g}{count}"
 
 
 def by_lesson() -> dict[int, tuple[Exercise, ...]]:

@@ -50,7 +50,9 @@ def edited(lesson: Lesson, exercise: str, edits: dict[str, str]) -> str:
 def _advice(exercise: Exercise, case: Case, got: list[Any]) -> str:
     known = (wrong for wrong in exercise.wrong if wrong.case == case.name)
     names = [wrong.name for wrong in known if _comes_out(exercise, wrong, case, got)]
-    return f"It looks like this mistake: {', or '.join(names)}" if names else f"Hint: {case.hint}"
+    if names:
+        return f"It looks like this mistake: {', or '.join(names)}"
+    return f"Hint: {exercise.hint(case, got)}"
 
 
 def _comes_out(exercise: Exercise, wrong: Wrong, case: Case, got: list[Any]) -> bool:

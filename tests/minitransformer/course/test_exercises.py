@@ -137,6 +137,18 @@ def test_a_missing_result_is_told():
             both.tried(answer, both.drawn(0)[0])
 
 
+def test_an_output_has_its_own_hint_and_a_limit_is_told_as_one():
+    case = DOUBLED.drawn(0)[0]
+    counted = Exercise(
+        "counted", "double", 1, lambda random: [case], lambda x: (2 * x, 8), ("y", "the count"),
+        hints={"the count": "is it fetched twice?"}, at_most=("the count",),
+    )  # fmt: skip
+    y = 2 * case.inputs["x"]
+    assert counted.problem(case, (y, np.array(9))) == "the count is 9, should be at most 8"
+    assert counted.hint(case, (y, np.array(9))) == "is it fetched twice?"
+    assert counted.hint(case, (y + 1, np.array(9))) == case.hint == "add"
+
+
 SHARED = Exercise(
     "shared", "double", 1,
     lambda random: [Case("two", {"x": np.arange(64, dtype=np.float32)}, "add")],
