@@ -67,9 +67,10 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
-# Bytes of the sums that a CPU makes at once. Two multiply-adds begin in a cycle and end up to five
-# later: with fewer than ten vectors of sums it waits. Of 16 registers four are left for factors.
-SUMS = VECTOR_REGISTERS[1] * min(VECTOR_REGISTERS[0] * 3 // 4, 16)
+# Bytes of the sums that a CPU makes at once. Two multiply-adds begin in a cycle and end four later, so
+# eight vectors keep it busy. With more than half of the registers, LLVM has left a sum in memory,
+# where it waits for itself: at 12 of 16 the product with the values took twice as long.
+SUMS = VECTOR_REGISTERS[1] * VECTOR_REGISTERS[0] // 2
 ENOUGH_HEADS = 8  # blocks that keep a CPU busy
 LONG = 2 * TILE  # queries that are as much as another head
 FAR = 2**60  # beyond every position
@@ -338,7 +339,7 @@ def _forward_kernel(
                     if not careful:
                         for r in range(here):
                             for c in range(width):  # a j from above it would be an array of lanes
-                                j = min(place[r] if listed else start + r, last_key - 1)
+                                j = min(place[r], last_key - 1) if listed else start + r
                                 sums[c] += s[r, x] * value[n, h, j, min(m + c, M - 1)]  # (4)
                     else:
                         for r in range(here):
