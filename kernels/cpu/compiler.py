@@ -11,9 +11,9 @@ kernel, though LLVM could not prove it. Three notes on the loop say so
 
 A lane loop is recognised by the comment `# lanes` at the end of its line in the emitted file.
 
-Of the other loops only the inner ones are unrolled. One around another of them goes over parts of a
-block or rows of a tile: LLVM would repeat all its vectors for each, and the sums of the inner loops
-are in registers anyway.
+Of the other loops only the inner ones are unrolled, and those whose turns each have a register of
+their own (`# in registers`): a register has no index. One around another of them goes over parts of
+a block or rows of a tile: LLVM would repeat all its vectors for each.
 
 How wide the vectors are is a note too, on the function (`VECTOR_BITS`).
 
@@ -65,6 +65,7 @@ from .lean import LeanLower
 from .quicker import QUICKER
 
 LANES = "# lanes"
+IN_REGISTERS = "# in registers"
 T = TypeVar("T")
 
 
@@ -175,15 +176,13 @@ class _KernelLower(_GuardedLower):
                 branch.set_metadata("llvm.loop", self._loop(rolled))
 
     def _heads(self) -> tuple[set[str], set[str]]:
-        """The blocks where lane loops begin, and other loops with one of their own kind inside."""
+        """The blocks where lane loops begin, and where those that stay rolled do."""
         loops = compute_cfg_from_blocks(self.blocks).loops()
-        lines = {head: self.blocks[head].loc for head in loops}
-        others = {
-            head
-            for head, at in lines.items()
-            if not linecache.getline(at.filename, at.line).rstrip().endswith(LANES)
-        }
+        places = {head: self.blocks[head].loc for head in loops}
+        lines = {n: linecache.getline(at.filename, at.line).rstrip() for n, at in places.items()}
+        others = {head for head, line in lines.items() if not line.endswith(LANES)}
         around = {head for head in others if others & loops[head].body - {head}}
+        around -= {head for head, line in lines.items() if line.endswith(IN_REGISTERS)}
         name = {head: self.blkmap[head].name for head in loops}
         return {name[head] for head in loops.keys() - others}, {name[head] for head in around}
 

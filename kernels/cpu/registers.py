@@ -80,8 +80,8 @@ class Registers:
 
     # Pieces of a row
 
-    def piece(self, body: list[Node], row: int) -> int:
-        """How many of the threads of a row that run a stretch do so at a time.
+    def piece(self, body: list[Node], row: int) -> tuple[int, set[str]]:
+        """How many of the threads of a row that run a stretch do so at a time, and what they hold.
 
         So many that what their loops hold of small local arrays fits the processor's registers: a
         vector of each element, at least. Long arrays are in memory in any case.
@@ -95,7 +95,17 @@ class Registers:
         vector = max(1, bytes_of_one // min(widths.values(), default=bytes_of_one))
         while piece * needed > room * bytes_of_one and piece > vector:
             piece, room = piece // 2, min(room, OF_A_PART)
-        return piece if row % piece == 0 else row
+        fits = row % piece == 0 and piece * needed <= room * bytes_of_one
+        return piece if row % piece == 0 else row, set(held) if fits else set()
+
+    def counted_by(self, turn: str, body: list[Node]) -> set[str]:
+        """The local arrays of which each turn of a loop has elements of its own."""
+        met = ((array, self._index(access)) for array, access, _ in self._accesses(statements(body)))
+        return {array for array, names in met if turn in names}
+
+    def _index(self, access: ast.Subscript) -> set[str]:
+        """The names that an element's place is made of."""
+        return names_in(ahead.expanded(access.slice, self.row.regions.recomputed))
 
     def _held(self, loops: list[ast.stmt], room: int) -> dict[str, int]:
         """How many elements of each local array loops hold, where there is room for so many.
@@ -137,7 +147,7 @@ class Registers:
 
         That is the one that adds up: its turn is in no index. None, where each is met once.
         """
-        used = names_in(ahead.expanded(access.slice, self.row.regions.recomputed))
+        used = self._index(access)
         elements, most = 1, sys.maxsize
         for loop in reversed(around):
             match loop:

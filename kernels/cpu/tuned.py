@@ -16,6 +16,7 @@ from typing import Any
 
 from . import ahead
 from .emit import Body
+from .compiler import IN_REGISTERS
 from .one_store import stored_once
 from .regions import Branch, Lanes, Loop, Node, all_lanes, statements
 from .registers import Registers
@@ -32,6 +33,8 @@ class Tuned(Body):
         self.registers = Registers(self.row, self.types)
         self.abreast: str | None = None  # the loop over rows that take each turn together
         self.loops: list[ast.For] = []  # around what is being written, outermost first
+        self.held: set[str] = set()  # local arrays that a stretch holds in registers
+        self.outside = 0  # loops around the stretch
 
     # Rows of threads, and pieces of them
 
@@ -93,14 +96,17 @@ class Tuned(Body):
 
     def in_pieces(self, body: list[Node], count: int) -> None:
         """A stretch that so many threads of a row run, for as many at a time as fit registers."""
-        piece = self.registers.piece(body, count)
+        piece, self.held = self.registers.piece(body, count)
+        self.outside = len(self.loops)
         if piece == count:
-            return self.compound_body(body)
-        first = self.names.fresh("piece")
-        end = self.span[1] if count == self.row.length else count
-        header = f"for {first} in range(0, {end}, {piece}):"
-        with self.text.block(header), self.only(first, f"{first} + {piece}"):
             self.compound_body(body)
+        else:
+            first = self.names.fresh("piece")
+            end = self.span[1] if count == self.row.length else count
+            header = f"for {first} in range(0, {end}, {piece}):"
+            with self.text.block(header), self.only(first, f"{first} + {piece}"):
+                self.compound_body(body)
+        self.held = set()
 
     @contextmanager
     def only(self, first: str, last: str) -> Iterator[None]:
@@ -112,9 +118,15 @@ class Tuned(Body):
     # Regions
 
     def counted(self, loop: ast.For, body: list[Node]) -> None:
-        """A `for` at block level; what is in it may ask for memory one turn ahead."""
+        """A `for` at block level; what is in it may ask for memory one turn ahead.
+
+        If it goes over registers that the loops around it add to, it is noted.
+        """
+        turn, adds = ast.unparse(loop.target), len(self.loops) > self.outside
+        held = adds and self.held & self.registers.counted_by(turn, body)
         self.loops.append(loop)
-        super().counted(loop, body)
+        note = f"  {IN_REGISTERS}" if held else ""
+        self.compound(f"for {turn} in {self.source(loop.iter)}:{note}", body)
         self.loops.pop()
 
     def lanes(self, region: Lanes) -> None:
