@@ -6,7 +6,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from numba.core import types
@@ -15,10 +15,10 @@ from numba.np.numpy_support import as_dtype
 from . import ahead
 from .compiler import VECTOR_REGISTERS
 from .form import Canonical
-from .regions import Lanes, Loop, Node, statements
+from .regions import Branch, Lanes, Loop, Node, statements
 from .rows import Row
-from .trees import named, names_in, nodes, stores
-from .uniformity import base_name
+from .trees import named, names_in, nodes, stores, walk
+from .uniformity import base_name, written_in
 
 ABREAST = 8  # rows of threads at most, that take the turns of a loop together
 # Vectors of what a part of a row holds, at most. Where it begins is known only when it runs: LLVM
@@ -78,50 +78,102 @@ class Registers:
             and self.row.running(loop) == self.row.length
         )
 
+    # Loops that change places
+
+    def inside_out(self, nodes: list[Node]) -> list[Node]:
+        """Regions in which no loop adds up more than the registers hold, if that can be helped.
+
+        `for e: for w: sums[w] += q[e] * k[e, w]` becomes `for w: for e: ...`. Each sum is added up
+        in the same order, by itself.
+        """
+        return [self._inside_out(node) for node in nodes]
+
+    def _inside_out(self, node: Node) -> Node:
+        match node:
+            case Loop(body=[Loop() as inner]) if self._may_change_places(node, inner):
+                return replace(inner, body=[replace(node, body=inner.body)])
+            case Loop(_, body):
+                return replace(node, body=self.inside_out(body))
+            case Branch(test, body, orelse):
+                return Branch(test, self.inside_out(body), self.inside_out(orelse))
+        return node
+
+    def _may_change_places(self, outer: Loop, inner: Loop) -> bool:
+        """Whether each turn of the inner loop adds to sums of its own, too many to hold all."""
+        match outer.header, inner.header:
+            case ast.For(ast.Name(adding)) as loop, ast.For(ast.Name(turn), turns):
+                pass
+            case _:
+                return False
+        body, room = statements([outer]), VECTOR_REGISTERS[0] * 3 // 4
+        written = written_in(walk(body), self.form.source)
+        found = [access for access in self._accesses(body) if access[0] in written]
+        sums = {ast.unparse(access): (array, access, around) for array, access, around in found}
+        own = all({adding, turn} & self._index(access) == {turn} for _, access, _ in sums.values())
+        held = sum(self._met(access, around)[1] for _, access, around in sums.values())
+        return (
+            own
+            and len(sums) == len(written) == len({array for array, *_ in sums.values()})
+            and room < held <= room * self._turns(turns)
+            and not names_in(turns) & stores([loop]).keys()
+            and not stores(body).keys() & self.row.regions.slots
+            and all(map(_only_counts, [outer, inner, *inner.body]))
+        )
+
     # Pieces of a row
 
     def piece(self, body: list[Node], row: int) -> tuple[int, set[str]]:
         """How many of the threads of a row that run a stretch do so at a time, and what they hold.
 
-        So many that what their loops hold of small local arrays fits the processor's registers: a
-        vector of each element, at least. Long arrays are in memory in any case.
+        So many that what each of their loops holds of small local arrays fits the processor's
+        registers: a vector of each element, at least. Long arrays are in memory in any case.
         """
         piece, (count, bytes_of_one) = row, VECTOR_REGISTERS
         room = count * 3 // 4  # the rest is for what is added up
-        loops = statements([node for node in body if isinstance(node, Loop)])
-        held = self._held(loops, room)
-        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for a in held}
-        needed = sum(held[a] * width for a, width in widths.items())
+        held = self._held(statements([node for node in body if isinstance(node, Loop)]), room)
+        widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for each in held for a in each}
+        needed = max((sum(n * widths[a] for a, n in each.items()) for each in held), default=0)
         vector = max(1, bytes_of_one // min(widths.values(), default=bytes_of_one))
         while piece * needed > room * bytes_of_one and piece > vector:
             piece, room = piece // 2, min(room, OF_A_PART)
         fits = row % piece == 0 and piece * needed <= room * bytes_of_one
-        return piece if row % piece == 0 else row, set(held) if fits else set()
+        return piece if row % piece == 0 else row, set(widths) if fits else set()
 
     def counted_by(self, turn: str, body: list[Node]) -> set[str]:
         """The local arrays of which each turn of a loop has elements of its own."""
-        met = ((array, self._index(access)) for array, access, _ in self._accesses(statements(body)))
-        return {array for array, names in met if turn in names}
+        met = self._accesses(statements(body))
+        return {array for array, access, _ in met if turn in self._index(access)}
 
     def _index(self, access: ast.Subscript) -> set[str]:
         """The names that an element's place is made of."""
         return names_in(ahead.expanded(access.slice, self.row.regions.recomputed))
 
-    def _held(self, loops: list[ast.stmt], room: int) -> dict[str, int]:
-        """How many elements of each local array loops hold, where there is room for so many.
+    def _held(self, loops: list[ast.stmt], room: int) -> list[dict[str, int]]:
+        """How many elements of local arrays each loop that adds up holds, where there is room.
 
-        Those that a loop adds up; where none does, the whole array.
+        An array that none adds up is held whole, by all.
         """
         added: defaultdict[tuple[str, ast.stmt | None], dict[str, int]] = defaultdict(dict)
         for array, access, around in self._accesses(loops):
             loop, elements = self._met(access, around)
             added[array, loop][ast.unparse(access)] = elements
-        most: dict[str, int] = {}
+        size = {array: prod(self.form.arrays[array].shape) for array, _ in added}
+        held: defaultdict[ast.stmt | None, dict[str, int]] = defaultdict(dict)
         for (array, loop), elements_of in added.items():
-            count = min(sum(elements_of.values()), prod(self.form.arrays[array].shape))
-            most[array] = max(most.get(array, 0), count if loop and count <= room else 0)
-        found = {a: count or prod(self.form.arrays[a].shape) for a, count in most.items()}
-        return {array: count for array, count in found.items() if count <= room}
+            count = min(sum(elements_of.values()), size[array])
+            if loop and count <= room:
+                held[loop][array] = count
+        summed = set[str]().union(*held.values())
+        whole = {a: n for a, n in size.items() if a not in summed and n <= room}
+        return [whole | each for each in held.values()] or [whole]
+
+    def _turns(self, of: ast.expr) -> int:
+        """How many turns `range(...)` gives; 0, if that is known only when it runs."""
+        match of:
+            case ast.Call(args=bounds):
+                known = [n for bound in bounds if (n := self.row.known(bound)) is not None]
+                return len(range(*known)) if len(known) == len(bounds) else 0
+        return 0
 
     def _accesses(
         self, body: list[ast.stmt], around: tuple[ast.stmt, ...] = ()
@@ -151,15 +203,24 @@ class Registers:
         elements, most = 1, sys.maxsize
         for loop in reversed(around):
             match loop:
-                case ast.For(ast.Name(turn), ast.Call(args=bounds)) if turn in used:
-                    known = [n for bound in bounds if (n := self.row.known(bound)) is not None]
-                    elements *= len(range(*known)) if len(known) == len(bounds) else most
+                case ast.For(ast.Name(turn), turns) if turn in used:
+                    elements *= self._turns(turns) or most
                     used.remove(turn)
                 case ast.For(body=body) | ast.While(body=body) if used & stores(body).keys():
                     elements = most  # of an index that is made in there, who knows
                 case _:
                     return loop, elements
         return None, elements
+
+
+def _only_counts(node: Node) -> bool:
+    """Whether a region is lanes, or counted loops around them."""
+    match node:
+        case Lanes(mask=None):
+            return True
+        case Loop(ast.For(), body, is_counted=False):
+            return all(map(_only_counts, body))
+    return False
 
 
 def _is_arithmetic(statement: ast.stmt) -> bool:

@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import Any
 
 from . import ahead
-from .emit import Body
 from .compiler import IN_REGISTERS
+from .emit import Body
 from .one_store import stored_once
 from .regions import Branch, Lanes, Loop, Node, all_lanes, statements
 from .registers import Registers
@@ -96,6 +96,7 @@ class Tuned(Body):
 
     def in_pieces(self, body: list[Node], count: int) -> None:
         """A stretch that so many threads of a row run, for as many at a time as fit registers."""
+        body = self.registers.inside_out(body)
         piece, self.held = self.registers.piece(body, count)
         self.outside = len(self.loops)
         if piece == count:

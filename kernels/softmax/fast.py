@@ -67,7 +67,7 @@ TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
 WIDTH = 4  # sums that a thread makes at once, at least
 TURNS = 4  # over a thread's columns, at most: compilers unroll that much, and use registers
-# Bytes of the sums that a CPU makes at once. Two multiply-adds begin in a cycle and end four later, so
+# Bytes of the sums that a CPU makes at once. Two multiply-adds begin in a cycle and end four later:
 # eight vectors keep it busy. With more than half of the registers, LLVM has left a sum in memory,
 # where it waits for itself: at 12 of 16 the product with the values took twice as long.
 SUMS = VECTOR_REGISTERS[1] * VECTOR_REGISTERS[0] // 2

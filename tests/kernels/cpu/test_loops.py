@@ -1,5 +1,6 @@
 """Loops: which of two is the inner one, and which way they go."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -457,6 +458,46 @@ def test_a_part_of_a_row_has_few_sums_among_many_registers(monkeypatch: Any) -> 
     assert "for piece in range(0, BLOCK_X, 12):" in sums_by_hand.cpu_source()
 
 
+def sixteen_sums(x, y, out):
+    t = cuda.threadIdx.x
+    alone, mixed = cuda.local.array((4, 4), float32), cuda.local.array((4, 4), float32)
+    for w in range(4):
+        for r in range(4):
+            alone[w, r] = 0
+            mixed[w, r] = 0
+    for e in range(x.shape[0]):
+        for w in range(4):
+            for r in range(4):
+                more = alone[w, r] + x[e, 4 * w + r] * y[e, t]
+                alone[w, r] = more if x[e, 0] != 0 else alone[w, r]
+    for e in range(x.shape[0]):
+        for w in range(4):
+            for r in range(4):
+                mixed[w, r] += x[e, 4 * w + r] * y[e, t] - mixed[r, w]
+    for w in range(4):
+        for r in range(4):
+            out[0, w, r, t] = alone[w, r]
+            out[1, w, r, t] = mixed[w, r]
+
+
+@pytest.mark.parametrize("count", [16, 32])
+def test_loops_change_places_if_registers_then_hold_what_is_added_up(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    given_registers(monkeypatch, count, 32)
+    random, kernel = np.random.default_rng(0), cuda.jit(sixteen_sums)
+    x, y = (random.integers(-3, 4, (6, n)).astype(np.float32) for n in (16, 32))
+    out, (alone, mixed) = np.zeros((2, 4, 4, 32), np.float32), np.zeros((2, 4, 4, 32))
+    kernel[1, 32](x, y, out)
+    for e, w, r in itertools.product(range(6), range(4), range(4)):
+        alone[w, r] += (x[e, 0] != 0) * x[e, 4 * w + r] * y[e]
+        mixed[w, r] += x[e, 4 * w + r] * y[e] - mixed[r, w]
+    np.testing.assert_array_equal(out, [alone, mixed])
+    text = kernel.cpu_source()
+    assert ("for w_2 in range(4):\n                for e in" in text) == (count == 16)
+    assert "for e_2 in range(x.shape[0]):\n                for w_3 in" in text
+
+
 @cuda.jit
 def products_by_fours(x, y, out):
     t, row = cuda.threadIdx.x, cuda.threadIdx.y
@@ -490,6 +531,8 @@ def test_a_row_goes_through_in_pieces_whose_sums_fit_registers(few_registers: No
     wanted[16, :32], wanted[17, :31] = y.sum(0)[:32], y.sum(0)[:31]
     np.testing.assert_array_equal(out, wanted)
     text = products_by_fours.cpu_source()
+    # Registers have no index: the loop over them is unrolled.
+    assert text.count("for s_2 in range(4):  # in registers") == 1
     # Of the eight sums of a thread four are added up at once: 96 numbers are those of 24 threads.
     assert "for piece in range(0, 48, 24):" in text
     assert text.count("for thread_x in range(piece, ") == 3
