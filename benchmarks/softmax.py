@@ -4,7 +4,8 @@ The kernels that a learner reads, compiled for the CPU, against PyTorch's own fu
 forward against softmax(Q K^T) V as three eager operations; then few heads; and one query, as when
 a token is generated. Then what dropout of a tenth of the weights costs, and what relative scores of
 65 distances do. PyTorch takes neither into its fused kernel on a CPU: it stores all weights, and
-the relative scores have to be laid out for each pair. N=8, H=8, E=64.
+the relative scores have to be laid out for each pair. N=8, H=8, E=64. Freed memory is kept in the
+process, as `train` does, for all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from minitransformer.device import keep_freed_memory
 from minitransformer_kernels import reference, softmax
 from minitransformer_kernels.visible import Visible
 
@@ -35,6 +37,7 @@ Run = Callable[[], list[Array]]
 
 def rows() -> Iterator[harness.Row]:
     """Yield a row for each case and contestant."""
+    keep_freed_memory()
     generator = np.random.default_rng(0)
     *inputs, grad = (generator.standard_normal((N, H, L, E), np.float32) for _ in range(4))
     scores = generator.standard_normal((N, H, L, 2 * DISTANCE + 1), np.float32)
