@@ -98,9 +98,9 @@ def _naive_forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                 load(v_tile, v, n, h, start + s, last_key, 0)
                 cuda.syncthreads()
                 for t in range(rows):
-                    for r in range(OWN):
-                        a = a_tile[y * OWN + r, s + t]
-                        for m in range(width):
+                    for m in range(width):
+                        for r in range(OWN):
+                            a = a_tile[y * OWN + r, s + t]
                             more = n_own[m, r] + a * v_tile[t, m * TILE + x]  # (2)
                             n_own[m, r] = cuda.selp(a != real(0), more, n_own[m, r])
                 cuda.syncthreads()
@@ -202,9 +202,9 @@ def _naive_gradient_kernel(width: int, real: Any, result_map: str) -> Kernel:
                             c_tile[t, m] = C[n, h, start + s + t, m]
                 cuda.syncthreads()
                 for t in range(rows):
-                    for r in range(OWN):
-                        w = w_tile[y * OWN + r, s + t]
-                        for m in range(width):
+                    for m in range(width):
+                        for r in range(OWN):
+                            w = w_tile[y * OWN + r, s + t]
                             more = y_own[m, r] + w * c_tile[t, m * TILE + x]  # (7)
                             y_own[m, r] = cuda.selp(w != real(0), more, y_own[m, r])
                 cuda.syncthreads()
