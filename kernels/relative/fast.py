@@ -243,9 +243,9 @@ def _forward_kernel(width: int, real: Any, guard_name: str) -> Kernel:
                             v_tile[t, m] = recent[n, h, recent.shape[2] + j, m]
                 cuda.syncthreads()
                 for t in range(rows):
-                    for r in range(OWN):
-                        weight = f_tile[y * OWN + r, s + t]
-                        for m in range(width):
+                    for m in range(width):
+                        for r in range(OWN):
+                            weight = f_tile[y * OWN + r, s + t]
                             more = n_own[m, r] + weight * v_tile[t, m * TILE + x]  # (7)
                             n_own[m, r] = cuda.selp(weight != real(0), more, n_own[m, r])
                 cuda.syncthreads()
