@@ -111,8 +111,10 @@ class Registers:
         sums = {ast.unparse(access): (array, access, around) for array, access, around in found}
         own = all({adding, turn} & self._index(access) == {turn} for _, access, _ in sums.values())
         held = sum(self._met(access, around)[1] for _, access, around in sums.values())
+        inside, everywhere = named(body), named(self.form.body)
         return (
             own
+            and all(inside[name] == everywhere[name] for name in (adding, turn))
             and len(sums) == len(written) == len({array for array, *_ in sums.values()})
             and room < held <= room * self._turns(turns)
             and not names_in(turns) & stores([loop]).keys()

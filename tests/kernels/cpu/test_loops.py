@@ -499,6 +499,24 @@ def test_loops_change_places_if_registers_then_hold_what_is_added_up(
 
 
 @cuda.jit
+def sixteen_sums_and_the_last_turn(x, out):
+    sums, w = cuda.local.array(16, float32), 7
+    for i in range(16):
+        sums[i] = 0
+    for e in range(x.shape[0]):
+        for w in range(16):
+            sums[w] += x[e, cuda.threadIdx.x]
+    out[cuda.threadIdx.x] = w + sums[15]
+
+
+def test_loops_stay_in_their_places_if_someone_asks_for_the_last_turn(few_registers: None) -> None:
+    for rows, wanted in (0, 7), (3, 18):  # without rows, the inner loop does not begin
+        out = np.zeros(32, np.float32)
+        sixteen_sums_and_the_last_turn[1, 32](np.ones((rows, 32), np.float32), out)
+        np.testing.assert_array_equal(out, np.full(32, wanted))
+
+
+@cuda.jit
 def products_by_fours(x, y, out):
     t, row = cuda.threadIdx.x, cuda.threadIdx.y
     sums = cuda.local.array((2, 4), float32)
