@@ -3,13 +3,28 @@
 import ast
 import csv
 import json
+import re
+from math import inf
 from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minitransformer.course.lesson import folder
+from minitransformer.experiments import copy_times
+from minitransformer.experiments.copy_curves import learned_at
 
 from .attempts import LESSONS
 
 RESULTS = Path(__file__).parents[3] / "results"
-LESSON = LESSONS["16_microscope"]
-PROSE = " ".join("\n".join(cell.source for cell in LESSON.cells if cell.is_text).split())
+LESSON, TRAINING = LESSONS["16_microscope"], LESSONS["17_train"]
+
+
+def prose(lesson):
+    return " ".join("\n".join(cell.source for cell in lesson.cells if cell.is_text).split())
+
+
+PROSE = prose(LESSON)
 
 
 def rows(name):
@@ -47,9 +62,9 @@ def kept_blocks(host):
     return found["blocks"]
 
 
-def written(name):
+def written(name, lesson=LESSON):
     """What a lesson's code calls by that name."""
-    for cell in LESSON.cells:
+    for cell in lesson.cells:
         if not cell.is_text and f"{name} = " in cell.source:
             for node in ast.parse(cell.source).body:
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
@@ -106,3 +121,101 @@ def test_a_pitch_that_no_clock_notices():
     assert f"saves {without['conflicts']:,} of {without['wavefronts']:,}" in PROSE
     assert f"{fast['median_ms']:.3g} ms, in place of {without['median_ms']:.3g}" in PROSE
     assert without["quartiles_ms"][0] < fast["quartiles_ms"][1]
+
+
+def recorded(name):
+    """All rows of an experiment, each with its case."""
+    return [{**one["case"], **row} for one in rows(f"{name}/record.jsonl") for row in one["rows"]]
+
+
+def test_faults_as_switches():
+    found = recorded("copy_faults")
+    faults = written("faults", TRAINING)
+    assert [*faults] == [*dict.fromkeys(row["fault"] for row in found)]
+    for name, (learned, loss, right) in faults.items():
+        own = [row for row in found if row["fault"] == name]
+        assert len(own) == 3 and own[0]["steps"] == 500 and own[0]["length"] == 16
+        assert learned == sum(learned_at(row) is not None for row in own)
+        assert loss == np.median([row["losses"][-1] for row in own])
+        assert right == pytest.approx(np.mean([row["symbols"] for row in own]), abs=5e-4)
+    assert "2 + 2 layers, 16 digits, 500 steps, three seeds" in prose(TRAINING)
+
+
+def test_linear_attention_learns_later():
+    found = recorded("copy_curves")
+
+    def of(length, attention):
+        return [x for x in found if (x["length"], x["attention"]) == (length, attention)]
+
+    for length, told in ((16, "takes 2.6 times the steps"), (64, "it takes 4.5 times")):
+        after = [np.median([learned_at(row) or inf for row in of(length, attention)])
+                 for attention in ("linear", "softmax")]  # fmt: skip
+        assert f"{after[0] / after[1]:.1f} times" in told and told in prose(TRAINING)
+    right = [np.mean([row["symbols"] for row in of(*case)]) for case in
+             ((16, "linear"), (64, "linear"), (64, "softmax"))]  # fmt: skip
+    assert [f"{share:.1%}" for share in right] == ["100.0%", "99.0%", "100.0%"]
+    assert "copies 100.0%." in prose(TRAINING)
+    assert "after 1,600 steps has 99.0% of the digits right, softmax 100.0%" in prose(TRAINING)
+    assert of(64, "linear")[0]["steps"] == 1600
+
+
+def test_who_wins_at_64():
+    assert written("printed", TRAINING) == copy_times.PRINTED
+    found = recorded("copy_times")
+    whole, alone = (copy_times.Measured(found, x) for x in (copy_times.MODEL, copy_times.ATTENTION))
+    for name, times in written("measured", TRAINING).items():
+        assert times == {n: float(f"{1e3 * x:.4g}") for n, x in whole.steps[name].items()}
+    assert written("alone", TRAINING) == {
+        name: float(f"{1e3 * alone.steps[name][64]:.4g}") for name in ("softmax", "linear")
+    }
+    crossed = written("crossed", TRAINING)
+    assert crossed["whole"] == tuple(round(x) for x in whole.crossing())
+    assert crossed["alone"] == tuple(round(x) for x in alone.crossing())
+    ratio, apart = (x.steps["linear"][64] / x.steps["softmax"][64] for x in (whole, alone))
+    assert (round(ratio - 1, 2), round(1 - apart, 2)) == (0.03, 0.04)
+    assert "softmax wins, by 3%; with attention alone, linear by 4%" in prose(TRAINING)
+    assert "From 25 to 111 repeats disagree" in prose(TRAINING)
+    as_long = {name: times[64] / whole.steps["linear"][64] for name, times in whole.steps.items()}
+    assert f"{as_long.pop('state by state'):.1f}" == "4.5"
+    del as_long["all together"]
+    assert f"{max(as_long.values()):.1f}" == "1.3"
+    assert "4.5 times as long as without; its other faults at most 1.3 times" in prose(TRAINING)
+    assert copy_times.PRINTED["linear"][64] / copy_times.PRINTED["softmax"][64] > 24
+
+
+def test_pictures_pixel_by_pixel():
+    page = (RESULTS / "generation/README.md").read_text(encoding="utf-8")
+    methods = zip(("recurrent", "cached", "uncached"), written("drawn", TRAINING).values(),
+                  strict=True)  # fmt: skip
+    for method, (here, there) in methods:
+        assert f"| 3,072 | {method} | {here:,} | {there:,} |" in page
+    assert re.search(
+        r"over softmax without a cache: alone 192x, here 37x.*4,462x, here 1,444x", page
+    )
+    assert "3,072 pixels, gain over softmax with a cache: alone 1.6x, here 1.6x" in page
+    told = prose(TRAINING)
+    assert "became 1,444 here; one image alone, 37 times" in told and "paper's 4,462 times" in told
+    assert (
+        "over softmax that keeps its keys and values, one image gains 1.6 times, there as here"
+        in told
+    )
+
+
+NAMES = {  # on the page of its lesson
+    "softmax": "softmax, E = 16", "linear": "linear, E = 16",
+    "waves, one_plus_cos": "one_plus_cos, rotated", "waves, cos": "cos, plain",
+}  # fmt: skip
+
+
+def test_the_whole_scoreboard():
+    pages = folder() / "pages"
+    for number, name, kept, work, recall, _ in written("board", TRAINING):
+        (path,) = pages.glob(f"{number:02}_*.md")
+        lines = [re.split(r" {2,}", x) for x in path.read_text(encoding="utf-8").splitlines()]
+        (line,) = [x for x in lines if x[0] == NAMES.get(name, name) and len(x) > 3]
+        assert line[1:3] == [str(kept), str(work)] and f"{recall:.0%}" in line[3:]
+    narrow = [
+        row for row in recorded("recall") if (row["attention"], row["width"]) == ("softmax", 4)
+    ]
+    assert [(row["kept"], row["recalled"]) for row in narrow] == [(256, 1.0)] * 3
+    assert "more=(256, 1.0)" in TRAINING.text and "with each of three seeds" in prose(TRAINING)
