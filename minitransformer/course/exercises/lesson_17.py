@@ -22,6 +22,7 @@ from ..exercise import (
 
 Outputs = Callable[[Array, Array], Array]  # of a text's tokens, and of rows for them
 COLUMNS, RARE = 6, 3  # of a row; a symbol
+TEXTS = 50  # for each place
 
 
 def _means(x: Array, seen: Array) -> Array:
@@ -88,6 +89,19 @@ def _faint(tokens: Array, x: Array) -> Array:
     return _means(x, _earlier(len(x))) + 1e-3 * x.mean(axis=0)
 
 
+def _own(tokens: Array, x: Array) -> Array:
+    """The next row, for tokens of one symbol only."""
+    after = np.vstack([x[1:], np.zeros_like(x[:1])])
+    return _means(x, _earlier(len(x))) + np.where((tokens == 1)[:, None], after, 0)
+
+
+def _beside(tokens: Array, x: Array) -> Array:
+    """Rounding, as above, where the first output is tiny beside the others."""
+    scale = np.ones((len(x), 1))
+    scale[0] = 1e-6
+    return _rounded(tokens, scale * x)
+
+
 class _Model(NamedTuple):
     """Something that makes rows of tokens.
 
@@ -117,6 +131,8 @@ MODELS = (
            "is the output just before the change looked at?"),
     _Model("three ahead", 9, 5, _ahead, 3, "change all later tokens, at each place in turn, and "
            "keep what you have found"),
+    _Model("one symbol looks ahead", 12, 3, _own, 1, "a new text for each try, not only a new "
+           "future: a token may look ahead or not, by what it is itself"),
     _Model("masked after the softmax", 8, 5, lambda t, x: (_by_scores(x) * _earlier(len(x))) @ x,
            1, "the denominator has seen later tokens"),
     _Model("one head of two", 8, 5, _one_head, 1, "are all columns looked at?"),
@@ -125,9 +141,17 @@ MODELS = (
     _Model("a rare symbol", 12, 8, _rare, 1, "one change of each place is too few: the model may "
            "look ahead for one symbol only"),
     _Model("padding", 8, 5, _padding, 1, "symbol 0 sees only itself: texts must have others"),
-    _Model("rounding", 8, 5, _rounded, 0, "two float32 that differ in their last digit"),
+    _Model("rounding", 8, 5, _rounded, 0, "two float32 that differ in their last digit: hold "
+           "differences against the largest absolute output"),
     _Model("a faint leak", 8, 5, _faint, 1, "a thousandth is no rounding"),
+    _Model("tiny outputs", 8, 5, lambda t, x: 1e-9 * _ahead(t, x), 3, "all outputs are near 1e-9: "
+           "what is 1e-5 of the largest?"),
+    _Model("one tiny output", 8, 5, _beside, 0, "the largest of all outputs counts, not of each"),
+    _Model("negative outputs", 8, 5, lambda t, x: _means(-1 - abs(x), _earlier(len(x))), 0,
+           "the largest absolute output: here all are negative"),
     _Model("one token", 1, 5, _masked, 0, "there is no later token"),
+    _Model("fifty texts", 8, 5, _masked, 0, "an output may move with its own token, and with "
+           "earlier ones"),
 )  # fmt: skip
 
 
@@ -141,8 +165,11 @@ def _suspects(random: Random) -> Iterator[Case]:
 def _asked(answer: Callable[..., Any], number: int, length: int, symbols: int, seed: int) -> Any:
     chosen, random = MODELS[int(number)], np.random.default_rng(int(seed))
     rows = random.standard_normal((int(symbols), COLUMNS))
+    calls = 0
 
     def model(tokens: Array) -> Array:
+        nonlocal calls
+        calls += 1
         tokens = np.asarray(tokens)
         if tokens.shape != (length,) or tokens.dtype.kind not in "iu":
             raise NotYet(f"the model takes {length} whole numbers, got {tokens.dtype} of the shape "
@@ -152,7 +179,12 @@ def _asked(answer: Callable[..., Any], number: int, length: int, symbols: int, s
                          f"{tokens.max()}")  # fmt: skip
         return np.array(chosen.outputs(tokens, rows[tokens]))
 
-    return answer(model, int(length), int(symbols), random)
+    verdicts = answer(model, int(length), int(symbols), random)
+    least = 2 * TEXTS * (int(length) - 1)
+    if chosen.name == "fifty texts" and calls < least:
+        raise NotYet(f"the model is called {calls} times: {TEXTS} texts for each of {length - 1} "
+                     f"places, with two futures, are {least} calls")  # fmt: skip
+    return verdicts
 
 
 def _leaks(number: int, length: int, symbols: int, seed: int) -> Array:
@@ -181,8 +213,8 @@ class _Found(Exercise):
 
 def _descents(random: Random) -> Iterator[Case]:
     for name, steps, count, eps, size, hint in (
-        ("one step", 1, 4, 1e-8, 1.0, "m and v begin at 0; the first step has the length of the "
-         "rate"),
+        ("one step", 1, 4, 1e-8, 1.0, "are the results theta, m, v, and has each mean its own "
+         "beta, in (B) and in (D)?"),
         ("two steps", 2, 4, 1e-8, 1.0, "what has m kept of the first gradient, and what is the sum "
          "of the weights now?"),
         ("twenty steps", 20, 3, 1e-8, 1.0, "compare with (B) to (D), line by line"),
@@ -265,11 +297,15 @@ def _draws(random: Random) -> Iterator[Case]:
     apart = scores(12, 5) - 1000 * np.arange(12)[:, None]
     yield Case("rows far apart", {"scores": apart, "temperature": 1.0, "u": numbers(12)},
                "each row has a largest score of its own")  # fmt: skip
+    yield Case("ten equal scores", {"scores": np.zeros((1, 10)), "temperature": 1.0,
+               "u": np.array([np.nextafter(1, 0)])}, "u is almost 1, and ten times 0.1 add up to "
+               "less than 1: multiply u by the last sum, as (G) does")  # fmt: skip
     masked = scores(9, 6)
     masked[:, [0, 2, 5]] = -np.inf
     ends = np.r_[np.zeros(3), np.full(3, np.nextafter(1, 0)), numbers(3)]
     yield Case("masked symbols", {"scores": masked, "temperature": 1.0, "u": ends},
-               "a symbol of weight 0 is never drawn, even if u is 0")  # fmt: skip
+               "a symbol of weight 0 is never drawn, neither if u is 0 nor if it is almost 1: is u "
+               "multiplied by the last sum?")  # fmt: skip
     yield Case("many rows", {"scores": scores(2000, 30, 3), "temperature": 0.8,
                "u": random.random(2000)}, "all rows at once: no loop")  # fmt: skip
 
@@ -340,15 +376,30 @@ EXERCISES = (
                   "abs(after - before).max(axis=1)": "abs((after - before).mean(axis=1))"},
                   "rows of mean 0"),
             Wrong("one change at each place, by luck the wrong one",
-                  {"range(50)": "range(1)"}, "a rare symbol"),
+                  {"range(50)": "range(1)"}, "one symbol looks ahead"),
+            Wrong("one text with 50 futures at each place: a new one for each try", {
+                  "        for _ in range(50):\n            tokens = random.integers(symbols, "
+                  "size=length)\n": "        tokens = random.integers(symbols, size=length)\n"
+                  "        for _ in range(50):\n"}, "one symbol looks ahead"),
+            Wrong("fewer than 50 texts", {"range(50)": "range(40)"}, "fifty texts"),
             Wrong("one change at each place, and the new token may be the old one", {
                   "range(50)": "range(1)", "random.integers(1, symbols": "random.integers(symbols"},
-                  "rows of mean 0"),
+                  "one symbol looks ahead"),
             Wrong("a text of equal symbols", {"            tokens = random.integers(symbols, "
-                  "size=length)\n": "            tokens = np.zeros(length, int)\n"}, "padding"),
+                  "size=length)\n": "            tokens = np.zeros(length, int)\n"},
+                  "one symbol looks ahead"),
             Wrong("rounding is called a leak",
                   {"off > 1e-5 * abs(before).max()": "off > 0"}, "rounding"),
             Wrong("a leak is called rounding", {"1e-5": "1e-2"}, "a faint leak"),
+            Wrong("an absolute tolerance, not relative to the largest output",
+                  {"1e-5 * abs(before).max()": "1e-5"}, "tiny outputs"),
+            Wrong("`np.isclose` with its absolute tolerance of 1e-8", {
+                  "1e-5 * abs(before).max()": "1e-5 * abs(before).max() + 1e-8"}, "tiny outputs"),
+            Wrong("the largest of each output, not of all",
+                  {"1e-5 * abs(before).max()": "1e-5 * abs(before).max(axis=1)"},
+                  "one tiny output"),
+            Wrong("the largest output, not the largest absolute one",
+                  {"abs(before).max()": "before.max()"}, "negative outputs"),
         ),
     ),
     Exercise(
@@ -357,6 +408,12 @@ EXERCISES = (
         wrong=(
             Wrong("m is not corrected", {"m / (1 - beta1**t)": "m"}, "one step"),
             Wrong("v is not corrected", {"v / (1 - beta2**t)": "v"}, "one step"),
+            Wrong("beta1 corrects v, too", {"1 - beta2**t": "1 - beta1**t"}, "one step"),
+            Wrong("the results are in another order: theta comes first", {
+                  "return theta": "return m, v, theta", "+ eps), m, v": "+ eps)"}, "one step"),
+            Wrong("the betas are always 0.9 and 0.999", {"    m = beta1 * m + (1 - beta1) * g\n":
+                  "    beta1, beta2 = 0.9, 0.999\n    m = beta1 * m + (1 - beta1) * g\n"},
+                  "one step"),
             Wrong("neither is corrected", {"m / (1 - beta1**t)": "m", "v / (1 - beta2**t)": "v"},
                   "one step"),
             Wrong("t counts from 0: the first correction divides by 0", {
@@ -450,6 +507,15 @@ EXERCISES = (
                   "large scores"),
             Wrong("one largest score for all rows",
                   {"scores.max(axis=-1, keepdims=True)": "scores.max()"}, "rows far apart"),
+            Wrong("softmax first, and u is not multiplied by the last sum, which may not be 1", {
+                  "weights.cumsum(axis=-1)":
+                  "(weights / weights.sum(axis=-1, keepdims=True)).cumsum(axis=-1)",
+                  "u[:, None] * below[:, -1:]": "u[:, None]"}, "ten equal scores"),
+            Wrong("softmax first, and no sum is larger than u: the last one may not be 1", {
+                  "weights.cumsum(axis=-1)":
+                  "(weights / weights.sum(axis=-1, keepdims=True)).cumsum(axis=-1)",
+                  "(below <= u[:, None] * below[:, -1:]).sum(axis=-1)":
+                  "(below > u[:, None]).argmax(axis=-1)"}, "ten equal scores"),
             Wrong("u = 0 draws a symbol of weight 0", {"(below <= u": "(below < u"},
                   "masked symbols"),
             Wrong("a masked score counts as 0", {

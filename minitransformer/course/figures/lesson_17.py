@@ -29,12 +29,14 @@ def bands(losses: Mapping[str, Any], every: int, learned: float) -> Figure:
         color = COLORS[name]
         axis.fill_between(steps, curves.min(0), curves.max(0), color=color, alpha=0.25, linewidth=0)
         axis.plot(steps, curves.T, color=color, linewidth=0.8, alpha=0.7)
-        axis.plot(steps, np.median(curves, axis=0), color=color, linewidth=2.5, label=name)
+        median = np.median(curves, axis=0)
+        axis.plot(steps, median, color=color, linewidth=2.5, label=f"{name}, the median")
+        axis.plot([], [], color=color, linewidth=0.8, alpha=0.7, label=f"{name}, each seed")
     axis.axhline(learned, color=GREY, linestyle=":", label="learned")
     axis.axhline(np.log(10), color=INK, linestyle="--", linewidth=1, label="a guess")
     axis.set(
-        title=f"The loss of {len(curves)} seeds each, their medians and bands", yscale="log",
-        xlabel="steps", ylabel="nats a symbol",
+        title=f"The loss of {len(curves)} seeds each, from the least to the largest", yscale="log",
+        xlabel="steps", ylabel=f"loss a digit, mean of {every} steps",
     )  # fmt: skip
     axis.grid(True)
     axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
@@ -55,10 +57,10 @@ def crossing(
         fits: Of each attention, a function of the length through these.
         by_regression: Where these cross; the least and the most if a length is left out.
         measured: Seconds of 3,000 steps on a processor.
-        crossed: Where these cross; the least and the most that a repeat says.
+        crossed: Where these cross; the least and the most, where those of a single repeat do.
     """
-    figure, axes = panels(2, 10, 4)
-    names = "S1's four lengths, and a regression", "Measured, another machine"
+    figure, axes = panels(2, 10.5, 4.6)
+    names = "S1's four lengths, and (F)", "Measured, this package on two cores"
     for axis, title, times, cross in zip(
         axes, names, (printed, measured), (by_regression, crossed), strict=True
     ):
@@ -70,13 +72,12 @@ def crossing(
                 axis.plot(reach, fits[name](reach), color=COLORS[name], linewidth=1)
             else:
                 axis.plot(*zip(*own.items(), strict=True), color=COLORS[name], linewidth=1)
-        told = "if a length is left out" if times is printed else "by single repeats"
-        axis.axvline(cross[0], color=GREEN, label=f"crossing, {cross[0]:,.0f}")
+        told = "... if a length is left out" if times is printed else "... by single repeats"
+        axis.axvline(cross[0], color=GREEN, label=f"the lines cross at {cross[0]:,.0f}")
         axis.axvspan(*cross[1:], color=GREEN, alpha=0.2, linewidth=0, label=told)
         lengths_axis(axis, [8, 64, 512, 4096] if times is printed else lengths)
-        axis.set(title=title)
-        axis.legend(loc="upper left")
-    axes[0].set_ylabel("seconds of 3,000 steps")
+        axis.set(title=title, ylabel="seconds of 3,000 steps")
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return figure
 
 
@@ -107,12 +108,15 @@ def board(rows: Sequence[tuple[Any, ...]], front: Sequence[str], more: tuple[int
                 (-9 if left else 9, rise), textcoords="offset points",
                 ha="right" if left else "left", va="center", fontsize=8.5,
             )  # fmt: skip
-    axis.plot(*more, "D", color=ORANGE, markersize=7)
+    axis.plot(*more, "D", color=ORANGE, markersize=7, label="trained longer, not in the table")
+    axis.plot([], [], "o", color=BLUE, markersize=8, label="no other row of the table beats it")
+    axis.plot([], [], "o", color=GREY, markersize=8, label="a row beats it (dots may coincide)")
+    axis.legend(loc="lower right")
     axis.annotate(
         "softmax, E = 4", more, (9, 0), textcoords="offset points", va="center", fontsize=8.5
     )
     axis.set(
-        title="Recall of 32 pairs; in blue, whom no other row beats in both", xscale="log",
+        title="Recall of 32 pairs against the numbers kept", xscale="log",
         xlabel="numbers kept", ylabel="recalled", ylim=(0, 1.08), xlim=(200, 6000),
     )  # fmt: skip
     axis.yaxis.set_major_formatter(PercentFormatter(1))
