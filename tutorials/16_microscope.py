@@ -584,5 +584,4 @@ show(
 # * It compares versions of one algorithm. Whether another needs fewer operations, as lesson 6's
 #   did, it cannot know.
 #
-# **Next question: does all this learn?** No lesson answers that yet: `minitransformer train copy`
-# trains a model on these kernels.
+# **Next question: does all this learn?** That is lesson 17.
