@@ -128,7 +128,11 @@ class Body:
 
     def counted(self, loop: ast.For, body: list[Node]) -> None:
         """A `for` at block level."""
-        self.compound(f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:", body)
+        self.compound(self.head(loop), body)
+
+    def head(self, loop: ast.For) -> str:
+        """The line that a `for` begins with."""
+        return f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:"
 
     def walked(self, loop: Loop) -> None:
         """A `while` at block level."""

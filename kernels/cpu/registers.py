@@ -1,4 +1,7 @@
-"""Part of step 8: how many threads run together, so that what they add up stays in registers."""
+"""Part of step 8: what threads add up stays in registers.
+
+How many rows of threads run together, which loops change places, and in what pieces a row goes.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,11 @@ class Registers:
         """The kernel."""
         return self.row.form
 
+    @property
+    def room(self) -> int:
+        """How many vector registers are for sums; the rest is for what is added up."""
+        return VECTOR_REGISTERS[0] * 3 // 4
+
     # Rows of threads
 
     def rows_abreast(self, body: list[Node]) -> int:
@@ -52,11 +60,11 @@ class Registers:
                 sums = stores(statements(inside)).keys() & self.slot_types.keys()
             case _:
                 return 1
-        count, bytes_of_one = VECTOR_REGISTERS
+        bytes_of_one = VECTOR_REGISTERS[1]
         widths = (as_dtype(self.slot_types[slot]).itemsize for slot in sums)
         vectors = sum(-(-self.row.length * width // bytes_of_one) for width in widths)
         rows = 1
-        while 2 * rows <= ABREAST and 2 * rows * vectors <= count * 3 // 4:
+        while 2 * rows <= ABREAST and 2 * rows * vectors <= self.room:
             rows *= 2
         return gcd(rows, self.row.size(outer))
 
@@ -105,7 +113,7 @@ class Registers:
                 pass
             case _:
                 return False
-        body, room = statements([outer]), VECTOR_REGISTERS[0] * 3 // 4
+        body = statements([outer])
         written = written_in(walk(body), self.form.source)
         found = [access for access in self._accesses(body) if access[0] in written]
         sums = {ast.unparse(access): (array, access, around) for array, access, around in found}
@@ -116,7 +124,7 @@ class Registers:
             own
             and all(inside[name] == everywhere[name] for name in (adding, turn))
             and len(sums) == len(written) == len({array for array, *_ in sums.values()})
-            and room < held <= room * self._turns(turns)
+            and self.room < held <= self.room * self._turns(turns)
             and not names_in(turns) & stores([loop]).keys()
             and not stores(body).keys() & self.row.regions.slots
             and all(map(_only_counts, [outer, inner, *inner.body]))
@@ -130,8 +138,7 @@ class Registers:
         So many that what each of their loops holds of small local arrays fits the processor's
         registers: a vector of each element, at least. Long arrays are in memory in any case.
         """
-        piece, (count, bytes_of_one) = row, VECTOR_REGISTERS
-        room = count * 3 // 4  # the rest is for what is added up
+        piece, room, bytes_of_one = row, self.room, VECTOR_REGISTERS[1]
         held = self._held(statements([node for node in body if isinstance(node, Loop)]), room)
         widths = {a: as_dtype(self.form.kinds[a].dtype).itemsize for each in held for a in each}
         needed = max((sum(n * widths[a] for a, n in each.items()) for each in held), default=0)

@@ -123,11 +123,10 @@ class Tuned(Body):
 
         If it goes over registers that the loops around it add to, it is noted.
         """
-        turn, adds = ast.unparse(loop.target), len(self.loops) > self.outside
+        adds, turn = len(self.loops) > self.outside, ast.unparse(loop.target)
         held = adds and self.held & self.registers.counted_by(turn, body)
         self.loops.append(loop)
-        note = f"  {IN_REGISTERS}" if held else ""
-        self.compound(f"for {turn} in {self.source(loop.iter)}:{note}", body)
+        self.compound(self.head(loop) + (f"  {IN_REGISTERS}" if held else ""), body)
         self.loops.pop()
 
     def lanes(self, region: Lanes) -> None:

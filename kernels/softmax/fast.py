@@ -28,12 +28,12 @@ What they add to `plain`; results/ladder says what it brings:
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
                                 after the other: there, all parts are one, tiles have no pitch, as
-                                many sums are made at once as the vectors' registers hold (a turn),
-                                narrow heads are filled up to a vector, wide ones to whole turns,
-                                and steps are as long as shared memory has room for, the last one
-                                only as long as there are rows. forward reads keys and values where
-                                they lie: a read brings one number to all lanes, and waits for a
-                                further cache beside multiplications, where a copy waits alone
+                                many sums are made at once as half of the vector registers hold (a
+                                turn), narrow heads are filled up to a vector, wide ones to whole
+                                turns, and steps are as long as shared memory has room for, the last
+                                one only as long as there are rows. forward reads keys and values
+                                where they lie: a read brings one number to all lanes, and waits for
+                                a further cache beside multiplications, where a copy waits alone
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as

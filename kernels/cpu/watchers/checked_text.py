@@ -151,7 +151,7 @@ class Checked(Watched):
 
     def counted(self, loop: ast.For, body: list[Node]) -> None:
         """A `for` at block level, whose turns count for a `while` around it."""
-        with self.text.block(f"for {ast.unparse(loop.target)} in {self.source(loop.iter)}:"):
+        with self.text.block(self.head(loop)):
             if self.common:
                 self.text.line(f"run__turns[{ALL}] += {self.threads}")
             self.compound_body(body)
