@@ -51,6 +51,7 @@ from minitransformer.course import (
     watch,
 )
 from minitransformer.course.figures import lesson_10 as figures
+from minitransformer.course.measuring import FAST
 from minitransformer.course.recall import earlier, recall
 from minitransformer_kernels import relative
 from minitransformer_kernels.cuda import cuda
@@ -67,7 +68,7 @@ u = phi(Q, "elu")  # features of queries
 
 
 def content(K, v):
-    """Lesson 6: n (L, M) and d (L, 1)."""
+    """Lesson 6: n (L, M), and d as a column, (L, 1)."""
     a = u @ phi(K, "elu").T
     return a @ v, a.sum(axis=1, keepdims=True)
 
@@ -91,9 +92,9 @@ print(f"outputs move by {error(n_mixed / d_mixed, n / d):.0e}")
 # [room](glossary.md#room) `kernels/relative`. There $i$ is $p_i$, as a query may stand anywhere.)
 # Each distance gets a learned vector $e_r$, as if it were one more key that queries meet. So how
 # much a distance counts may depend on the query, $u_i = \varphi(Q_i)$. A map $f$ makes a weight $F$
-# of their product; $w_{ij}$ is the mask:
+# of their product $B$; $w_{ij}$ is the mask:
 #
-# $$F_{ir} = f(u_i \cdot e_r) \qquad s_{ij} = w_{ij}\, F_{i, r(i,j)} \tag{2}$$
+# $$B_{ir} = u_i \cdot e_r \qquad F_{ir} = f(B_{ir}) \qquad s_{ij} = w_{ij}\, F_{i, r(i,j)} \tag{2}$$
 #
 # A pair now has two weights, of content and of distance. They are added:
 #
@@ -109,8 +110,8 @@ print(f"outputs move by {error(n_mixed / d_mixed, n / d):.0e}")
 # $$f(b) = b \qquad f' = 1 \tag{6}$$
 #
 # Each slope can be told from $F$ alone (in (5) it is 0 at the cap): the
-# [backward](glossary.md#backward) need not compute a score again. We take (4), the *softplus*. As a
-# loop, and as arrays:
+# [backward](glossary.md#backward) need not compute a score again. We take (4), the *softplus*, whose
+# slope is the sigmoid of $b$. The package's `phi` can compute $f$, too. As a loop, and as arrays:
 
 # %%
 k = 2
@@ -271,7 +272,7 @@ for got, wanted in zip(by_sums(F, v), pairs_loop(F, v), strict=True):
 #
 # $$dB_{ir} = dF_{ir}\, f' \tag{11}$$
 #
-# $B_{ir} = u_i \cdot e_r$ is a product, and each factor gets the other one:
+# In the product $B_{ir}$ each factor gets the other one:
 #
 # $$du_i = \sum_r dB_{ir}\, e_r \qquad de_r = \sum_i dB_{ir}\, u_i \tag{12}$$
 #
@@ -332,7 +333,8 @@ check("embedding-gradient", embedding_gradient)
 
 # %% [markdown]
 # Check all three gradients against the forward, with a random [cotangent](glossary.md#cotangent).
-# ($n$ and $d$ stay as they are: their gradients are lesson 6's.)
+# ($n$ and $d$ stay as they are: their gradients are lesson 6's. No denominator is near zero, so the
+# guard changes nothing, and its slope is 1.)
 
 
 # %%
@@ -539,6 +541,7 @@ guess("a, b, c, d", "naive, naive, naive, linear")
 rows, taken = [], []
 for L, E, k in ((32, 64, 8), (64, 64, 64), (64, 128, 8), (1024, 64, 16)):
     taken.append(plan(Sizes(L, L, E, E, max_distance=k))["relative"])
+    E = 16 if FAST else E  # of what is measured
     qkv = random.standard_normal((3, 1, 2, L, E), np.float32)
     e = random.standard_normal((2, 2 * k + 1, E), np.float32) / E
     runs = (
@@ -603,8 +606,9 @@ reveal("distances, three places earlier", f"{distances[1]:.0%}")
 
 # %% [markdown]
 # Without order a head can only say which symbol it has seen most often. That is right more often
-# than once in 16 as long as few have been seen. And what did the other head learn? The bars are
-# medians over its queries, the lines go from the 10th to the 90th of a hundred:
+# than once in 16 as long as few have been seen. And what did the other head learn? The dots are
+# medians over its queries, the lines go from the 10th to the 90th of a hundred (the axis is
+# logarithmic: each step up is a factor):
 
 # %%
 u = phi(placed.query.numpy()[:, 0].reshape(-1, E), "elu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from minitransformer_kernels import checked
 
 from .answers import File
-from .exercise import Case, Exercise, NotYet, Wrong
+from .exercise import COUNTS, Case, Exercise, NotYet, Wrong, find
 from .lesson import Lesson, lessons
 from .worker import defined
 
@@ -58,17 +59,22 @@ def _advice(exercise: Exercise, case: Case, got: list[Any]) -> str:
 def _comes_out(exercise: Exercise, wrong: Wrong, case: Case, got: list[Any]) -> bool:
     """Whether a mistake makes of a case what came out."""
     with _one_at_a_time, checked(tested=False), np.errstate(all="ignore"):
+        counted = COUNTS.set(False)  # only what comes out is compared
         try:
-            made = exercise.tried(_mistaken(exercise, wrong), case)
+            mistaken = _mistaken(exercise.name, wrong.name, tuple(wrong.edits.items()))
+            made = exercise.tried(mistaken, case)
         except Exception:  # a mistake that does not come so far
             return False
+        finally:
+            COUNTS.reset(counted)
     return not exercise.difference(got, made)
 
 
-def _mistaken(exercise: Exercise, wrong: Wrong) -> Callable[..., Any]:
-    """The solution with a mistake."""
-    lesson = next(lesson for lesson in lessons() if exercise.name in lesson.exercises)
-    text = edited(lesson, exercise.name, wrong.edits)
-    file = File(Path(f"{exercise.name}, {wrong.name}.py"), text)
-    answer: Callable[..., Any] = defined(file.needed(exercise.symbol), exercise.symbol)
+@cache
+def _mistaken(exercise: str, name: str, edits: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+    """The solution with a mistake; made once, as most attempts come out as none of them."""
+    lesson = next(lesson for lesson in lessons() if exercise in lesson.exercises)
+    found = find(exercise)
+    file = File(Path(f"{exercise}, {name}.py"), edited(lesson, exercise, dict(edits)))
+    answer: Callable[..., Any] = defined(file.needed(found.symbol), found.symbol)
     return answer

@@ -18,10 +18,11 @@ import numpy as np
 from .. import functions as F
 from .. import nn, no_grad, optim, random
 from ..tensor import Tensor
+from .measuring import FAST
 from .showing import table
 
 KEYS, VALUES, PAIRS = 64, 16, 32
-BATCH, STEPS = 16, 300
+BATCH, STEPS = 16, 30 if FAST else 300
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 

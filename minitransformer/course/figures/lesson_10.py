@@ -56,9 +56,12 @@ def learned(distances: Sequence[int], weights: Any, wanted: int) -> Figure:
     figure, (axis,) = panels(1, 7, 3.2)
     lower, middle, upper = np.quantile(weights, (0.1, 0.5, 0.9), axis=0)
     colors = [ORANGE if r == wanted else SKY for r in distances]
-    axis.bar(distances, middle, color=colors, width=0.7)
     axis.vlines(distances, lower, upper, color=GREY, linewidth=1.2)
-    axis.set(title="Learned weight of each distance", xlabel="distance r", ylabel="weight F")
+    axis.scatter(distances, middle, color=colors, zorder=2)
+    axis.set(
+        title="Learned weight of each distance", xlabel="distance r", ylabel="weight F",
+        yscale="log",
+    )  # fmt: skip
     first, *others = distances
     axis.set_xticks(distances, [f"to {first}", *map(str, others)])  # it is clipped
     return figure

@@ -14,7 +14,7 @@ from minitransformer.course.mistakes import edited
 from minitransformer.errors import UserError
 from minitransformer_kernels.cuda import cuda
 
-from .attempts import LESSONS, blank, first_failure
+from .attempts import LESSONS, blank, first_failure, unnamed
 
 FOUND = {
     exercise.name: (lesson, exercise)
@@ -30,17 +30,6 @@ TASKS = [
 
 def is_kernel(lesson, exercise):
     return "@cuda.jit" in lesson.solution(exercise.name).source
-
-
-def blanks():
-    """A kernel's is compiled, in all modes: by day the first of a lesson stands for the others."""
-    seen = set()
-    for lesson, exercise in FOUND.values():
-        marks = []
-        if is_kernel(lesson, exercise):
-            marks = [pytest.mark.nightly] * (lesson.name in seen)
-            seen.add(lesson.name)
-        yield pytest.param(lesson, exercise, marks=marks, id=f"{lesson.name}-{exercise.name}")
 
 
 def mistakes():
@@ -64,9 +53,9 @@ def test_the_solution_passes(lesson, exercise):
     assert first_failure(lesson.text, exercise) is None
 
 
-@pytest.mark.parametrize(("lesson", "exercise"), list(blanks()))
+@pytest.mark.parametrize(("lesson", "exercise"), TASKS)
 def test_the_blank_fails(lesson, exercise):
-    case, message = first_failure(blank(lesson, exercise), exercise)
+    case, message = first_failure(blank(lesson, exercise), exercise, unnamed)
     assert case == exercise.drawn(7)[0].name
     assert message
 
