@@ -358,14 +358,26 @@ class _Kernel(Exercise):
         ]
         if names:
             return f"It looks like this mistake: {', or '.join(names)}"
-        query, key, value, _, _, state = (np.float64(x) for x in case.inputs.values())
-        read = (query[0, 0] @ key[0, 0]) * value[0, 0]
-        faded = (got[2][0, 0] - read) / (query[0, 0] @ state[0])
-        said = got[0][0, 0]
-        if np.ptp(faded) < 1e-3 < abs(faded[0] - said):
-            return (f"Token 0 fades by {faded[0]:.4g} in the kernel, and by {said:.4g} in `gate`: "
-                    "is it the same formula?")  # fmt: skip
-        return f"Hint: {case.hint}"
+        return self._fading(case, *got) or f"Hint: {case.hint}"
+
+    def _fading(self, case: Case, gates: Array, _: Array, out: Array, left: Array) -> str:
+        """What the first token that is off must have faded by, if all columns agree about that."""
+        query, key, value, _, _, state = (np.float64(x[:1]) if np.ndim(x) > 1 else x
+                                          for x in case.inputs.values())  # fmt: skip
+        for i in range(value.shape[1]):
+            token = slice(i, i + 1)
+            q, k, v, g = query[:, token], key[:, token], value[:, token], gates[:1, token]
+            wanted, state_after = _walk(q, k, v, g, state)
+            if self._told("out", out[:1, token], wanted):
+                unfaded = _walk(q, 0 * k, v, g**0, state)[0]
+                faded = ((out[0, i] - wanted[0, 0]) / unfaded[0, 0]) + g[0, 0]
+                if np.ptp(faded) < 1e-3 and -1e-3 < faded[0] < 1 + 1e-3:
+                    return (f"Token {i} fades by {faded[0]:.4g} in the kernel, and by "
+                            f"{g[0, 0]:.4g} in `gate`: is it the same formula, begun anew for "
+                            "each token?")  # fmt: skip
+                return ""
+            state = state_after
+        return ""
 
     @staticmethod
     def _made(
@@ -459,8 +471,8 @@ EXERCISES = (
             Wrong("R does not fade", {"R = g[i] * R": "pass"}, "one token"),
             Wrong("S does not fade", {"g[i] * states[i]": "states[i]"}, "two tokens"),
             Wrong("R fades by its own token's gate, not by the next one's", {
-                  _COMES:
-                  "        R = (1 if i == len(k) - 1 else g[i] / g[i + 1]) * R\n" + _COMES}, "two tokens"),
+                  _COMES: "        R = (1 if i == len(k) - 1 else g[i] / g[i + 1]) * R\n" + _COMES},
+                  "two tokens"),
             Wrong("dg is made of S_i, not of the state before",
                   {"(R * states[i]).sum()": "(R * states[i + 1]).sum()"}, "one token"),
             Wrong("dg is made before R has its token", {
