@@ -50,8 +50,9 @@ def _gate_cases(random: Random) -> Iterator[Case]:
                "from the first")  # fmt: skip
 
 
-def _gates(answer: Any, key: Array, value: Array, w: Array, at: int) -> tuple[Array, Array]:
+def _gates(answer: Any, inputs: Iterable[Any]) -> tuple[Array, Array]:
     """The gates of a text, and those of its tokens one by one."""
+    key, value, w, at = inputs
     with np.errstate(all="ignore"):
         gates = left_alone(answer, key, value, w, at)
         if gates is None or np.shape(gates) != (len(key),):
@@ -65,7 +66,7 @@ class _Gate(Exercise):
 
     def tried(self, answer: Any, case: Case) -> tuple[Any, ...]:
         inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
-        gates, alone = _gates(answer, *inputs)
+        gates, alone = _gates(answer, inputs)
         if gates is None:
             raise NotYet("nothing is returned yet: it is your turn")
         return np.asarray(gates), alone
@@ -362,8 +363,8 @@ class _Kernel(Exercise):
 
     def _fading(self, case: Case, gates: Array, _: Array, out: Array, left: Array) -> str:
         """What the first token that is off must have faded by, if all columns agree about that."""
-        query, key, value, _, _, state = (np.float64(x[:1]) if np.ndim(x) > 1 else x
-                                          for x in case.inputs.values())  # fmt: skip
+        names = "query", "key", "value", "state"
+        query, key, value, state = (case.inputs[name][:1].astype(np.float64) for name in names)
         for i in range(value.shape[1]):
             token = slice(i, i + 1)
             q, k, v, g = query[:, token], key[:, token], value[:, token], gates[:1, token]
@@ -395,9 +396,9 @@ class _Kernel(Exercise):
 
 _GATE = "1 / (1 + np.exp(-4 - x))"
 _LINES = (
-    "            x = float32(0)\n"
+    "            x = float32(4)\n"
     "            for e in range(WIDTH):\n"
-    "                x += w[e] * key[h, i, e]\n"
+    "                x += float32(0.25) * w[e] * key[h, i, e]  # 1 / sqrt(E)\n"
 )
 _COMES = "        R = R + np.outer(q[i], do[i])\n"
 _GIVES = "        dk[i], dv[i] = R @ v[i], k[i] @ R\n"
@@ -503,13 +504,13 @@ EXERCISES = (
             Wrong("`out` is made before the state has its token",
                   {_WRITE + _READ: _READ + _WRITE}, "one token"),
             Wrong("another formula than that of `gate`",
-                  {"-float32(4) - x": "-float32(3) - x"}, "one token"),
+                  {"x = float32(4)": "x = float32(3)"}, "one token"),
             Wrong("the root of E is forgotten",
-                  {"x / math.sqrt(float32(WIDTH))": "x"}, "one token"),
-            Wrong("x is not set to 0 before each token", {
+                  {"float32(0.25) * w[e]": "w[e]"}, "one token"),
+            Wrong("x is not begun anew with each token", {
                   _LINES: _LINES.split("\n", 1)[1],
                   "        for i in range(value.shape[1]):\n":
-                  "        x = float32(0)\n        for i in range(value.shape[1]):\n"},
+                  "        x = float32(4)\n        for i in range(value.shape[1]):\n"},
                   "one column"),
             Wrong("a token fades by the gate of the one before it", {
                   "        for i in range(value.shape[1]):\n":

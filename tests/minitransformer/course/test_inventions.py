@@ -16,11 +16,10 @@ GATE = """    x = key @ w / math.sqrt(len(w))
 BACK = """    dx = dg * g * (1 - g) / math.sqrt(len(w))
     return dq, dk + np.outer(dx, w), dv, dx @ k, R
 """
-KERNEL = """            x = float32(0)
+KERNEL = """            x = float32(4)
             for e in range(WIDTH):
-                x += w[e] * key[h, i, e]
-            x = -float32(4) - x / math.sqrt(float32(WIDTH))
-            g = float32(1) / (float32(1) + math.exp(x))  # (1)
+                x += float32(0.25) * w[e] * key[h, i, e]  # 1 / sqrt(E)
+            g = float32(1) / (float32(1) + math.exp(-x))  # (1)
 """
 
 
