@@ -46,9 +46,9 @@ def read(gates: Any, mark: int) -> Figure:
         (below, left, "What is left of it in the end"),
     ):
         axis.bar(place + 1, heights, color=colors)
-        axis.set(title=title, xlabel="token", ylim=(0, 1.05))
+        axis.set(title=title, xlabel="token", ylim=(0, 1.25), yticks=np.linspace(0, 1, 6))
         axis.annotate(
-            "the mark", (mark + 1, heights[mark]), (0, 12), textcoords="offset points",
-            ha="center", color=ORANGE, annotation_clip=False,
+            "the mark", (mark + 1, heights[mark]), (mark + 1, 1.12), ha="center", color=ORANGE,
+            arrowprops={"arrowstyle": "->", "color": ORANGE},
         )  # fmt: skip
     return figure
