@@ -114,9 +114,9 @@ reveal("tokens seen by the last query", seen)
 # ### Exercise 1 (3 points, 10 min): invent a gate
 #
 # `key` is (L, E), `value` (L, M), `w` (E,); `at` tokens came before these, so token `i` is at place
-# `at + i`, from 0. Return L numbers from 0 to 1. Each may depend on its own token, its place and `w`, but on no
-# other token, earlier or later; and on *something*: one number for all is lesson 7's. Large inputs and
-# zeros must not make it nan. You will have to differentiate it.
+# `at + i`, from 0. Return L numbers from 0 to 1. Each may depend on its own token, its place and `w`, but
+# on no other token, earlier or later; and on *something*: one number for all is lesson 7's. Large inputs
+# and zeros must not make it nan. You will have to differentiate it.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -173,8 +173,9 @@ print("your gates:", g.round(3))
 # ## 2. Backward
 #
 # Lesson 7 again, and one line more. Given are $do_i = \partial \ell / \partial o_i$. Let
-# $R_i = \partial \ell / \partial S_i$, all that is later included. $S_i$ is used by $o_i$ and by $S_{i+1}$, where it is multiplied by $g_{i+1}$; the last one
-# also by who continues from it, who hands back $dS$:
+# $R_i = \partial \ell / \partial S_i$, all that is later included. $S_i$ is used by $o_i$ and by
+# $S_{i+1}$, where it is multiplied by $g_{i+1}$; the last one also by who continues from it, who hands
+# back $dS$:
 #
 # $$R_i = q_i\, do_i^\top + \begin{cases} g_{i+1}\, R_{i+1} & i < L \\ dS & i = L \end{cases} \tag{5}$$
 # $$dq_i = S_i\, do_i \qquad dk_i = R_i v_i \qquad dv_i = R_i^\top k_i \qquad dS_0 = g_1 R_1 \tag{6}$$
@@ -189,10 +190,10 @@ print("your gates:", g.round(3))
 #   dv_i \mathrel{+}= dg_i \frac{\partial g_i}{\partial v_i} \qquad
 #   dw = \sum_i dg_i \frac{\partial g_i}{\partial w} \tag{8}$$
 #
-# (7) needs the state *before* each token, while the scan goes backwards. Dividing it out,
-# $S_{i-1} = (S_i - k_i v_i^\top) / g_i$, is what lesson 15 warns of, and impossible where $g_i = 0$. So
-# keep all of them. **Predict**: at L = 4,096, with $E = M = 64$, how many times as many numbers is that
-# as queries, keys, values and outputs together?
+# (7) needs the state *before* each token, while the [scan](glossary.md#scan) goes backwards. Dividing it
+# out, $S_{i-1} = (S_i - k_i v_i^\top) / g_i$, is what lesson 15 warns of, and impossible where $g_i = 0$.
+# So keep all of them. **Predict**: at L = 4,096, with $E = M = 64$, how many times as many numbers is
+# that as queries, keys, values and outputs together?
 
 # %%
 guess("kept states over inputs and outputs", 4)
@@ -257,8 +258,8 @@ check("gated-backward", gated_backward)
 # %% [markdown]
 # ## 3. A kernel
 #
-# Lesson 7's: a [thread](glossary.md#thread) [owns](glossary.md#owner) a column of $S$. Each needs the gate, so each
-# works it out. The state comes from outside, and goes back there.
+# Lesson 7's: a [thread](glossary.md#thread) [owns](glossary.md#owner) a column of $S$. Each needs the
+# gate, so each works it out. The state comes from outside, and goes back there.
 
 # %% [markdown] exercise="gated-kernel"
 # ### Exercise 3 (5 points, 20 min): its kernel
@@ -344,8 +345,8 @@ def walked(query, key, value, w, at=0, state=None):
 # %% [markdown]
 # ## 4. A property
 #
-# A check tries a few sizes. Hypothesis, a library, draws many, and when one fails, looks for the smallest that does.
-# All stateful attentions of this project have this property (`tests/properties.py`,
+# A check tries a few sizes. Hypothesis, a library, draws many, and when one fails, looks for the smallest
+# that does. All stateful attentions of this project have this property (`tests/properties.py`,
 # `hands_its_state_over`): read a text to any place, go on from the state, and nothing is different.
 # (`pip install hypothesis`, if the next cell does not find it.)
 
@@ -428,11 +429,12 @@ print(f"bytes: {roof.needed:,} are needed, {roof.moved:,} are moved")
 # a thread for each column, and all work out the same gate. Who has many columns makes the gates in
 # a kernel of their own, once, and reads one number for each token. And most bytes are moved for nothing:
 # all threads ask for one number of a key, and a whole [sector](glossary.md#sector) comes; for the gate it
-# comes once more. Lesson 16's tiles are the cure: your second version.
+# comes once more. Lesson 16's [tiles](glossary.md#tile) are the cure: your second version.
 #
 # ## 6. Into the engine
 #
-# A `Function` joins your kernel and your backward to the [tape](glossary.md#tape):
+# A `Function` puts them on the [tape](glossary.md#tape). Forward launches your kernel for all heads of
+# all sequences at once; backward calls your scan for one after the other, slow and right:
 
 
 # %%
@@ -459,8 +461,9 @@ class Remember(Function):
 
 
 # %% [markdown]
-# (Only a walk from the first token is differentiated.) A *variant* tells layers how to call it; under
-# its name every layer and model finds it. Where queries come after all keys, they ask the last state:
+# (Only a walk from the first token is differentiated; who goes on from a state only reads.) A *variant*
+# tells layers how to call it; under its name every layer and model finds it. Where queries come after all
+# keys, they ask the last state:
 
 
 # %%
@@ -555,9 +558,10 @@ reveal("recall of 32 pairs, yours", f"{shares['yours', None]:.0%}")
 reveal("recall after a mark, yours", f"{shares['yours', pages]:.0%}")
 
 # %% [markdown]
-# (On this page "yours" is ours again.) A fixed number serves two wishes, to forget after a mark, and
-# nothing else: none of the four is near both. A gate that reads the key does both. With another gate you
-# may have found otherwise: that is a result, too. Here is a text of that task, as the trained memory reads it:
+# (On this page "yours" is ours again.) A fixed number has two jobs: to forget what stands before a mark,
+# and to keep all else. None of the four does both well; a gate that reads the key does. With another gate
+# you may have found otherwise: that is a result, too. Here is a text of that task, as the trained memory
+# reads it:
 
 # %%
 keys, values = mine.read
@@ -599,9 +603,10 @@ print(f"gate of the mark: {g[-17]:.2f}, of others: {np.median(g):.2f}")
 # ## What it cannot do
 #
 # * It forgets all pairs alike. To drop one and keep the others takes lesson 12.
-# * What has faded is gone. A later token cannot ask for it; softmax could.
+# * What has faded is gone. A later token cannot ask for it; [softmax](glossary.md#softmax) could.
 # * Its token decides alone. Whether the past is worth keeping may hang on the past itself; but such a
 #   gate is no longer known before the walk, and chunks need it then.
+# * Its backward is a loop in NumPy that keeps every state. A kernel for it is yours, too.
 # * It makes no room: 32 pairs in 256 numbers stay what they were.
 #
 # **Next question: yours.**
