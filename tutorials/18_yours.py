@@ -354,21 +354,21 @@ def walked(query, key, value, w, at=0, state=None):
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-phases = Phase.generate, Phase.shrink
-options = {"phases": phases, "deadline": None, "derandomize": True}
+options = {"max_examples": 25, "deadline": None, "derandomize": True}
+options |= {"phases": [Phase.generate, Phase.shrink]}
+options |= {"report_multiple_bugs": False}
 
 
-def hands_its_state_over(walk, tried=None):
+def hands_its_state_over(walk, tried):
     """A property of walk(query, key, value, w, at, state)."""
     sizes = st.integers(1, 3), st.integers(1, 20), st.integers(1, 70)
 
-    @settings(max_examples=25, **options)
+    @settings(**options)
     @given(*sizes, st.data())
     def holds(heads, length, columns, data):
         *qkv, w = drawn(heads, length, columns)
         split = data.draw(st.integers(0, length))
-        if tried is not None:
-            tried.append((length, split))  # the last one is the smallest
+        tried.append((length, split))  # in the end the smallest that fails
         out, last = walk(*qkv, w)
         first, S = walk(*(x[:, :split].copy() for x in qkv), w)
         rest, end = walk(*(x[:, split:].copy() for x in qkv), w, split, S)
@@ -379,7 +379,7 @@ def hands_its_state_over(walk, tried=None):
     holds()
 
 
-hands_its_state_over(walked)
+hands_its_state_over(walked, tried=[])
 print("your kernel hands its state over")
 
 # %% [markdown]
@@ -398,7 +398,7 @@ def forgets(query, key, value, w, at=0, state=None):
 
 tried = []
 try:
-    hands_its_state_over(forgets, tried=tried)
+    hands_its_state_over(forgets, tried)
 except AssertionError:
     print("it fails; the smallest: tokens, and split after", tried[-1])
 reveal("tokens of the smallest failure", tried[-1][0])
