@@ -744,4 +744,4 @@ show(
 #   more to learn, its rate.
 # * (A) finds who looks ahead. It does not find who forgets.
 #
-# **Next question: what is yours?**
+# **Next question: what is yours?** That is lesson 18.

@@ -289,6 +289,13 @@ class Exercise:
         off = (name for name, x, y in triples if self._told(name, x, np.asarray(y)))
         return self.hints.get(next(off, ""), case.hint)
 
+    def advice(self, case: Case, got: Iterable[Any]) -> str:
+        """Return what to say of outputs that are off; nothing to look among known mistakes.
+
+        An exercise whose truth hangs on what was invented knows no edits that make it.
+        """
+        return ""
+
     def _told(self, name: str, got: Array, truth: Array) -> str:
         wanted = "should be at most" if name in self.at_most else "should be"
         return _difference(name, got, truth, self.tolerance, wanted)

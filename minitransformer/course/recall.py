@@ -152,6 +152,25 @@ def rewritten(draw: np.random.Generator) -> Iterator[Asked]:
         yield Asked(np.hstack([first, again]), np.hstack([*values]), asked, answers)
 
 
+def pages(draw: np.random.Generator) -> Iterator[Asked]:
+    """Return batches without end of a fourth task, in which a page is turned.
+
+    Of 16 keys 8 to 15 get values. Then comes a mark, the last key of all, with any value: what
+    stands before it is void. Then each of the 16 gets a value, which is asked for.
+    """
+    once = PAIRS // 2
+    while True:
+        again = draw.permuted(np.tile(np.arange(KEYS - 1), (BATCH, 1)), axis=1)[:, :once]
+        first = draw.permuted(again, axis=1)[:, : draw.integers(once // 2, once)]
+        mark = np.full((BATCH, 1), KEYS - 1)
+        keys = np.hstack([first, mark, again])
+        values = draw.integers(VALUES, size=keys.shape)
+        order = draw.permuted(np.tile(np.arange(once), (BATCH, 1)), axis=1)
+        last = values[:, -once:]
+        asked, answers = (np.take_along_axis(x, order, axis=1) for x in (again, last))
+        yield Asked(keys, values, asked, answers)
+
+
 def scoreboard(*rows: Row) -> None:
     """Print rows of the scoreboard."""
     head = "attention", "numbers kept", "work a token", "recall of 32 pairs"

@@ -81,7 +81,12 @@ def check(name: str, answer: Any) -> None:
 
 
 def _called(answer: Any) -> dict[str, Any]:
-    """What an answer finds by name outside itself, as the answers of earlier exercises."""
+    """What an answer finds by name outside itself, as the answers of earlier exercises.
+
+    Of answers that belong together, `yours = gate, kernel`, each by its own name.
+    """
+    if isinstance(answer, tuple):
+        return {getattr(part, "__name__", "it"): part for part in answer}
     function = getattr(answer, "function", answer)
     if not inspect.isfunction(function):
         return {}

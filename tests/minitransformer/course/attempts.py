@@ -34,8 +34,12 @@ def fading_backward(g, q, k, v, gamma):
 def first_failure(text, exercise, compared=compare):
     """The name of the first case that the answer in a text fails, and the message; else None."""
     file = File(Path("lesson.py"), text)
-    answer = defined(file.needed(exercise.symbol), exercise.symbol)
-    for case in exercise.drawn(SEED):
+    cases = exercise.drawn(SEED)
+    try:
+        answer = defined(file.needed(exercise.symbol), exercise.symbol)
+    except NotYet as problem:  # it needs what is not written
+        return cases[0].name, str(problem)
+    for case in cases:
         try:
             with checked(tested=False):
                 compared(exercise, case, exercise.tried(answer, case))

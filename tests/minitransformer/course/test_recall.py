@@ -1,5 +1,7 @@
 """The measure of a memory: its sequences ask for what they gave, and it tells memories apart."""
 
+from itertools import islice
+
 import numpy as np
 
 from minitransformer.attention import linear_attention, softmax_attention
@@ -9,6 +11,7 @@ from minitransformer.course.recall import (
     VALUES,
     Row,
     earlier,
+    pages,
     recall,
     rewritten,
     scoreboard,
@@ -46,6 +49,18 @@ def test_every_key_is_given_twice_and_the_last_value_counts():
         old = dict(zip(first.tolist(), values.tolist(), strict=False))
         changed += sum(old[key] != given[key] for key in given)
     assert changed / pairs.asked.size > 0.8
+
+
+def test_what_stands_before_the_mark_is_void():
+    batches, lengths = pages(np.random.default_rng(0)), set()
+    for page in islice(batches, 40):
+        lengths.add(page.keys.shape[1])
+        for keys, values, asked, answers in zip(*page, strict=True):
+            (mark,) = np.flatnonzero(keys == KEYS - 1)
+            now = dict(zip(keys[mark + 1 :].tolist(), values[mark + 1 :].tolist(), strict=True))
+            assert len(now) == PAIRS // 2 and set(keys[:mark].tolist()) < set(now)
+            assert now == dict(zip(asked.tolist(), answers.tolist(), strict=True))
+    assert min(lengths) == 8 + 17 and max(lengths) == 15 + 17
 
 
 def test_what_looks_at_every_key_recalls_and_a_small_state_forgets():

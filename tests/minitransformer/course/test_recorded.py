@@ -220,3 +220,13 @@ def test_the_whole_scoreboard():
     ]
     assert [(row["kept"], row["recalled"]) for row in narrow] == [(256, 1.0)] * 3
     assert "more=(256, 1.0)" in TRAINING.text and "with each of three seeds" in prose(TRAINING)
+
+
+def test_what_a_sum_recalls():
+    """Lesson 18 says it before its page shows it."""
+    page = (folder() / "pages/18_yours.md").read_text(encoding="utf-8")
+    pairs, marked = (int(x) for x in re.findall(r"^gates 1 .* (\d+)%$", page, re.MULTILINE))
+    assert (round(pairs / 10), round(marked / 10)) == (9, 6)
+    assert "nine pairs of ten are recalled, and six of ten after a mark" in prose(
+        LESSONS["18_yours"]
+    )
