@@ -24,6 +24,8 @@ What they add to `plain`; results/ladder says what it brings:
     transposed, with a pitch    what is owned, so that neighbouring threads read neighbouring
                                 numbers; what is walked past is read by all of a warp at the same
                                 address, a broadcast. The output is turned back in such a tile
+    one column for far tiles    with relative scores: keys that lie beyond the farthest distance from
+                                all rows of a block have one score a row, which is read once
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
@@ -61,7 +63,7 @@ from ..arrays import SHARED_BYTES, Array, array_module, ceil_div, round_up
 from ..cpu.compiler import VECTOR_REGISTERS
 from ..cuda import DeviceFunction, Kernel, cuda
 from ..layers.dropout import random_word
-from .plain import column, kind, pattern_arguments
+from .plain import at_one_end, column, kind, pattern_arguments
 
 TILE = 64  # queries of a block, where the shared memory allows
 SHORT = 16  # rows, if a sequence has no more
@@ -286,6 +288,10 @@ def _forward_kernel(
                                 v[r, m] = value[n, h, j, m]
                     cuda.syncthreads()
 
+                if biased:
+                    apart = start - first_row - offset
+                    far, end_column = at_one_end(apart - rows + 1, apart + step - 1, furthest)
+                    end_i = relative_scores[n, h, near, end_column]
                 own_highest, left = h_i, int32(min(max(seen - start, 0), step))
                 for t in range(0, here // parts, at_once):
                     r = y * own_keys + t
@@ -303,8 +309,11 @@ def _forward_kernel(
                     for c in range(at_once):
                         j = place[r + c] if listed else start + r + c
                         if biased:
-                            r_ij = column(j - i - offset, furthest)
-                            sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
+                            if far and not listed:
+                                sums[c] += scale * end_i  # (10)
+                            else:
+                                r_ij = column(j - i - offset, furthest)
+                                sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                         sees = int32(r + c) < left
                         if listed:
                             sees = (since[r + c] <= last) & (first <= until[r + c])
@@ -478,6 +487,10 @@ def _query_gradient_kernel(
                         v[r, m] = value[n, h, j, m]
             cuda.syncthreads()
 
+            if biased:
+                apart = start - first_row - offset
+                far, end_column = at_one_end(apart - rows + 1, apart + step - 1, furthest)
+                end_i = relative_scores[n, h, near, end_column]
             left = int32(min(max(seen - start, 0), step))
             for t in range(0, here // parts, at_once):
                 r = y * own_keys + t
@@ -489,8 +502,11 @@ def _query_gradient_kernel(
                 for c in range(at_once):
                     j = place[r + c] if listed else start + r + c
                     if biased:
-                        r_ij = column(j - i - offset, furthest)
-                        sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
+                        if far and not listed:
+                            sums[c] += scale * end_i  # (10)
+                        else:
+                            r_ij = column(j - i - offset, furthest)
+                            sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                     sees = int32(r + c) < left
                     if listed:
                         sees = (since[r + c] <= last) & (first <= until[r + c])
@@ -507,14 +523,17 @@ def _query_gradient_kernel(
                         kept = survivor if word >= dropped else real(0)
                     slope = ds[r + c, x] * (kept * sums[c] - delta_i)  # (7), (13)
                     ds[r + c, x] = cuda.selp(ds[r + c, x] != real(0), slope, real(0))
-                    if biased and i < query.shape[2]:
-                        distance = j - i - offset
-                        if distance <= -furthest or furthest == 0:
+                    if biased and far and not listed:
+                        first_end += ds[r + c, x] if end_column == 0 else real(0)
+                        last_end += real(0) if end_column == 0 else ds[r + c, x]
+                    elif biased and i < query.shape[2]:
+                        r_ij = column(j - i - offset, furthest)
+                        if r_ij == 0:
                             first_end += ds[r + c, x]
-                        elif distance >= furthest:
+                        elif r_ij == 2 * furthest:
                             last_end += ds[r + c, x]
                         else:
-                            drelative[n, h, i, distance + furthest] = scale * ds[r + c, x]  # (11)
+                            drelative[n, h, i, r_ij] = scale * ds[r + c, x]  # (11)
             cuda.syncthreads()
 
             for t in range(0, own_columns, width):
@@ -671,6 +690,9 @@ def _key_gradient_kernel(
                 else:
                     cuda.syncthreads()
 
+                if biased:
+                    apart = first_row - start - offset
+                    far, end_column = at_one_end(apart - step + 1, apart + rows - 1, furthest)
                 hidden = int32(min(max(seen_from - start, 0), step))
                 for t in range(0, here // parts, at_once):
                     r = y * own_queries + t
@@ -683,8 +705,12 @@ def _key_gradient_kernel(
                         i = place[r + c] if listed else start + r + c
                         if biased:
                             near = min(i, query.shape[2] - 1)
-                            r_ij = column(j - i - offset, furthest)
-                            sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
+                            if far and not listed:
+                                end_i = relative_scores[n, h, near, end_column]
+                                sums[c] += scale * end_i  # (10)
+                            else:
+                                r_ij = column(j - i - offset, furthest)
+                                sums[c] += scale * relative_scores[n, h, near, r_ij]  # (10)
                         sees = (hidden <= int32(r + c)) & (i < last_query)
                         if listed:
                             sees = (first <= until[r + c]) & (since[r + c] <= last)

@@ -36,6 +36,13 @@ def column(distance, furthest):  # type: ignore[no-untyped-def]
     return min(max(distance, -furthest), furthest) + furthest
 
 
+@cuda.jit(device=True)
+def at_one_end(least, most, furthest):  # type: ignore[no-untyped-def]
+    """Whether distances from `least` to `most` all have one column (10), an end; and which."""
+    first = most <= -furthest
+    return first or least >= furthest, 0 if first else 2 * furthest
+
+
 @cache
 def _score(real: Any, biased: bool) -> DeviceFunction:
     """s_ij. Backward must find these very bits again: exp(s - h) is off by what s is off by."""

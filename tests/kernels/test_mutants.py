@@ -106,15 +106,21 @@ MUTANTS = [
         dropped_weight_keeps_its_gradient=(
             "ds[r + c, x] * (kept * sums[c] - delta_i)", "ds[r + c, x] * (sums[c] - delta_i)"),
         distance_off_by_one=(
-            """near = min(i, query.shape[2] - 1)
-                            r_ij = column(j - i - offset,""",
-            """near = min(i, query.shape[2] - 1)
-                            r_ij = column(j - i - offset - 1,"""),
+            "else:\n                            r_ij = column(j - i - offset,",
+            "else:\n                            r_ij = column(j - i - offset - 1,"),
         gradient_of_an_end_not_scaled=("= scale * of_end  # (11)", "= of_end"),
+        near_keys_of_a_tile_taken_for_far=(
+            "apart + step - 1, furthest)\n                    end_i",
+            "apart, furthest)\n                    end_i"),
+        near_keys_of_a_tile_have_the_gradient_of_far_ones=(
+            "apart - rows + 1, apart + step - 1, furthest)\n                end_i",
+            "apart, apart + step - 1, furthest)\n                end_i"),
+        near_queries_of_a_tile_taken_for_far=(
+            "at_one_end(apart - step + 1,", "at_one_end(apart + 1,"),
     ),
     *bugs(softmax_at_one_distance, "softmax/fast.py",
         one_distance_as_two_ends=(
-            "if distance <= -furthest or furthest == 0:", "if distance <= -furthest:"),
+            "if r_ij == 0:", "if r_ij == 0 and furthest > 0:"),
     ),
     *bugs(operations.softmax_plain, "softmax/plain.py",
         plain_delta_dropped=("ds = p * (product - delta_i)", "ds = p * product"),
