@@ -24,8 +24,8 @@ What they add to `plain`; results/ladder says what it brings:
     transposed, with a pitch    what is owned, so that neighbouring threads read neighbouring
                                 numbers; what is walked past is read by all of a warp at the same
                                 address, a broadcast. The output is turned back in such a tile
-    one column for far tiles    with relative scores: where all keys of a tile are beyond the farthest
-                                distance from all rows, each row has one, which is read once
+    one score for far tiles     with relative scores: where all keys of a tile are beyond the
+                                farthest distance from all rows, each row has one, read once
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
