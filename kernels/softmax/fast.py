@@ -24,8 +24,6 @@ What they add to `plain`; results/ladder says what it brings:
     transposed, with a pitch    what is owned, so that neighbouring threads read neighbouring
                                 numbers; what is walked past is read by all of a warp at the same
                                 address, a broadcast. The output is turned back in such a tile
-    one score for far tiles     with relative scores: where all keys of a tile are beyond the
-                                farthest distance from all rows, each row has one, read once
     few rows for few            a short sequence does not fill TILE rows: it gets SHORT of them
     lists of rows               with a pattern, a block walks only what one of its rows sees
     on lanes                    a CPU runs threadIdx.x as lanes of its vectors, and the parts one
@@ -35,7 +33,9 @@ What they add to `plain`; results/ladder says what it brings:
                                 turns, and steps are as long as shared memory has room for, the last
                                 one only as long as there are rows. forward reads keys and values
                                 where they lie: a read brings one number to all lanes, and waits for
-                                a further cache beside multiplications, where a copy waits alone
+                                a further cache beside multiplications, where a copy waits alone.
+                                Relative scores of keys that are too far from all rows to tell apart
+                                are read once a tile; on a GPU that took up to half more registers
 
 They are not compiled with `fastmath`, which may add up a score in another order in each of them:
 then the maximum that the forward saved is not the score that the backward finds, (2) is off by as
@@ -208,6 +208,7 @@ def _forward_kernel(
     most = max(at_once, width)
     widest = max(head_dim, columns)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
+    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
 
     @cuda.jit
     def forward(  # type: ignore[no-untyped-def]
@@ -288,7 +289,7 @@ def _forward_kernel(
                                 v[r, m] = value[n, h, j, m]
                     cuda.syncthreads()
 
-                if biased:
+                if by_tiles:
                     apart = start - first_row - offset
                     far, end_column = at_one_end(apart - rows + 1, apart + step - 1, furthest)
                     end_i = relative_scores[n, h, near, end_column]
@@ -309,7 +310,7 @@ def _forward_kernel(
                     for c in range(at_once):
                         j = place[r + c] if listed else start + r + c
                         if biased:
-                            if far and not listed:
+                            if by_tiles and far:
                                 sums[c] += scale * end_i  # (10)
                             else:
                                 r_ij = column(j - i - offset, furthest)
@@ -402,6 +403,7 @@ def _query_gradient_kernel(
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
+    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
 
     @cuda.jit
     def query_gradient(  # type: ignore[no-untyped-def]
@@ -487,7 +489,7 @@ def _query_gradient_kernel(
                         v[r, m] = value[n, h, j, m]
             cuda.syncthreads()
 
-            if biased:
+            if by_tiles:
                 apart = start - first_row - offset
                 far, end_column = at_one_end(apart - rows + 1, apart + step - 1, furthest)
                 end_i = relative_scores[n, h, near, end_column]
@@ -502,7 +504,7 @@ def _query_gradient_kernel(
                 for c in range(at_once):
                     j = place[r + c] if listed else start + r + c
                     if biased:
-                        if far and not listed:
+                        if by_tiles and far:
                             sums[c] += scale * end_i  # (10)
                         else:
                             r_ij = column(j - i - offset, furthest)
@@ -523,7 +525,7 @@ def _query_gradient_kernel(
                         kept = survivor if word >= dropped else real(0)
                     slope = ds[r + c, x] * (kept * sums[c] - delta_i)  # (7), (13)
                     ds[r + c, x] = cuda.selp(ds[r + c, x] != real(0), slope, real(0))
-                    if biased and far and not listed:
+                    if by_tiles and far:
                         first_end += ds[r + c, x] if end_column == 0 else real(0)
                         last_end += real(0) if end_column == 0 else ds[r + c, x]
                     elif biased and i < query.shape[2]:
@@ -581,6 +583,7 @@ def _key_gradient_kernel(
     at_once, width_k, width_v = shape.at_once(real, own_queries, own_k, own_v)
     most = max(at_once, width_k, width_v)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
+    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
 
     @cuda.jit
     def key_gradient(  # type: ignore[no-untyped-def]
@@ -690,7 +693,7 @@ def _key_gradient_kernel(
                 else:
                     cuda.syncthreads()
 
-                if biased:
+                if by_tiles:
                     apart = first_row - start - offset
                     far, end_column = at_one_end(apart - step + 1, apart + rows - 1, furthest)
                 hidden = int32(min(max(seen_from - start, 0), step))
@@ -705,7 +708,7 @@ def _key_gradient_kernel(
                         i = place[r + c] if listed else start + r + c
                         if biased:
                             near = min(i, query.shape[2] - 1)
-                            if far and not listed:
+                            if by_tiles and far:
                                 end_i = relative_scores[n, h, near, end_column]
                                 sums[c] += scale * end_i  # (10)
                             else:
