@@ -433,9 +433,9 @@ print(f"bytes: {roof.needed:,} are needed, {roof.moved:,} are moved")
 #
 # ## 6. Into the engine
 #
-# A `Function` puts them on the [tape](glossary.md#tape). Forward [launches](glossary.md#launch)
-# your kernel for all heads of all sequences at once; backward calls your scan for one after the other,
-# slow and right:
+# A `Function` puts them on the [tape](glossary.md#tape). Forward [launches](glossary.md#launch) your
+# kernel for all heads of all sequences at once; backward calls your scan for one after the other, slow
+# and right:
 
 
 # %%

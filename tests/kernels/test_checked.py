@@ -27,8 +27,8 @@ from .operations import NIGHTLY, launches
 
 # Their kernels are those of others, in another form.
 BY_NIGHT = (
-    "softmax", "softmax_dropped", "softmax_plain", "local", "fourier", "fourier_plain_denominator",
-    "fourier_sum", "relative_naive", "relative", "relative_plain",
+    "softmax", "softmax_dropped", "softmax_dropped_on_lanes", "softmax_plain", "local", "fourier",
+    "fourier_plain_denominator", "fourier_sum", "relative_naive", "relative", "relative_plain",
 )  # fmt: skip
 
 
