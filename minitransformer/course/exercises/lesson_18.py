@@ -527,7 +527,7 @@ EXERCISES = (
             Wrong("a list", {_GATE: "[0.9 for _ in key]"}, "six tokens"),
             Wrong("narrow numbers", {_GATE: "np.float32(1) / (1 + np.exp(-4 - x)).astype('f4')"},
                   "six tokens"),
-            Wrong("booleans", {_GATE: "x > 0"}, "six tokens"),
+            Wrong("yes or no", {_GATE: "x > 0"}, "six tokens"),
             Wrong("a root of what is below 0", {_GATE: "np.sqrt(np.minimum(x, 1) / 2)"},
                   "six tokens"),
             Wrong("infinity over infinity", {_GATE: "np.exp(4 + x) / (1 + np.exp(4 + x))"},
