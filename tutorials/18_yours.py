@@ -107,8 +107,8 @@ reveal("tokens seen by the last query", seen)
 #
 # * $\sigma(b + w \cdot k_i)$, with $\sigma(x) = 1 / (1 + e^{-x})$: the key says it;
 # * the larger the value, the more of the past it drives out: $1 / (1 + |v_i|^2 / M)$;
-# * the place $p$, from 0: of the gates $p / (p + 1)$ the product in (4) is that of two places, so the
-#   past fades slowly;
+# * the place $p$, counted from 0: with $p / (p + 1)$ the product in (4) is $j / i$, so the past fades
+#   slowly;
 # * yours.
 
 # %% [markdown] exercise="gate"
@@ -118,8 +118,8 @@ reveal("tokens seen by the last query", seen)
 # `at + i`, from 0. Return an array of L numbers from 0 to 1, float64. Each may depend on its own token,
 # its place and `w`, but on no other token, earlier or later; and on *something*: one number for all is
 # lesson 7's. Large inputs and zeros must not make it nan. You will have to differentiate it. And in
-# section 7 `w` begins at zeros: of a gate that has no slope by `w` there it learns nothing, like
-# $1 / (1 + (w \cdot k_i)^2)$ or a step.
+# section 7 `w` begins at zeros: where a gate has no slope by `w` there, as a step has none and
+# $1 / (1 + (w \cdot k_i)^2)$, `w` stays zeros.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -178,7 +178,7 @@ print("your gates:", g.round(3))
 # Lesson 7 again, and one line more. Given are $do_i = \partial \ell / \partial o_i$. Let
 # $R_i = \partial \ell / \partial S_i$, all that is later included. $S_i$ is used by $o_i$ and by
 # $S_{i+1}$, where it is multiplied by $g_{i+1}$. If someone goes on from the last one, $S_L$, they hand
-# back its gradient, $dS$:
+# back its [gradient](glossary.md#gradient), $dS$:
 #
 # $$R_i = q_i\, do_i^\top + \begin{cases} g_{i+1}\, R_{i+1} & i < L \\ dS & i = L \end{cases} \tag{5}$$
 # $$dq_i = S_i\, do_i \qquad dk_i = R_i v_i \qquad dv_i = R_i^\top k_i \qquad dS_0 = g_1 R_1 \tag{6}$$
