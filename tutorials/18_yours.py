@@ -473,9 +473,9 @@ class Remember(Function):
 
 # %% [markdown]
 # (Only a walk from the first token is differentiated; who goes on from a state only reads.) A *variant*
-# tells layers how to call it; under its name every layer and model finds it. `learn` makes a parameter,
-# and `visible` says what a query may see besides: which keys are padding, and how late the first query
-# is. Where queries come after all keys, they ask the last state; the walk's own outputs are not used, so
+# tells layers how to call it; under its name every layer and model finds it. `learn` makes what is
+# trained, and `visible` says what a query may see besides: which keys are padding, and how late the first
+# query is. Where queries come after all keys, they ask the last state; the walk's own outputs are not used, so
 # the keys stand in for its queries:
 
 

@@ -206,22 +206,26 @@ def _differentiated(
 def _slopes(gates: Callable[[], Array], array: Array) -> tuple[Array, Array]:
     """The slopes of L gates by each number of an array, and how far off they may be.
 
-    Each number is nudged, and twice as far. Of both slopes is made a better one; by as
-    much as the two differ, it may be off: at a kink, or where a gate is steep. By rounding, too.
+    Each number is nudged, and twice as far. Of both slopes is made a better one; by as much as the
+    two differ, it may be off: where a gate is steep, or has a kink. Where the two sides of a nudge
+    differ by more than a bend makes, a kink is very near: by that, too. And by rounding.
     """
-    slopes = np.empty((len(gates()), *array.shape))
+    here = gates()
+    slopes = np.empty((len(here), *array.shape))
     doubts = np.empty_like(slopes)
     for index in np.ndindex(array.shape):
-        kept, made = array[index], []
+        kept, made, bends = array[index], [], []
         for nudge in (NUDGE, 2 * NUDGE):
             array[index] = kept + nudge
             ahead = gates()
             array[index] = kept - nudge
-            made.append((ahead - gates()) / (2 * nudge))
+            behind = gates()
+            made.append((ahead - behind) / (2 * nudge))
+            bends.append((ahead - here + behind - here) / nudge**2)
         array[index] = kept
         near, far = made
         slopes[:, *index] = (4 * near - far) / 3
-        doubts[:, *index] = abs(near - far) + ROUNDING / NUDGE
+        doubts[:, *index] = abs(near - far) + NUDGE * abs(bends[0] - bends[1]) + ROUNDING / NUDGE
     return slopes, doubts
 
 

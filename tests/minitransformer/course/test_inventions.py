@@ -219,6 +219,23 @@ def test_a_right_backward_of_a_steep_gate_passes_with_any_numbers(name):
     assert not refused(find("gated-backward"), whole(*STEEP[name]))
 
 
+@pytest.mark.parametrize("near", [0, 1e-6, 3e-5, 7e-5, 1e-4, 1.5e-4, 3e-4])
+def test_a_kink_near_a_number_is_no_mistake(near):
+    """Its slope has two sides, and a nudge goes beyond."""
+
+    def gate(key, value, w, at):
+        return 1 / (1 + abs(value).max(axis=1))
+
+    def back(g, dg, k, v, w):
+        largest = abs(v).argmax(axis=1)[:, None] == np.arange(v.shape[1])
+        return 0 * k, (-dg * g**2)[:, None] * largest * np.sign(v), 0 * w
+
+    exercise = find("gated-backward")
+    case = exercise.drawn(0)[-1]
+    case.inputs["v"][:] = [1 + near, -0.2, 1]
+    assert not exercise.problem(case, exercise.tried(whole(gate, back), case))
+
+
 def test_a_wrong_one_never_passes():
     """Nor is a slope at an end, that is not looked at, ever right by luck."""
     gate, right = linear(1, 2)
