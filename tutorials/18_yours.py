@@ -107,16 +107,19 @@ reveal("tokens seen by the last query", seen)
 #
 # * $\sigma(b + w \cdot k_i)$, with $\sigma(x) = 1 / (1 + e^{-x})$: the key says it;
 # * the larger the value, the more of the past it drives out: $1 / (1 + |v_i|^2 / M)$;
-# * the place: of the gates $(i - 1) / i$ the product in (4) is $j / i$, so the past fades slowly;
+# * the place $p$, counted from 0: with $p / (p + 1)$ the product in (4) is $j / i$, so the past fades
+#   slowly;
 # * yours.
 
 # %% [markdown] exercise="gate"
 # ### Exercise 1 (3 points, 10 min): invent a gate
 #
 # `key` is (L, E), `value` (L, M), `w` (E,); `at` tokens came before these, so token `i` is at place
-# `at + i`, from 0. Return L numbers from 0 to 1. Each may depend on its own token, its place and `w`, but
-# on no other token, earlier or later; and on *something*: one number for all is lesson 7's. Large inputs
-# and zeros must not make it nan. You will have to differentiate it.
+# `at + i`, from 0. Return an array of L numbers from 0 to 1, float64. Each may depend on its own token,
+# its place and `w`, but on no other token, earlier or later; and on *something*: one number for all is
+# lesson 7's. Large inputs and zeros must not make it nan. You will have to differentiate it. And in
+# section 7 `w` begins at zeros: where a gate has no slope by `w` there, as a step has none and
+# $1 / (1 + (w \cdot k_i)^2)$, `w` stays zeros.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -168,14 +171,14 @@ show(
 print("your gates:", g.round(3))
 
 # %% [markdown]
-# (On this page "yours" is ours: the first idea, with $b = 4$ and the root of hint 3.)
+# (On the printed page "yours" is the first idea, with $b = 4$ and the root of hint 3.)
 #
 # ## 2. Backward
 #
 # Lesson 7 again, and one line more. Given are $do_i = \partial \ell / \partial o_i$. Let
 # $R_i = \partial \ell / \partial S_i$, all that is later included. $S_i$ is used by $o_i$ and by
-# $S_{i+1}$, where it is multiplied by $g_{i+1}$; the last one also by who continues from it, who hands
-# back $dS$:
+# $S_{i+1}$, where it is multiplied by $g_{i+1}$. If someone goes on from the last one, $S_L$, they hand
+# back its [gradient](glossary.md#gradient), $dS$:
 #
 # $$R_i = q_i\, do_i^\top + \begin{cases} g_{i+1}\, R_{i+1} & i < L \\ dS & i = L \end{cases} \tag{5}$$
 # $$dq_i = S_i\, do_i \qquad dk_i = R_i v_i \qquad dv_i = R_i^\top k_i \qquad dS_0 = g_1 R_1 \tag{6}$$
@@ -184,7 +187,8 @@ print("your gates:", g.round(3))
 #
 # $$dg_i = \sum_{e,m} R_{i,em}\, S_{i-1,em} \tag{7}$$
 #
-# From there by the chain rule, through your formula. The key has two ways now, and both count:
+# From there by the chain rule, through your formula. The key has two ways now, the value may have two
+# as well, and all count:
 #
 # $$dk_i \mathrel{+}= dg_i \frac{\partial g_i}{\partial k_i} \qquad
 #   dv_i \mathrel{+}= dg_i \frac{\partial g_i}{\partial v_i} \qquad
@@ -209,8 +213,8 @@ reveal("kept states over inputs and outputs", 4096 * 64 * 64 / (4 * 4096 * 64))
 # ### Exercise 2 (5 points, 20 min): its backward
 #
 # One [head](glossary.md#head). Given `do` (L, M) and `dS` (E, M), return `dq`, `dk`, `dv`, `dw` and
-# `dS_0`. `S` (E, M) is the state before the first token. Call `gate`: the check nudges each number that
-# goes into it, and knows from that what (8) should be.
+# `dS_0`; `dw` is zeros if `w` is not used. `S` (E, M) is the state before the first token. Call `gate`:
+# the check nudges each number that goes into it, and knows from that what (8) should be.
 #
 # <details><summary>Hint 1 of 3</summary>
 #
@@ -282,8 +286,9 @@ check("gated-backward", gated_backward)
 # </details>
 # <details><summary>Hint 3 of 3</summary>
 #
-# `x = float32(4)`, then add `w[e] * key[h, i, e]` for each e, times `float32(0.25)`, which is
-# $1 / \sqrt{16}$; then `math.exp`. Constants in `float32(...)` keep the arithmetic narrow.
+# `x = float32(4)`; for each e `x += w[e] * key[h, i, e] * float32(0.25)`, where 0.25 is
+# $1 / \sqrt{16}$; then `math.exp`. A bare `4.0` is float64 and makes all it meets wide: as right, but
+# slower.
 #
 # </details>
 
@@ -348,7 +353,8 @@ def walked(query, key, value, w, at=0, state=None):
 # A check tries a few sizes. Hypothesis, a library, draws many, and when one fails, looks for the smallest
 # that does. All stateful attentions of this project have this property (`tests/properties.py`,
 # `hands_its_state_over`): read a text to any place, go on from the state, and nothing is different.
-# (`pip install hypothesis`, if the next cell does not find it.)
+# (`pip install hypothesis`, if the next cell does not find it.) If it fails, read from the bottom: there
+# stand the smallest sizes, and "Draw 1" is the split.
 
 # %%
 from hypothesis import Phase, given, settings
@@ -427,9 +433,13 @@ print(f"bytes: {roof.needed:,} are needed, {roof.moved:,} are moved")
 # %% [markdown]
 # Ours has three more for a term of $w \cdot k_i$, and the rest for $\sigma$. It does them 32 times over:
 # a thread for each column, and all work out the same gate. Who has many columns makes the gates in
-# a kernel of their own, once, and reads one number for each token. And most bytes are moved for nothing:
-# all threads ask for one number of a key, and a whole [sector](glossary.md#sector) comes; for the gate it
-# comes once more. Lesson 16's [tiles](glossary.md#tile) are the cure: your second version.
+# a kernel of their own, once, and reads one number for each token.
+#
+# And most bytes are moved for nothing. Nearly half of ours are values: `value[h, i, m]` stands in the loop
+# over rows, and is read 16 times. One line before that loop, `v = value[h, i, m]`, saves 30,720 bytes: try
+# it. Of most others a whole [sector](glossary.md#sector) comes where all threads ask for one number of a
+# key; for the gate it comes once more. Lesson 16's [tiles](glossary.md#tile) are the cure: your second
+# version.
 #
 # ## 6. Into the engine
 #
@@ -452,7 +462,7 @@ class Remember(Function):
     @staticmethod
     def backward(ctx, do, dS):
         heads, w, shape = ctx.saved
-        do, dS = ctx.filled(do, dS)
+        do, dS = ctx.filled(do, dS)  # zeros, where an output is not used
         each = zip(do.reshape(heads[2].shape), dS, *heads, strict=True)
         S = np.zeros_like(dS[0])
         rows = [gated_backward(*x, w, 0, S)[:4] for x in each]
@@ -463,8 +473,10 @@ class Remember(Function):
 
 # %% [markdown]
 # (Only a walk from the first token is differentiated; who goes on from a state only reads.) A *variant*
-# tells layers how to call it; under its name every layer and model finds it. Where queries come after all
-# keys, they ask the last state:
+# tells layers how to call it; under its name every layer and model finds it. `learn` makes what is
+# trained, and `visible` says what a query may see besides: which keys are padding, and how late the first
+# query is. Where queries come after all keys, they ask the last state; the walk's own outputs are not used, so
+# the keys stand in for its queries:
 
 
 # %%
@@ -483,7 +495,7 @@ class Yours(AttentionVariant):
         if causal:
             return Remember.apply(query, key, value, self.w)[0]
         self.read = key.data, value.data  # for a picture
-        _, S = Remember.apply(key, key, value, self.w)
+        _, S = Remember.apply(key, key, value, self.w)  # no queries yet
         return query @ S.reshape(*key.shape[:2], *S.shape[1:])
 
     def init_state(self):
@@ -517,7 +529,7 @@ print(f"in steps: off by {error(np.concatenate(parts, axis=1), whole):.0e}")
 # is asked for. Where the mark stands, changes. The memory may learn what the mark means.
 #
 # **Predict** both for your gate. With all gates 1 nine pairs of ten are recalled, and six of ten after a
-# mark.
+# mark. (The memories train for about a minute.)
 
 # %%
 guess("recall of 32 pairs, yours", "80%")
@@ -551,7 +563,7 @@ for name, head in heads.items():
         shares[name, task] = np.mean(found)
 
 # %%
-work = dict(zip(heads, (512, 768, 768, 768, 784), strict=True))
+work = {name: 512 if name == "gates 1" else 768 for name in heads}
 scoreboard(*(Row(name, 256, work[name], shares[name, None]) for name in heads))
 marked = [(name, f"{shares[name, pages]:.0%}") for name in heads]
 table(("with a mark", "recalled"), marked)
@@ -559,22 +571,26 @@ reveal("recall of 32 pairs, yours", f"{shares['yours', None]:.0%}")
 reveal("recall after a mark, yours", f"{shares['yours', pages]:.0%}")
 
 # %% [markdown]
-# (On this page "yours" is ours again.) A fixed number has two jobs: to forget what stands before a mark,
-# and to keep all else. None of the four does both well; a gate that reads the key does. With another gate
-# you may have found otherwise: that is a result, too. Here is a text of that task, as the trained memory
-# reads it:
+# (On the printed page "yours" is the first idea again.) Work is in multiplications, without the gate's
+# own: add those, 16 for $w \cdot k_i$, once a token. Section 5 counted additions, too, and the gate in each
+# thread.
+#
+# A fixed number has two jobs: to forget what stands before a mark, and to keep all else. None of the four
+# does both well; a gate that reads the key may. If yours does not, that is a result, too. Here is a text of
+# that task, as the trained memory reads it:
 
 # %%
 keys, values = mine.read
 g = gate(keys[0, 0], values[0, 0], mine.w.numpy(), 0)
 show(
     figures.read(g, len(g) - 17), "read",
-    alt="Gates along a text: near 1, and far lower at the mark",
+    alt="Gates along a text, and what is left of each token in the end",
 )  # fmt: skip
 print(f"gate of the mark: {g[-17]:.2f}, of others: {np.median(g):.2f}")
 
 # %% [markdown]
-# Nobody told it which key is the mark.
+# Is it far lower at the mark than elsewhere? Then your memory has found out what the mark means: nobody
+# told it which key that is.
 #
 # ## The whole way, once more
 #

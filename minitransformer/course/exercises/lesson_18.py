@@ -19,8 +19,10 @@ from ..exercise import Array, Case, Exercise, NotYet, Random, Wrong, launched, l
 from ..lesson import is_untouched
 
 WIDTH, COLUMNS = 16, 32  # of the kernel's state, and of a block
-NUDGE = 1e-5
+NUDGE = 1e-4
 SAME = 1e-6  # off by that, relative to 1, is rounding
+ROUNDING = 32 * float(np.finfo(np.float64).eps)  # what a gate may be off by, of 1, in a few steps
+NARROW = 4 * float(np.finfo(np.float32).eps)  # what a kernel's arithmetic may move its inputs by
 LARGE = 100.0  # numbers of keys that tell of extremes
 
 Way = Callable[..., tuple[Array, ...]]
@@ -46,8 +48,30 @@ def _gate_cases(random: Random) -> Iterator[Case]:
     quiet = _tokens(random, 5) | {"at": 0}
     quiet |= {"key": 0 * quiet["key"], "value": 0 * quiet["value"], "w": 0 * quiet["w"]}
     yield Case("tokens that are zero", quiet, "0 / 0 is no number")
-    yield Case("a long text", _tokens(random, 300) | {"at": 5000}, "there are many tokens, far "
-               "from the first")  # fmt: skip
+    yield Case(
+        "far from the first", _tokens(random, 6) | {"at": 5000}, "what grows with the place?"
+    )
+    several = _tokens(random, 1100) | {"at": 0}
+    several["w"] *= 3
+    sizes = 4 ** random.uniform(-1, 1, (2, 1100, 1))
+    yield Case("a long text", several | {"key": sizes[0] * several["key"], "value":
+               sizes[1] * several["value"]}, "what differs among its tokens?")  # fmt: skip
+
+
+def _odd(gates: Any) -> str:
+    """What is wrong with a gate's result as such, before any number is looked at; else nothing."""
+    if not isinstance(gates, np.ndarray):
+        return (f"the gate returns no array but {type(gates).__name__}: backward and pictures need "
+                "an array, a number for each token")  # fmt: skip
+    if gates.dtype == np.float64:
+        return ""
+    return f"the gates are {gates.dtype}, and should be float64, as its inputs are: " + {
+        "b": "for booleans return 1.0 and 0.0, as by .astype(float)",
+        "i": "return 1.0 and 0.0, not 1 and 0, as by .astype(float)",
+        "f": "in less, what backward and check make of a small nudge is lost (is there "
+             "astype(np.float32), or np.empty(..., np.float32)?)",
+        "c": "are there complex numbers on the way?",
+    }.get(gates.dtype.kind.replace("u", "i"), "nothing else can be counted with")  # fmt: skip
 
 
 def _gates(answer: Any, inputs: Iterable[Any]) -> tuple[Array, Array]:
@@ -55,7 +79,7 @@ def _gates(answer: Any, inputs: Iterable[Any]) -> tuple[Array, Array]:
     key, value, w, at = inputs
     with np.errstate(all="ignore"):
         gates = left_alone(answer, key, value, w, at)
-        if gates is None or np.shape(gates) != (len(key),):
+        if gates is None or _odd(gates) or gates.shape != (len(key),):
             return gates, np.full(len(key), np.nan)
         alone = [answer(key[i : i + 1], value[i : i + 1], w, at + i) for i in range(len(key))]
     return np.asarray(gates), np.array(alone).reshape(-1)
@@ -69,7 +93,9 @@ class _Gate(Exercise):
         gates, alone = _gates(answer, inputs)
         if gates is None:
             raise NotYet("nothing is returned yet: it is your turn")
-        return np.asarray(gates), alone
+        if told := _odd(gates):
+            raise NotYet(told)
+        return gates, alone
 
     def problem(self, case: Case, got: Iterable[Any]) -> str:
         return self._found(case, *got)[0]
@@ -81,13 +107,14 @@ class _Gate(Exercise):
     def _found(case: Case, gates: Array, alone: Array) -> tuple[str, str]:
         """What is broken, and what that means."""
         length, at = len(case.inputs["key"]), int(case.inputs["at"])
-        if gates.shape != (length,) or gates.dtype.kind not in "fiub":
-            return (f"expected {length} gates, as an array of that shape, got {gates.dtype} of the "
-                    f"shape {gates.shape}", "Each token has one number")  # fmt: skip
+        if gates.shape != (length,):
+            return (f"expected {length} gates, an array of the shape ({length},), got the shape "
+                    f"{gates.shape}", "Each token has one number")  # fmt: skip
         if not np.isfinite(gates).all():
             i = int(np.argmin(np.isfinite(gates)))
             return (f"the gate of token {i} is {gates[i]}", "Is there an infinity over an "
-                    "infinity, or 0 over 0? 1 / (1 + exp(-x)) has neither")  # fmt: skip
+                    "infinity, or 0 over 0, or a root, a power or a logarithm of what may be below "
+                    "0? 1 / (1 + exp(-x)) has none of them")  # fmt: skip
         for beyond, told in (
             (gates > 1, "above 1, a state grows with each token, and overflows"),
             (gates < 0, "below 0, a state changes its sign with each token"),
@@ -103,9 +130,9 @@ class _Gate(Exercise):
                 f"alone, with at={at + i}",
                 "A gate may know its own token and its place, `at + i`: no others, before or after",
             )
-        if case.name == "from the middle of a text" and np.ptp(gates) < SAME:
-            return (f"every token fades by {gates[0]:.6g}", "That is lesson 7's memory: let the "
-                    "gate depend on the key, the value or the place")  # fmt: skip
+        if case.name == "a long text" and np.ptp(gates) < SAME:
+            return (f"each of {length:,} tokens has the gate {gates[0]:.6g}", "That is lesson 7's "
+                    "memory: let the gate depend on the key, the value or the place")  # fmt: skip
         return "", ""
 
 
@@ -128,14 +155,22 @@ def _backward_cases(random: Random) -> Iterator[Case]:
         ("two tokens", 2, False, False, "how much of R_2 does R_1 get, and which gate is it?"),
         ("the last state is used", 3, False, True, "R begins with dS"),
         ("from a state", int(random.integers(5, 8)), True, True, "S begins with the state given"),
+        (
+            "loud keys",
+            8,
+            True,
+            True,
+            "some gates are at an end, 0 or 1: what is their slope there?",
+        ),
     ):
+        loud = 4 if name == "loud keys" else 1
         yield Case(
             name,
             {
                 "do": random.standard_normal((length, 3)),
                 "dS": ends * random.standard_normal((4, 3)),
                 "q": random.standard_normal((length, 4)),
-                "k": random.standard_normal((length, 4)),
+                "k": loud * random.standard_normal((length, 4)),
                 "v": random.standard_normal((length, 3)),
                 "w": random.standard_normal(4),
                 "at": 5 if starts else 0,
@@ -152,27 +187,46 @@ BY_GATE = "dk", "dv", "dw"  # of these a part comes through the gate
 def _differentiated(
     answer: Any, do: Array, dS: Array, q: Array, k: Array, v: Array, w: Array, at: int, S: Array
 ) -> tuple[Any, ...]:
-    """Five gradients; the gates; and their slopes by k, v and w: each number is nudged."""
+    """Five gradients; the gates; their slopes by k, v and w; and how far off these may be."""
     gate = getattr(answer, "__globals__", {}).get("gate")
     if gate is None:
         raise NotYet("it does not call `gate`, so nobody knows what it is the backward of")
+    gates = gate(k, v, w, at)
+    if told := _odd(gates):
+        raise NotYet(f"exercise 1: {told}")
     result = left_alone(answer, do, dS, q, k, v, w, at, S)
     if result is None:
         raise NotYet("nothing is returned yet: it is your turn")
     if not isinstance(result, tuple | list) or len(result) != len(GRADIENTS):
         raise NotYet(f"expected {len(GRADIENTS)} gradients: {', '.join(GRADIENTS)}")
-    slopes = []
-    for array in (k, v, w):
-        slope = np.empty((len(k), *array.shape))
-        for index in np.ndindex(array.shape):
-            kept = array[index]
-            array[index] = kept + NUDGE
-            ahead = np.asarray(gate(k, v, w, at), np.float64)
-            array[index] = kept - NUDGE
-            slope[:, *index] = (ahead - gate(k, v, w, at)) / (2 * NUDGE)
-            array[index] = kept
-        slopes.append(slope)
-    return *result, np.asarray(gate(k, v, w, at), np.float64), *slopes
+    slopes, doubts = zip(*(_slopes(lambda: gate(k, v, w, at), x) for x in (k, v, w)), strict=True)
+    return *result, gates, *slopes, *doubts
+
+
+def _slopes(gates: Callable[[], Array], array: Array) -> tuple[Array, Array]:
+    """The slopes of L gates by each number of an array, and how far off they may be.
+
+    Each number is nudged, and twice as far. Of both slopes is made a better one; by as much as the
+    two differ, it may be off: where a gate is steep, or has a kink. Where the two sides of a nudge
+    differ by more than a bend makes, a kink is very near: by that, too. And by rounding.
+    """
+    here = gates()
+    slopes = np.empty((len(here), *array.shape))
+    doubts = np.empty_like(slopes)
+    for index in np.ndindex(array.shape):
+        kept, made, bends = array[index], [], []
+        for nudge in (NUDGE, 2 * NUDGE):
+            array[index] = kept + nudge
+            ahead = gates()
+            array[index] = kept - nudge
+            behind = gates()
+            made.append((ahead - behind) / (2 * nudge))
+            bends.append((ahead - here + behind - here) / nudge**2)
+        array[index] = kept
+        near, far = made
+        slopes[:, *index] = (4 * near - far) / 3
+        doubts[:, *index] = abs(near - far) + NUDGE * abs(bends[0] - bends[1]) + ROUNDING / NUDGE
+    return slopes, doubts
 
 
 def _scans(
@@ -246,38 +300,50 @@ class _Backward(Exercise):
         return next(filter(None, (self._told(n, x, np.asarray(y)) for n, x, y in triples)), "")
 
     def problem(self, case: Case, got: Iterable[Any]) -> str:
-        got = list(got)
-        return self.difference(got, self._made(case, got))
+        return next(iter(self._off(case, list(got)).values()), "")
 
     def advice(self, case: Case, got: Iterable[Any]) -> str:
         got = list(got)
+        off = self._off(case, got)
+        for name, x, like in zip(GRADIENTS, got, "qkvwS", strict=False):
+            if name in off and x.shape != case.inputs[like].shape:
+                return (f"{name} has a number for each of `{like}`: zeros, if nothing comes "
+                        f"there, as np.zeros_like({like})")  # fmt: skip
         ways: dict[str, dict[str, Any]] = {name: {flag: True} for name, flag in SCANS.items()}
         ways |= {NO_GATE: {"through": 0}, SIGN: {"through": -1}}
         ways |= {name: {"without": lacking} for name, lacking in LACKING.items()}
-        names = [
-            n for n, way in ways.items() if not self.difference(got, self._made(case, got, **way))
-        ]
+        names = [name for name, way in ways.items() if not self._off(case, got, **way)]
         if names:
             return f"It looks like this mistake: {', or '.join(names)}"
-        wanted = self._made(case, got)
-        off = {n for n, x, y in zip(GRADIENTS, got, wanted, strict=False) if self._told(n, x, y)}
-        if off <= set(BY_GATE):
+        if set(off) <= set(BY_GATE):
+            told = "" if case.name != "loud keys" else f" ({case.hint})"
             return ("The scans are right, as dq and dS_0 are: look at what comes through the gate, "
-                    "its slopes by k, v and w, times dg")  # fmt: skip
+                    f"its slopes by k, v and w, times dg{told}")  # fmt: skip
         return f"Hint: {case.hint}"
 
-    @staticmethod
-    def _made(
-        case: Case, got: list[Any], through: float = 1, without: str = "", **mistakes: bool
-    ) -> tuple[Array, ...]:
+    def _off(
+        self, case: Case, got: list[Any], through: float = 1, without: str = "", **mistakes: bool
+    ) -> dict[str, str]:
+        """What is off, of each gradient that is: of the truth, or of what a mistake makes."""
         do, dS, q, k, v, w, _, S = case.inputs.values()
-        g, *slopes = got[len(GRADIENTS) :]
+        g, *rest = got[len(GRADIENTS) :]
         dq, dk, dv, dS_0, dg = _scans(do, dS, q, k, v, g, S, **mistakes)
-        parts = dict(zip(BY_GATE, (np.tensordot(dg, x, axes=1) for x in slopes), strict=True))
         made = {"dq": dq, "dk": dk, "dv": dv, "dw": np.zeros_like(w), "dS_0": dS_0}
-        for name, part in parts.items():
-            made[name] = made[name] + through * (name != without) * part
-        return tuple(made.values())
+        flow = max(float(abs(x).max()) for x in (*made.values(), dg))
+        allowed = {name: np.full(x.shape, ROUNDING * flow) for name, x in made.items()}
+        for name, slope, doubt in zip(BY_GATE, rest[:3], rest[3:], strict=True):
+            made[name] = made[name] + through * (name != without) * np.tensordot(dg, slope, 1)
+            allowed[name] += np.tensordot(abs(dg), doubt, 1)
+        pairs = zip(made.items(), got, strict=False)
+        told = {n: self._told(n, _near(x, y, allowed[n]), y) for (n, y), x in pairs}
+        return {name: words for name, words in told.items() if words}
+
+
+def _near(got: Array, truth: Array, allowed: Array) -> Array:
+    """What is got; the truth in its place where nobody can tell the two apart."""
+    if got.shape != truth.shape or got.dtype.kind not in "fiub":
+        return got
+    return np.where(abs(got - truth) <= allowed, truth, got)
 
 
 def _kernel_cases(random: Random) -> Iterator[Case]:
@@ -302,7 +368,7 @@ def _kernel_cases(random: Random) -> Iterator[Case]:
 def _launch(
     answer: Any, query: Array, key: Array, value: Array, w: Array, at: int, state: Array
 ) -> tuple[Array, ...]:
-    """The gates, what the kernel writes, and the state that it leaves."""
+    """The gates, also from 0, and how rounding moves them; what the kernel writes, and leaves."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise NotYet("`yours` is the gate and its kernel: yours = gate, gated_kernel")
     gate, kernel = answer
@@ -319,8 +385,22 @@ def _launch(
     with np.errstate(all="ignore"):
         exact = zip(key.astype(np.float64), value.astype(np.float64), strict=True)
         gates = [gate(k, v, w.astype(np.float64), at) for k, v in exact]
+        if told := _odd(gates[0]):
+            raise NotYet(f"exercise 1: {told}")
         first = [gate(k, v, w.astype(np.float64), 0) for k, v in zip(key, value, strict=True)]
-    return np.array(gates), np.array(first), out, left
+        moved = [_moved(gate, k, v, w, at) for k, v in zip(key, value, strict=True)]
+    return np.array(gates), np.array(first), np.array(moved), out, left
+
+
+def _moved(gate: Any, key: Array, value: Array, w: Array, at: int) -> Array:
+    """How far the gates of a head move when their inputs do, by what float32 rounds."""
+    random, arrays = np.random.default_rng(0), [np.float64(x) for x in (key, value, w)]
+    exact, far = gate(*arrays, at), np.zeros(len(key))
+    for _ in range(8):
+        signs = (random.choice([-1, 1], x.shape) for x in arrays)
+        nudged = (x * (1 + NARROW * sign) for x, sign in zip(arrays, signs, strict=True))
+        far = np.maximum(far, abs(gate(*nudged, at) - exact))
+    return far
 
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -342,26 +422,23 @@ class _Kernel(Exercise):
         inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
         return tuple(map(np.asarray, self.run(answer, *inputs)))
 
-    def difference(self, got: Iterable[Any], expected: Iterable[Any]) -> str:
-        triples = zip(self.outputs[2:], list(got)[2:], expected, strict=True)
-        return next(filter(None, (self._told(n, x, np.asarray(y)) for n, x, y in triples)), "")
-
     def problem(self, case: Case, got: Iterable[Any]) -> str:
-        got = list(got)
-        return self.difference(got, self._made(case, got))
+        return self._off(case, list(got))
 
     def advice(self, case: Case, got: Iterable[Any]) -> str:
         got = list(got)
-        names = [
-            n
-            for n, way in KERNELS.items()
-            if not self.difference(got, self._made(case, got, **way))
-        ]
+        names = [name for name, way in KERNELS.items() if not self._off(case, got, **way)]
         if names:
             return f"It looks like this mistake: {', or '.join(names)}"
-        return self._fading(case, *got) or f"Hint: {case.hint}"
+        told = self._fading(case, *got) or f"Hint: {case.hint}"
+        far = float(np.nanmax(got[2], initial=0))
+        return told if far < self.tolerance else (
+            f"{told}. (Or is it rounding? Inputs that differ by {NARROW:.0e}, as float32 may, move "
+            f"this gate by {far:.1g} here)")  # fmt: skip
 
-    def _fading(self, case: Case, gates: Array, _: Array, out: Array, left: Array) -> str:
+    def _fading(
+        self, case: Case, gates: Array, _: Array, moved: Array, out: Array, left: Array
+    ) -> str:
         """What the first token that is off must have faded by, if all columns agree about that."""
         names = "query", "key", "value", "state"
         query, key, value, state = (case.inputs[name][:1].astype(np.float64) for name in names)
@@ -381,18 +458,33 @@ class _Kernel(Exercise):
             state = state_after
         return ""
 
-    @staticmethod
-    def _made(
-        case: Case, got: list[Any], begins: bool = False, unwritten: bool = False,
+    def _off(
+        self, case: Case, got: list[Any], begins: bool = False, unwritten: bool = False,
         faded: bool = True, shifted: bool = False, alike: bool = False, placed: bool = False,
         **walk: bool,
-    ) -> tuple[Array, Array]:  # fmt: skip
+    ) -> str:  # fmt: skip
+        """What is off, from the truth or from what a mistake makes."""
         query, key, value, _, _, state = (np.float64(x) for x in case.inputs.values())
-        g = got[1] if placed else got[0]
+        gates, first, moved, *written = got
+        g = first if placed else gates
         g = np.broadcast_to(g[:1], g.shape) if alike else g if faded else np.ones_like(g)
         g = np.hstack([np.ones((len(g), 1)), g[:, :-1]]) if shifted else g
-        out, last = _walk(query, key, value, g, 0 * state if begins else state, **walk)
-        return out, state if unwritten else last
+        before = 0 * state if begins else state
+        out, last = _walk(query, key, value, g, before, **walk)
+        allowed = _doubts(query, key, value, g, before, moved)
+        made = out, state if unwritten else last
+        four = zip(self.outputs[3:], written, made, allowed, strict=True)
+        return next(filter(None, (self._told(n, _near(x, y, z), y) for n, x, y, z in four)), "")
+
+
+def _doubts(q: Array, k: Array, v: Array, g: Array, S: Array, moved: Array) -> tuple[Array, Array]:
+    """How far outputs and the last state may be off, where gates may be by what moved them."""
+    out, off = np.empty_like(v), 0 * S
+    for i in range(k.shape[-2]):
+        fade, by = g[:, i, None, None], moved[:, i, None, None]
+        off, S = (fade + by) * off + by * abs(S), fade * S + k[:, i, :, None] * v[:, i, None, :]
+        out[:, i] = np.einsum("hem,he->hm", off, abs(q[:, i]))
+    return out, off
 
 
 _GATE = "1 / (1 + np.exp(-4 - x))"
@@ -435,7 +527,13 @@ EXERCISES = (
                   {_GATE: "np.arange(1, len(key) + 1) / (len(key) + 2.0)"}, "six tokens"),
             Wrong("the place without `at`",
                   {_GATE: "1 - 0.5 ** (np.arange(len(key)) + 1.0)"}, "six tokens"),
-            Wrong("a constant", {_GATE: "np.full(len(key), 0.9)"}, "from the middle of a text"),
+            Wrong("a constant", {_GATE: "np.full(len(key), 0.9)"}, "a long text"),
+            Wrong("a list", {_GATE: "[0.9 for _ in key]"}, "six tokens"),
+            Wrong("narrow numbers", {_GATE: "np.float32(1) / (1 + np.exp(-4 - x)).astype('f4')"},
+                  "six tokens"),
+            Wrong("yes or no", {_GATE: "x > 0"}, "six tokens"),
+            Wrong("a root of what is below 0", {_GATE: "np.sqrt(np.minimum(x, 1) / 2)"},
+                  "six tokens"),
             Wrong("infinity over infinity", {_GATE: "np.exp(4 + x) / (1 + np.exp(4 + x))"},
                   "loud tokens"),
             Wrong("above 1 for loud tokens only", {_GATE: "1 / (1 + np.exp(-4 - x)) "
@@ -447,7 +545,8 @@ EXERCISES = (
     ),
     _Backward(
         "gated-backward", "gated_backward", 5, _backward_cases, lambda *_: (),
-        (*GRADIENTS, "the gates", "slopes by k", "slopes by v", "slopes by w"), 1e-6,
+        (*GRADIENTS, "the gates", *(f"{x} by {y}" for x in ("slopes", "doubts") for y in "kvw")),
+        1e-6,
         _differentiated,
         wrong=(
             Wrong("the gate is worked out by another formula, not called",
@@ -492,7 +591,7 @@ EXERCISES = (
     ),
     _Kernel(
         "gated-kernel", "yours", 5, _kernel_cases, lambda *_: (),
-        ("the gates", "the gates from 0", "out", "state"), 1e-4, _launch,
+        ("the gates", "the gates from 0", "how rounding moves them", "out", "state"), 1e-4, _launch,
         wrong=(
             Wrong("no guard", {"if m < value.shape[2]:": "if True:"}, "one token"),
             Wrong("the state given is not read: S begins at zero",

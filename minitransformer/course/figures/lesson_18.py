@@ -43,9 +43,13 @@ def read(gates: Any, mark: int) -> Figure:
     left = [np.prod(gates[i + 1 :]) for i in place]
     for axis, heights, title in (
         (above, gates, "Its gate: what a token leaves of the past"),
-        (below, left, "What is left of it in the end"),
+        (below, left, "What is left of each token in the end"),
     ):
         axis.bar(place + 1, heights, color=colors)
+        for name, color, begin, end in (
+            ("before it", GREY, 0, mark), ("after it", BLUE, mark + 1, len(gates)),
+        ):  # fmt: skip
+            axis.text((begin + end + 1) / 2, 1.12, name, ha="center", color=color)
         axis.set(title=title, xlabel="token", ylim=(0, 1.25), yticks=np.linspace(0, 1, 6))
         axis.annotate(
             "the mark", (mark + 1, heights[mark]), (mark + 1, 1.12), ha="center", color=ORANGE,
