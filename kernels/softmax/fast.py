@@ -529,13 +529,13 @@ def _query_gradient_kernel(
                         first_end += ds[r + c, x] if end_column == 0 else real(0)
                         last_end += real(0) if end_column == 0 else ds[r + c, x]
                     elif biased and i < query.shape[2]:
-                        r_ij = column(j - i - offset, furthest)
-                        if r_ij == 0:
+                        distance = j - i - offset
+                        if distance <= -furthest or furthest == 0:
                             first_end += ds[r + c, x]
-                        elif r_ij == 2 * furthest:
+                        elif distance >= furthest:
                             last_end += ds[r + c, x]
                         else:
-                            drelative[n, h, i, r_ij] = scale * ds[r + c, x]  # (11)
+                            drelative[n, h, i, distance + furthest] = scale * ds[r + c, x]  # (11)
             cuda.syncthreads()
 
             for t in range(0, own_columns, width):

@@ -23,6 +23,11 @@ def softmax_at_one_distance(package: str) -> Operation:
     return replace(operation, domain=replace(operation.domain, variants=variants))
 
 
+def softmax_dropped_on_lanes(package: str) -> Operation:
+    """The same in blocks made for a CPU, several tiles long."""
+    return operations.on_lanes(operations.softmax_dropped(package), package)
+
+
 def softmax_of_large_scores(package: str) -> Operation:
     """The plain kernels where exponentials overflow, but for a maximum."""
     operation = operations.softmax_plain(package)
@@ -109,6 +114,8 @@ MUTANTS = [
             "else:\n                            r_ij = column(j - i - offset,",
             "else:\n                            r_ij = column(j - i - offset - 1,"),
         gradient_of_an_end_not_scaled=("= scale * of_end  # (11)", "= of_end"),
+    ),
+    *bugs(softmax_dropped_on_lanes, "softmax/fast.py",
         near_keys_of_a_tile_taken_for_far=(
             "apart + step - 1, furthest)\n                    end_i",
             "apart, furthest)\n                    end_i"),
@@ -120,7 +127,7 @@ MUTANTS = [
     ),
     *bugs(softmax_at_one_distance, "softmax/fast.py",
         one_distance_as_two_ends=(
-            "if r_ij == 0:", "if r_ij == 0 and furthest > 0:"),
+            "if distance <= -furthest or furthest == 0:", "if distance <= -furthest:"),
     ),
     *bugs(operations.softmax_plain, "softmax/plain.py",
         plain_delta_dropped=("ds = p * (product - delta_i)", "ds = p * product"),
