@@ -87,7 +87,7 @@ HOPELESS = {
     ),
     "memory that is nobody's": ("ctypes.string_at(8)", r"it crashed \(SIGSEGV\)"),
     "too much memory": (
-        "return [bytearray(1 << 26) for _ in range(1 << 10)]",
+        "return [bytes(1 << 26) for _ in range(1 << 10)]",  # of zeros that nobody writes
         rf"mine.py:{LINE}: MemoryError$",
     ),
     "an array too large": (
