@@ -208,7 +208,7 @@ def _forward_kernel(
     most = max(at_once, width)
     widest = max(head_dim, columns)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
-    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
+    by_tiles = biased and shape.on_lanes and walk is None  # (10) at once for far tiles
 
     @cuda.jit
     def forward(  # type: ignore[no-untyped-def]
@@ -403,7 +403,7 @@ def _query_gradient_kernel(
     at_once, width = shape.at_once(real, own_keys, own_columns)
     most = max(at_once, width)
     listed, (keys_of, key_at, asks_from, *_) = walk is not None, walk or NO_WALK
-    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
+    by_tiles = biased and shape.on_lanes and walk is None  # (10) at once for far tiles
 
     @cuda.jit
     def query_gradient(  # type: ignore[no-untyped-def]
@@ -583,7 +583,7 @@ def _key_gradient_kernel(
     at_once, width_k, width_v = shape.at_once(real, own_queries, own_k, own_v)
     most = max(at_once, width_k, width_v)
     listed, (*_, own_key, queries_of, query_at) = walk is not None, walk or NO_WALK
-    by_tiles = biased and shape.on_lanes and walk is None  # where a GPU would want registers
+    by_tiles = biased and shape.on_lanes and walk is None  # (10) at once for far tiles
 
     @cuda.jit
     def key_gradient(  # type: ignore[no-untyped-def]

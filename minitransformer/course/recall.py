@@ -22,7 +22,8 @@ from .measuring import FAST
 from .showing import table
 
 KEYS, VALUES, PAIRS = 64, 16, 32
-BATCH, STEPS = 16, 0 if FAST else 300  # to compile a backward takes longer than a recall
+BATCH = 16
+STEPS = 0 if FAST else 300  # at small size nothing learns: a backward would have to be compiled
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -74,28 +74,22 @@ def _odd(gates: Any) -> str:
     }.get(gates.dtype.kind.replace("u", "i"), "nothing else can be counted with")  # fmt: skip
 
 
-def _gates(answer: Any, inputs: Iterable[Any]) -> tuple[Array, Array]:
+def _gates(answer: Any, key: Array, value: Array, w: Array, at: int) -> tuple[Array, Array]:
     """The gates of a text, and those of its tokens one by one."""
-    key, value, w, at = inputs
     with np.errstate(all="ignore"):
         gates = left_alone(answer, key, value, w, at)
-        if gates is None or _odd(gates) or gates.shape != (len(key),):
-            return gates, np.full(len(key), np.nan)
-        alone = [answer(key[i : i + 1], value[i : i + 1], w, at + i) for i in range(len(key))]
-    return np.asarray(gates), np.array(alone).reshape(-1)
-
-
-class _Gate(Exercise):
-    """Any gate will do of which what must hold does."""
-
-    def tried(self, answer: Any, case: Case) -> tuple[Any, ...]:
-        inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
-        gates, alone = _gates(answer, inputs)
         if gates is None:
             raise NotYet("nothing is returned yet: it is your turn")
         if told := _odd(gates):
             raise NotYet(told)
-        return gates, alone
+        if gates.shape != (len(key),):
+            return gates, np.full(len(key), np.nan)
+        alone = [answer(key[i : i + 1], value[i : i + 1], w, at + i) for i in range(len(key))]
+    return gates, np.array(alone).reshape(-1)
+
+
+class _Gate(Exercise):
+    """Any gate will do of which what must hold does."""
 
     def problem(self, case: Case, got: Iterable[Any]) -> str:
         return self._found(case, *got)[0]
@@ -155,13 +149,7 @@ def _backward_cases(random: Random) -> Iterator[Case]:
         ("two tokens", 2, False, False, "how much of R_2 does R_1 get, and which gate is it?"),
         ("the last state is used", 3, False, True, "R begins with dS"),
         ("from a state", int(random.integers(5, 8)), True, True, "S begins with the state given"),
-        (
-            "loud keys",
-            8,
-            True,
-            True,
-            "some gates are at an end, 0 or 1: what is their slope there?",
-        ),
+        ("loud keys", 8, True, True, "some gates are at an end, 0 or 1: what is their slope?"),
     ):
         loud = 4 if name == "loud keys" else 1
         yield Case(
@@ -291,14 +279,6 @@ LACKING = {f"{name} lacks what comes through the gate": name for name in BY_GATE
 class _Backward(Exercise):
     """The truth is made of the gates that the answer's process tells, and of their slopes."""
 
-    def tried(self, answer: Any, case: Case) -> tuple[Any, ...]:
-        inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
-        return tuple(map(np.asarray, self.run(answer, *inputs)))
-
-    def difference(self, got: Iterable[Any], expected: Iterable[Any]) -> str:
-        triples = zip(GRADIENTS, got, expected, strict=False)
-        return next(filter(None, (self._told(n, x, np.asarray(y)) for n, x, y in triples)), "")
-
     def problem(self, case: Case, got: Iterable[Any]) -> str:
         return next(iter(self._off(case, list(got)).values()), "")
 
@@ -418,10 +398,6 @@ KERNELS: dict[str, dict[str, Any]] = {
 class _Kernel(Exercise):
     """The truth is a walk with the gates that the answer's process tells."""
 
-    def tried(self, answer: Any, case: Case) -> tuple[Any, ...]:
-        inputs = (x.copy() if isinstance(x, np.ndarray) else x for x in case.inputs.values())
-        return tuple(map(np.asarray, self.run(answer, *inputs)))
-
     def problem(self, case: Case, got: Iterable[Any]) -> str:
         return self._off(case, list(got))
 
@@ -501,6 +477,7 @@ _WRITE = "                S[e] = g * S[e] + key[h, i, e] * value[h, i, m]  # (2)
 EXERCISES = (
     _Gate(
         "gate", "gate", 3, _gate_cases, lambda *_: (), ("the gates", "the gates one by one"),
+        run=_gates,
         wrong=(
             Wrong("a gate above 1", {_GATE: "1 + np.exp(x)"}, "six tokens"),
             Wrong("a gate below 0", {_GATE: "np.tanh(x)"}, "six tokens"),
