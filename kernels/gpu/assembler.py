@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -31,6 +32,10 @@ OPTIONS = {"fastmath", "max_registers", "lineinfo"}  # of @cuda.jit, which this 
 # What begins the names of the packages that compile, with CUDA 13 and with CUDA 12, whose NVVM
 # comes with nvcc.
 COMPILERS = "numba", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc"
+
+
+class NotAssembled(RuntimeError):
+    """The assembler refuses a kernel's PTX: what it needs, some architecture does not have."""
 
 
 def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]) -> bytes:
@@ -103,7 +108,11 @@ def ptx(
 def assemble(
     ptx: str, architecture: tuple[int, int], max_registers: int | None = None
 ) -> tuple[bytes, str]:
-    """Assemble PTX; return the cubin, and the assembler's log, which says what the kernel needs."""
+    """Assemble PTX; return the cubin, and the assembler's log, which says what the kernel needs.
+
+    Raises:
+        NotAssembled: The architecture cannot run it; the message is the assembler's first.
+    """
     from cuda.bindings import nvjitlink
 
     options = ["-arch=sm_{}{}".format(*architecture), "-O3", "-verbose"]
@@ -123,8 +132,9 @@ def assemble(
     except nvjitlink.nvJitLinkError as error:
         log = bytearray(nvjitlink.get_error_log_size(linker))
         nvjitlink.get_error_log(linker, log)
-        error.add_note(log.decode().rstrip("\n\0 "))
-        raise
+        said = log.decode().rstrip("\n\0 ")
+        first = re.search(r"; error\s*: (.*)", said)
+        raise NotAssembled(first[1] if first else said) from error
     finally:
         nvjitlink.destroy(linker)
     return bytes(code), log.decode()

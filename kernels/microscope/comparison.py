@@ -67,7 +67,7 @@ def _compiled(reports: list[Report]) -> Iterator[tuple[str, list[int]]]:
     """Registers and spills on each architecture, if all kernels were compiled for it."""
     found = [r.compiled.needs for r in reports if not isinstance(r.compiled, str)]
     if len(found) == len(reports):
-        for major, minor in found[0]:
+        for major, minor in filter(lambda at: all(at in each for each in found), found[0]):
             needs = [each[major, minor][0] for each in found]
             yield f"registers, sm_{major}{minor}", [each.registers for each in needs]
             if any(each.spills for each in needs):

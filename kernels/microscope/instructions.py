@@ -27,6 +27,7 @@ from ..cpu.launch import unchanged
 from ..cpu.source import lines_of
 from ..cuda import Launch
 from ..gpu import codegen, cubins
+from ..gpu.gpus import ARCHITECTURES
 from .units import aligned, count_text, plural, ratio_text, shape_text
 
 if TYPE_CHECKING:
@@ -211,14 +212,12 @@ def capability(text: str) -> tuple[int, int]:
     """Return a compute capability from how a user writes it.
 
     Raises:
-        ValueError: It is none.
+        ValueError: No GPU known here has it.
     """
-    from ..gpu import assembler
-
-    try:
-        return assembler.architecture(text)
-    except ValueError:
-        raise ValueError(f"architecture must be as 8.0, got {text!r}") from None
+    known = {f"{major}.{minor}": (major, minor) for major, minor in ARCHITECTURES}
+    if text not in known:
+        raise ValueError(f"architecture must be one of {', '.join(known)}, got {text!r}")
+    return known[text]
 
 
 # As text ------------------------------------------------------------------------------------------

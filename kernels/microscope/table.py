@@ -31,7 +31,7 @@ def table(report: Report) -> str:
         roofline_text(report.roofline),
         _local(report),
         _compiled(report.compiled, float32=report.roofline.itemsize == 4),
-        _float64(report.doubles, "operation") if isinstance(report.compiled, str) else [],
+        _by_types(report) if isinstance(report.compiled, str) else [],
         report.advice,
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -126,14 +126,20 @@ def _compiled(found: Compiled | str, float32: bool) -> list[str]:
         full = f"{fits.share:.0%}, {plural(fits.blocks, 'block')}, limited by {fits.limit}"
         rows.append([f"sm_{major}{minor}", str(needs.registers), *sizes, full])
     wide = _float64(found.float64, "instruction") if float32 else []
-    return [*aligned(rows, "<", "  "), *wide]
+    refused = [f"not sm_{x}{y}: {why}" for (x, y), why in found.refused.items()]
+    table = aligned(rows, "<", "  ") if found.needs else []
+    return [*table, *refused, *wide]
 
 
-def _float64(found: Counter[tuple[str, int]], what: str) -> list[str]:
+def _by_types(report: Report) -> list[str]:
+    return _float64(report.doubles, "operation", " by the types")
+
+
+def _float64(found: Counter[tuple[str, int]], what: str, how: str = "") -> list[str]:
     """Name the lines that compute in float64, in a kernel whose arrays are float32."""
     return [
-        f"line {line} ({os.path.basename(file)}) computes in float64, "
-        f"{plural(count, what)}: write float32(0.5) in place of 0.5, and pass "
-        "numpy.float32 in place of float."
+        f"line {line} ({os.path.basename(file)}) computes in float64, {plural(count, what)}{how}: "
+        "write float32(0.5) in place of 0.5 and float32(2) in place of 2, and pass numpy.float32 "
+        "in place of float."
         for (file, line), count in sorted(found.items())
     ]

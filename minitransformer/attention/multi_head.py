@@ -336,10 +336,12 @@ def _stacked(weights: Sequence[Array]) -> Array:
 
 def _stacked_biases(biases: Sequence[Array | None], weights: Sequence[Array]) -> Iterator[Array]:
     """Yield the bias (width) of a joint projection, if one of its parts has one."""
-    if any(bias is not None for bias in biases):
-        xp = array_module(weights[0])
+    own = [bias for bias in biases if bias is not None]
+    if own and len(weights) > 1:
         pairs = zip(biases, weights, strict=True)
-        yield xp.concatenate([xp.zeros(len(w), w.dtype) if b is None else b for b, w in pairs])
+        xp = array_module(weights[0])
+        own = [xp.concatenate([xp.zeros(len(w), w.dtype) if b is None else b for b, w in pairs])]
+    yield from own
 
 
 def _spans(widths: Iterable[int]) -> Iterator[slice]:

@@ -17,6 +17,7 @@ from minitransformer_kernels.gpu.gpus import SECTOR
 from minitransformer_kernels.microscope import Report, stepping, targets, transpose
 from minitransformer_kernels.microscope.warps import Traffic
 from tests.kernels.cpu.right import histogram
+from tests.kernels.layers.test_tensor_cores import MULTIPLY
 from tests.kernels.microscope import kernels
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -339,7 +340,7 @@ def test_without_the_extra_the_table_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(cubins, "available", lambda: False)
     x = np.ones(32, np.float32)
     report = microscope.inspect(kernels.saxpy[1, 32], np.float32(3), x, x.copy())
-    assert "pip install 'minitransformer[cuda13]'" in str(report)
+    assert "pip install 'minitransformer[gate]'" in str(report)
 
 
 def _line(module: ModuleType, text: str) -> int:
@@ -360,6 +361,15 @@ def test_needs_of_the_compiled_kernel():
         assert fits.limit in ("warps", "registers")
     assert report.compiled.needs[8, 0][1].share == 1.0
     assert re.search(r"sm_80 +\d+ +0 B +0 B +4.125 KiB +100%, 2 blocks, limited by", str(report))
+
+
+@needs_cuda
+def test_an_architecture_without_tensor_cores_is_left_out_and_told():
+    arrays = [np.zeros((32, n), np.float32) for n in (4, 2, 4, 4)]
+    report = microscope.inspect(MULTIPLY[1, 32], *arrays, 32)
+    assert not isinstance(report.compiled, str)
+    assert list(report.compiled.needs) == [(8, 0), (9, 0), (10, 0)]
+    assert re.search(r"\nnot sm_75: Feature .* requires \.target sm_80 or higher\n", str(report))
 
 
 @needs_cuda

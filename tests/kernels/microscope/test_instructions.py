@@ -115,7 +115,7 @@ def test_the_command(capsys) -> None:
     ("arguments", "message"),
     [
         ([FILE, "--picture", "x.png"], "--picture: it shows no PTX"),
-        ([FILE, "--architecture", "eight"], "architecture must be as 8.0, got 'eight'"),
+        ([FILE, "--architecture", "eight"], "architecture must be one of 7.5, 8.0,"),
         ([f"{FILE}:none"], "kernel 'none' was not launched; launched were: naive (1 times)"),
     ],
 )

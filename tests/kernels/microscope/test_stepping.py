@@ -230,7 +230,7 @@ FILE = transpose.__file__
         ([units.__file__], "has no function example() that launches its kernels; write one"),
         ([f"{FILE}:other"], "kernel 'other' was not launched; launched were: naive"),
         ([f"{FILE}:tiled", "--number", "4"], "launched with 4 blocks; there is no block 4"),
-        ([f"{FILE}:tiled", "--architecture", "x"], "architecture must be as 8.0, got 'x'"),
+        ([f"{FILE}:tiled", "--architecture", "x"], "architecture must be one of 7.5, 8.0,"),
         (["nowhere.py:f"], "no file nowhere.py"),
         ([f"{FILE}:tiled", "--html", "x.png"], "argument --html: expected"),
     ],
