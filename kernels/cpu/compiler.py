@@ -35,6 +35,7 @@ import numba
 from llvmlite import binding, ir
 from numba.core import types
 from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.base import BaseContext
 from numba.core.codegen import CPUCodegen, JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
@@ -318,7 +319,27 @@ def _fix_slice(builder: Any, piece: Any, size: Any) -> None:
         setattr(piece, end, bound)
 
 
-IN_PLACE_OF_NUMBAS = (*QUICKER, (slicing, "fix_slice", _fix_slice))
+def _subroutine(
+    context: BaseContext, builder: Any, function: Any, of: Any, locals: Any = None,
+    flags: Any = None,
+) -> Any:  # fmt: skip
+    """Numba's `_compile_subroutine_no_cache`, where a float divided by 0 is infinite or NaN.
+
+    What Numba writes in Python itself, such as `x ** -1`, it compiles as if it were Python's: that
+    raises an error. It keeps the two apart afterwards.
+    """
+    if flags is None:
+        flags = numba.core.compiler.Flags()
+        flags.error_model = "numpy"
+    return _NUMBAS_SUBROUTINE(context, builder, function, of, locals, flags)
+
+
+_NUMBAS_SUBROUTINE = BaseContext._compile_subroutine_no_cache
+IN_PLACE_OF_NUMBAS = (
+    *QUICKER,
+    (slicing, "fix_slice", _fix_slice),
+    (BaseContext, "_compile_subroutine_no_cache", _subroutine),
+)
 
 
 @contextmanager

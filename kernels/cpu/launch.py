@@ -50,6 +50,7 @@ SOME_SHARED_BYTES = 1024  # where the size of dynamic shared memory decides noth
 LITTLE = 2e-4  # seconds of work, below which another thread comes too late to help
 LATE = 4e-5  # seconds that it needs to come
 GRAIN = 1.5e-4  # seconds of work in a range of blocks: between two, threads meet at Python's lock
+RAISED = IndexError, ValueError, ZeroDivisionError  # by Numba's code, where a GPU ends the thread
 COMMON = {np.ndarray, int, float, bool, np.float32, np.float64, np.int32, np.int64}  # types
 _NUMBERS = "first", "last", "grid_x", "grid_y", "grid_z"  # before the arguments of a kernel
 
@@ -142,7 +143,7 @@ class CpuKernel:
                 code = run(first, last, *given)
             except OverflowError:  # the dispatcher takes all whole numbers for int64
                 code = self.compiled(block, arguments, shared_bytes).function(first, last, *given)
-            except (IndexError, ValueError) as error:
+            except RAISED as error:
                 raise self.stopped(error) from None
             if code:
                 raise self.divergent(code, grid, block, shared_bytes)
@@ -213,11 +214,11 @@ class CpuKernel:
         )  # fmt: skip
 
     def stopped(self, error: Exception) -> KernelError:
-        """The error for what Numba's code raises: of a shape's index, or a range's step."""
+        """The error for what Numba's code raises: one of RAISED."""
         return KernelError(
             f"kernel {self.function.__name__!r}: {error}: some index of a tuple, such as a shape, "
-            "or the step of some range. A thread that comes there ends on a GPU, and nobody hears "
-            "of it: test the number before"
+            "the step of some range, or what a complex number is divided by. A thread that comes "
+            "there ends on a GPU, and nobody hears of it: test the number before"
         )
 
     @cached_property

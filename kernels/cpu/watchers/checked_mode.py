@@ -35,7 +35,7 @@ from ..errors import (
     UninitializedRead,
 )
 from ..form import Shape3
-from ..launch import CpuKernel, place_of
+from ..launch import RAISED, CpuKernel, place_of
 from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
 from ..runtime import pool
 from . import shadow
@@ -142,7 +142,7 @@ def _run(
         found = np.zeros(shadow.NOTED + shadow.NOTES, np.int64)
         try:
             code = run(first, last, *grid, *arguments, found, *shadows)
-        except (IndexError, ValueError) as error:
+        except RAISED as error:
             raise kernel.stopped(error) from None
         if found[shadow.DIFFERS]:
             differences.add(int(found[shadow.DIFFERS]) - 1)

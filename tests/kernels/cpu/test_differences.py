@@ -8,6 +8,7 @@ float64 and passes through int64.
 import math
 import re
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from numba import float32, float64, int32, int64, uint8
 
-from minitransformer_kernels.cpu import DiffersOnGpu, checked
+from minitransformer_kernels.cpu import DiffersOnGpu, KernelError, checked
 from minitransformer_kernels.cpu.lowering import CHECKED
 from minitransformer_kernels.cuda import cuda
 
@@ -53,6 +54,36 @@ def test_round_with_digits(dtype: str) -> None:
     with checked():
         rounded[1, x.size](x.astype(dtype), digits, out)
     np.testing.assert_allclose(out, wanted.astype(dtype), rtol=4 * np.finfo(dtype).eps)
+
+
+@cuda.jit
+def to_powers(x, power, out):
+    i = cuda.grid(1)
+    out[i, 0], out[i, 1], out[i, 2] = x[i] ** -1, x[i] ** -2, x[i] ** power
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zero_to_a_negative_power_is_infinite(dtype: str) -> None:
+    x = np.array([0.0, 2.0, -0.0], dtype)
+    out = np.zeros((3, 3), dtype)
+    for looked_at in checked(), nullcontext():
+        with looked_at:
+            to_powers[1, 3](x, -3, out)
+        assert out.tolist() == [[INF, INF, INF], [1 / 2, 1 / 4, 1 / 8], [-INF, INF, -INF]]
+
+
+@cuda.jit
+def quotients(x, y, out):
+    i = cuda.grid(1)
+    out[i] = x[i] / y[i]
+
+
+def test_a_complex_zero_to_divide_by_is_told_with_the_kernel() -> None:
+    one, zero = np.ones(1, complex), np.zeros(1, complex)
+    with pytest.raises(KernelError, match=r"'quotients': complex division by zero: .*: test the"):
+        quotients[1, 1](one, zero, one.copy())
+    quotients[1, 1](one, 2 * one, zero)
+    assert zero.tolist() == [0.5]
 
 
 def test_round_has_no_negative_zero() -> None:
