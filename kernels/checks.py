@@ -152,7 +152,9 @@ def _wrong_shape(
     expected = ", ".join([f"{each[0]} or 1", *each[1:]] if shared else each)
     got = f"{function}: {name} must have the shape ({expected}), got {shape}"
     if len(shape) == len(letters):
-        got += "; H, E and M are above 0, and a letter means one size in all arguments"
+        empty = [x for x, size in zip(letters, shape, strict=True) if not size and x in NOT_EMPTY]
+        rule = f"{empty[0]} is above 0" if empty else "a letter means one size in all arguments"
+        got += f"; {rule}"
     elif len(letters) == 4:
         got += "; split the heads: (N, L, H * E) becomes x.reshape(N, L, H, E).transpose(1, 2)"
     return ValueError(got)

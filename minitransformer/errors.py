@@ -15,3 +15,10 @@ class OptionError(UserError):
     """An option that makes no sense here."""
 
     exit_code = 2
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says of a file or a folder; of a file in a folder's place, clearly."""
+    if isinstance(error, FileExistsError):
+        return "it is a file, where a folder is wanted"
+    return error.strerror or str(error)

@@ -184,7 +184,10 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"{path} cannot be imported: {_described(error)}") from error
+        raise ValueError(
+            f"{path} cannot be imported: {_described(error)}. If it runs kernels, let it do so "
+            'under `if __name__ == "__main__":`, and import the rest'
+        ) from error
     return module
 
 

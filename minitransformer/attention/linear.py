@@ -71,8 +71,9 @@ def linear_attention(
             a plan says of the kernelized term, {"kernelized": one of these}.
         initial_state: where the sequence continues from; needs `causal`. None: zeros.
         return_state: whether to return the state after the last key too; needs `causal`.
-        guard: what keeps the denominator d from zero: "clamp" is max(d, eps), "add" is d + eps,
-            "signed" is d or, nearer to zero than eps, eps with the sign of d.
+        guard: what keeps the denominator d from zero: "clamp" is max(d, eps) and "add" d + eps, for
+            features that are nowhere negative; "signed", for features of any sign such as
+            "identity" may be, is d or, nearer to zero than eps, eps with the sign of d.
         eps: the guard's constant; by default 1e-6 for "add", else 1e-30 or, in float64, 1e-300.
 
     Returns:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..machine import launched
 from . import answer, course, doctor, experiment, export, inspect, plan, run, runs, step, train
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + 13
     except OSError as error:
         where = error.filename or "standard output or a file"
-        return _complain(parser, f"{where}: {error.strerror or error}", 1)
+        return _complain(parser, f"{where}: {reason(error)}", 1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,7 +25,10 @@ def add_to(commands: Any) -> None:
     )
     copy.add_argument("run", metavar="RUN", help="a folder that `minitransformer train copy` made")
     copy.add_argument(
-        "question", metavar="SEQUENCE", nargs="+", help="digits, with or without spaces between"
+        "question",
+        metavar="SEQUENCE",
+        nargs="+",
+        help="digits, with or without spaces between: one sequence",
     )
     copy.set_defaults(command=run, parser=copy, name="copy", metavar="SEQUENCE")
     read = commands.add_parser(

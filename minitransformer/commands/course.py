@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
     listed.set_defaults(command=_list, parser=listed)
 
     start = actions.add_parser("start", help="put lessons into a folder of yours, and open them")
-    start.add_argument("lesson", nargs="?", help="a number or a name; all by default")
+    start.add_argument("lesson", nargs="?", help="a number, a name or a title; all by default")
     _add_folder(start, "where to")
     start.add_argument("--scripts", action="store_true", help="Python files, not notebooks")
     start.add_argument("--no-open", action="store_true", help="do not open JupyterLab")

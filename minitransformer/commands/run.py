@@ -37,9 +37,10 @@ def add_to(commands: Any) -> None:
     add_options(parser, OPTIONS)
     parser.add_argument("--gpu", default="H100", metavar="NAME", help="for its roofline")
     parser.add_argument("script", metavar="SCRIPT.py", type=Path, help="the script")
-    parser.add_argument(
+    rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script gets"
     )
+    rest.required = False  # there may be nothing
     parser.set_defaults(command=run, parser=parser)
 
 
@@ -74,12 +75,12 @@ def _inspected(script: str, options: argparse.Namespace) -> None:
     from minitransformer_kernels import microscope
     from minitransformer_kernels.gpu import gpus
 
-    ended: list[SystemExit] = []
+    ended: list[Exception | SystemExit] = []
 
     def execute() -> None:
         try:
             runpy.run_path(script, run_name="__main__")
-        except SystemExit as end:
+        except (Exception, SystemExit) as end:
             ended.append(end)
 
     try:
@@ -90,6 +91,8 @@ def _inspected(script: str, options: argparse.Namespace) -> None:
         how = {"gpu": options.gpu, "compiled": False}  # while numba.cuda is not itself
         reports = microscope.watch(execute, options.kernel, options.launch, **how)
     except microscope.NotLaunched as error:
+        if ended and not isinstance(ended[0], SystemExit):
+            raise ended[0] from None  # before a kernel came to its launch
         raise OptionError(f"{script}: {error}") from error
     print("\n\n\n".join(["", *map(str, reports.values())]))
     if ended:

@@ -45,9 +45,10 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the runs, and draw what was asked for; return the exit code."""
+    """List the runs, and draw what was asked for; return the exit code: 1 if one is damaged."""
     runs = _below([find_folder(text) for text in options.folders] or [RUNS])
     found: dict[Run, Settings] = {}
+    code = 0
     print(_COLUMNS.format("", "step", "loss", "right", "held out", "parameters", "").rstrip())
     for run in runs:
         try:
@@ -56,17 +57,16 @@ def run(options: argparse.Namespace) -> int:
             found[run] = settings
         except UserError as error:
             print(error)
+            code = 1
     if options.redraw:
         for run, settings in found.items():
             task = make_task(settings["task"], settings)
             draw(run, task, restored(run, task, settings).values())
             print("\n".join(["", *run.contents()]))
-    if not found:
-        return 1
-    if options.out is not None:
+    if options.out is not None and found:
         _overlay(options.out, found)
         print(f"\n{options.out}")
-    return 0
+    return code
 
 
 def _below(folders: list[Path]) -> list[Run]:

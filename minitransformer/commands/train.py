@@ -200,9 +200,10 @@ def _resumed(options: argparse.Namespace) -> tuple[Run, Settings]:
     more = given.get("steps", 0) > settings["steps"]
     for name in settings.keys() & given.keys() - {"device", "steps" if more else ""}:
         if given[name] != settings[name]:
+            other = "give more of them" if name == "steps" else "start a new run"
             raise OptionError(
                 f"argument {flag(name)}: {run.folder} was started with {settings[name]}, got "
-                f"{given[name]}; leave it out, or start a new run"
+                f"{given[name]}; leave it out, or {other}"
             )
     settings["device"] = usable_device({**settings, **given}["device"])
     if more:

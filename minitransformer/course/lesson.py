@@ -147,16 +147,17 @@ def lessons() -> list[Lesson]:
 
 
 def chosen(which: str) -> Lesson:
-    """Return the lesson of that number or name.
+    """Return the lesson of that number, name or title.
 
     Raises:
         UserError: There is none.
     """
     known = lessons()
     for lesson in known:
-        if which in (lesson.name, str(lesson.number), f"{lesson.number:02}"):
+        names = lesson.name, lesson.name[3:], str(lesson.number), f"{lesson.number:02}"
+        if which.lower() in (*names, lesson.title.lower()):
             return lesson
-    listed = ", ".join(f"{lesson.number} ({lesson.title})" for lesson in known)
+    listed = ", ".join(lesson.name for lesson in known)
     raise UserError(f"there is no lesson {which!r}; there are {listed}")
 
 

@@ -131,7 +131,7 @@ def _read(path: Path, arrays: bool = True) -> tuple[dict[str, str], Tensors]:
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path}: there is no checkpoint here; no step of this model was taken, or it "
-            "was removed"
+            "was removed: restore it, or train again"
         ) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(_damaged(path, f"truncated or not safetensors: {error}")) from error

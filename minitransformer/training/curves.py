@@ -69,7 +69,8 @@ def plot_training(
 def _draw_curve(axis: Axes, measured: Sequence[Row], key: str, look: Mapping[str, Any]) -> None:
     steps, values = _column(measured, key)
     axis.plot(steps, values, color=look["color"], alpha=0.22, linewidth=0.8)
-    axis.plot(steps, _running_mean(values), **look, linewidth=1.8)
+    alone = {"marker": "o"} if len(values) == 1 else {}
+    axis.plot(steps, _running_mean(values), **look, **alone, linewidth=1.8)
     axis.plot(*_column(measured, f"held_out_{key}"), color=look["color"], **_DOTS)
 
 
@@ -109,6 +110,8 @@ def _finish_accuracy(axis: Axes, answer: str, told_apart: Sequence[float]) -> No
 def _add_legend(figure: Figure, title: str) -> None:
     """Say below the picture what the curves are, in as many columns as have room."""
     labels = [label for axis in figure.axes for label in axis.get_legend_handles_labels()[1]]
+    if not labels:
+        return
     columns = _LEGEND_WIDTH // (8 + max(map(len, labels), default=0))
     place = {"loc": "outside lower left", "ncols": max(1, min(columns, len(labels)))}
     figure.legend(title=title, title_fontsize=9, alignment="left", **place)

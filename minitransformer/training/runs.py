@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from ..errors import reason
 from .checkpoint import CheckpointError, load_metadata, write_atomically
 
 if sys.platform == "win32":
@@ -335,7 +336,7 @@ def _one_sentence(path: Path, verb: str = "written") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be {verb}: {error.strerror or error}") from error
+        raise CheckpointError(f"{path}: cannot be {verb}: {reason(error)}") from error
 
 
 def _write_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -293,7 +293,7 @@ OF_ANY_ATTENTION: tuple[tuple[Any, ...], ...] = (
     ({"query": Tensor(np.ones((2, 5, 12), np.float32))},
      "query must have the shape (N, H, Lq, E), got (2, 5, 12); split the heads"),
     ({"key": Tensor(np.ones((2, 4, 6, 4), np.float32))},
-     "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); H, E and M are"),
+     "key must have the shape (N=2, H=3, Lk, E=4), got (2, 4, 6, 4); a letter means"),
     ({"value": Tensor(np.ones((2, 3, 5, 7), np.float32))},
      "value must have the shape (N=2, H=3, Lk=6, M), got (2, 3, 5, 7)"),
     ({"value": Tensor(np.ones((2, 3, 6, 0), np.float32))},

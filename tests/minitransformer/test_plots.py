@@ -66,6 +66,12 @@ def test_a_curve_for_each_attention(tmp_path: Path) -> None:
     assert count(tmp_path / "two.png", VERMILION) > 300
 
 
+def test_a_run_of_one_step_is_a_dot_and_of_none_an_empty_picture(tmp_path: Path) -> None:
+    plot_training(tmp_path / "one.png", rows(1, "linear"))
+    assert count(tmp_path / "one.png", BLUE) > 20
+    plot_training(tmp_path / "none.png", [])  # without a warning
+
+
 def test_many_curves_are_told_apart() -> None:
     looks = [tuple(sorted(line(number).items())) for number in range(28)]
     assert len(set(looks)) == 28

@@ -57,7 +57,7 @@ def _enough(size: int) -> int:
 
 def _scale_cases(random: Random) -> Iterator[Case]:
     for name, size, hint in (
-        ("six numbers", 6, "26 threads have no number, six have one each: who keeps them out?"),
+        ("six numbers", 6, "six threads write a number each, times the factor; 26 have none"),
         ("two blocks", int(random.integers(40, 60)), "thread 0 of the second block has number 32"),
         ("no numbers", 0, "nobody has anything to do"),
     ):

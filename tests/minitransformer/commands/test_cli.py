@@ -366,7 +366,7 @@ def test_every_setting_has_an_option(task: str) -> None:
          "nowhere: there is no run here (config.json: No such file or directory)"),
         (1, "train copy --resume nowhere", "nowhere: there is no run here (config.json"),
         (1, "train copy --out runs/both", "runs/both: expected a new or an empty folder, it holds"),
-        (1, "train copy --out runs/both/loss.png", "loss.png: cannot be written: File exists"),
+        (1, "train copy --out runs/both/loss.png", "loss.png: cannot be written: it is a file,"),
         (1, "train copy --out runs/both/loss.png/x",
          "loss.png/x: cannot be written: Not a directory"),
         # Readers that are asked something else

@@ -202,7 +202,7 @@ def test_a_terminal_of_few_letters(course, monkeypatch):
 def test_a_lesson_that_is_none_is_one_line(course):
     code, _, errors = course("start", "99")
     assert code == 1
-    error = "minitransformer course start: error: there is no lesson '99'; there are 0"
+    error = "minitransformer course start: error: there is no lesson '99'; there are 00_six_tokens,"
     assert errors.startswith(error)
     assert errors.count("\n") == 1
 

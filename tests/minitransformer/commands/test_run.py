@@ -93,3 +93,11 @@ def test_the_launches_of_a_script_under_the_microscope(tmp_path: Path) -> None:
     ran = run(tmp_path, "--inspect", "--kernel", "twice", "script.py")
     message = "script.py: kernel 'twice' was not launched; launched were: scaled (2 times)"
     assert (ran.returncode, ran.stderr) == (2, f"minitransformer run: error: {message}\n")
+
+
+def test_what_was_seen_before_a_script_fails_is_told(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LAUNCHES.replace("sys.exit(3)", "1 / 0"))
+    ran = run(tmp_path, "--inspect", "script.py")
+    assert "scaled  (script.py:7)  grid 1, block 32" in ran.stdout
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("ZeroDivisionError: division by zero\n")

@@ -147,7 +147,7 @@ def test_runs_are_listed(copied: Path, command: Callable[..., str]) -> None:
 
 
 def test_a_list_says_what_is_not_finished_and_what_is_damaged(
-    copied: Path, command: Callable[..., str]
+    copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(3):
         shutil.copytree(copied / "runs" / "run", copied / "runs" / "more" / str(number))
@@ -161,7 +161,8 @@ def test_a_list_says_what_is_not_finished_and_what_is_damaged(
     about.pop("parameters")  # as runs of older versions have it
     save(path, tensors, about)
     (three / "config.json").write_text("{")
-    lines = command("runs", "runs/more").splitlines()
+    assert cli.main(["runs", "runs/more"]) == 1
+    lines = capsys.readouterr().out.splitlines()
     assert lines[1:4] == [
         "runs/more/0, copy",
         f"  softmax   {'12 of 12':>16}{'31,147':>39}  finished",

@@ -10,7 +10,7 @@ import pytest
 from minitransformer.course import student
 from minitransformer.course.answers import File
 from minitransformer.course.exercise import exercises
-from minitransformer.course.lesson import HEADER, Lesson, blanked, cells, folder
+from minitransformer.course.lesson import HEADER, Lesson, blanked, cells, chosen, folder
 from minitransformer.course.worker import defined
 from minitransformer.errors import UserError
 
@@ -192,3 +192,8 @@ def test_no_link_leads_out_of_a_students_folder(tmp_path):
             pointing(prose, targets.append)
         for target in targets:
             assert (tmp_path / target).exists(), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("which", ["0", "00", "00_six_tokens", "six_tokens", "Six tokens"])
+def test_a_lesson_has_several_names(which):
+    assert chosen(which).number == 0
