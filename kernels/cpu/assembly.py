@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from numba import int64
 from numba.core.caching import NullCache
 
+from .compiler import in_haste
 from .lowering import Variant
 
 _LABEL = re.compile(r"([.\w$@]+):")
@@ -45,7 +46,8 @@ def assembly(variant: Variant) -> str:
     """
     function, *_ = variant.function()
     function._cache = NullCache()
-    function.compile((int64,) * 5 + variant.arguments)
+    with in_haste():
+        function.compile((int64,) * 5 + variant.arguments)
     (result,) = function.overloads.values()
     lines = list(_of_function(result))
     about = [f"# {variant.source.name}: {len(lines)} lines"]

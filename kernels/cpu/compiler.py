@@ -60,7 +60,7 @@ from numba.core.untyped_passes import (
     RewriteSemanticConstants,
     TranslateByteCode,
 )
-from numba.cpython import slicing
+from numba.cpython import numbers, slicing
 
 from .lean import LeanLower
 from .quicker import QUICKER
@@ -319,6 +319,26 @@ def _fix_slice(builder: Any, piece: Any, size: Any) -> None:
         setattr(piece, end, bound)
 
 
+def _divmod(context: Any, builder: Any, x: Any, y: Any) -> Any:
+    """Numba's `real_divmod_func_body`, `x // y` and `x % y` of floats, of a GPU's remainder.
+
+    NVVM takes it by the rounded quotient: `1.0 % 0.1` is 0. The C library's is exact, and a call.
+    """
+
+    def of(name: str, value: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic(name, [value.type]), [value])
+
+    def remainder(x: Any, y: Any) -> Any:
+        left, right = of("llvm.fabs", x), of("llvm.fabs", y)
+        whole = of("llvm.floor", builder.fdiv(left, right))
+        product = of("llvm.arithmetic.fence", builder.fmul(whole, right))  # not fused with `-`
+        rest = builder.fsub(left, product)
+        return builder.select(builder.fcmp_ordered("<", x, x.type(0)), builder.fneg(rest), rest)
+
+    builder.frem = remainder  # of this one function
+    return _NUMBAS_DIVMOD(context, builder, x, y)
+
+
 def _subroutine(
     context: BaseContext, builder: Any, function: Any, of: Any, locals: Any = None,
     flags: Any = None,
@@ -334,10 +354,12 @@ def _subroutine(
     return _NUMBAS_SUBROUTINE(context, builder, function, of, locals, flags)
 
 
+_NUMBAS_DIVMOD = numbers.real_divmod_func_body
 _NUMBAS_SUBROUTINE = BaseContext._compile_subroutine_no_cache
 IN_PLACE_OF_NUMBAS = (
     *QUICKER,
     (slicing, "fix_slice", _fix_slice),
+    (numbers, "real_divmod_func_body", _divmod),
     (BaseContext, "_compile_subroutine_no_cache", _subroutine),
 )
 

@@ -56,6 +56,43 @@ def test_round_with_digits(dtype: str) -> None:
     np.testing.assert_allclose(out, wanted.astype(dtype), rtol=4 * np.finfo(dtype).eps)
 
 
+DIVIDED = [
+    (1.0, 0.1), (1e6, 0.1), (1.5, -0.3), (-1.5, 0.3), (-7.0, 2.0), (7.0, -2.0), (0.0, -3.0),
+    (-0.0, 3.0), (5.0, 1e-30), (NAN, 2.0), (2.0, NAN), (INF, 2.0), (2.0, -0.0), (0.3, 0.1),
+]  # fmt: skip
+
+
+@cuda.jit
+def divided(x, y, out):
+    i = cuda.grid(1)
+    out[i, 0], out[i, 1] = x[i] // y[i], x[i] % y[i]
+    out[i, 2], out[i, 3] = divmod(x[i], y[i])
+
+
+def as_on_gpu(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What NVVM and Numba make of `//` and `%`: the remainder is that of the rounded quotient."""
+    rest = abs(x) - np.floor(abs(x) / abs(y)) * abs(y)
+    rest = np.where(x < 0, -rest, rest)
+    crosses = (rest != 0) & ((y < 0) != (rest < 0))
+    quotient = np.rint((x - rest) / y) - crosses
+    return np.where(y == 0, x / y, quotient), np.where(crosses, rest + y, rest)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_floats_are_divided_as_on_a_gpu(dtype: str) -> None:
+    few = np.array(DIVIDED, dtype).T
+    many = np.random.default_rng(0).uniform(-3, 3, (2, 500)).astype(dtype)
+    tenths = np.arange(-200, 200).astype(dtype) * np.array([[1], [0]], dtype)
+    tenths[1] = 0.1
+    x, y = np.concatenate([few, many, tenths], axis=1)
+    out = np.zeros((x.size, 4), dtype)
+    divided[1, x.size](x, y, out)
+    with np.errstate(all="ignore"):
+        quotient, rest = as_on_gpu(x, y)
+    np.testing.assert_array_equal(out.T, np.array([quotient, rest, quotient, rest], dtype))
+    assert out[1].tolist() == [1e7, 0, 1e7, 0]  # of 1e6 and 0.1
+
+
 @cuda.jit
 def to_powers(x, power, out):
     i = cuda.grid(1)
