@@ -34,7 +34,7 @@ from .bits import (
     signed,
     write_memory,
 )  # fmt: skip
-from .parser import MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError, space_at
+from .parser import DEEPEST, MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError, space_at
 from .races import (
     accessed,
     barrier_passed,
@@ -47,7 +47,6 @@ from .races import (
     watch,
 )  # fmt: skip
 
-DEEPEST = 32  # functions that call one another
 MOST = 200_000_000  # instructions of a thread between two waits: a loop without an end
 
 COMPUTES = len(CODES)  # rows with a smaller code only compute
@@ -158,11 +157,36 @@ def meets(code):  # type: ignore[no-untyped-def]
     return BARRIER <= code <= MATRIX or code == ACTIVE
 
 
+@compiled
+def _begin_call(row, vector, registers, after, returns):  # type: ignore[no-untyped-def]
+    """Keep where to go back to, and, for a frame of its own, the registers of what is called."""
+    place = 1 + returns[0] * (returns.shape[0] // DEEPEST)
+    returns[0], returns[place] = returns[0] + 1, after
+    if row.size:
+        frame, first, end = vector[0], vector[1], vector[2]
+        for i in range(first, end):
+            returns[place + 1 + i - first] = np.int64(registers[i])
+        registers[frame] += np.uint64(row.size)
+
+
+@compiled
+def _end_call(row, vector, registers, returns):  # type: ignore[no-untyped-def]
+    """Give the registers back; return where to go on."""
+    returns[0] -= 1
+    place = 1 + returns[0] * (returns.shape[0] // DEEPEST)
+    if row.size:
+        frame, first, end = vector[0], vector[1], vector[2]
+        for i in range(first, end):
+            registers[i] = np.uint64(returns[place + 1 + i - first])
+        registers[frame] -= np.uint64(row.size)
+    return returns[place]
+
+
 @partial(compiled, inline=True)
 def step(rows, vectors, registers, at, returns, windows, regions, report):  # type: ignore[no-untyped-def]
     """Have a thread make an instruction by itself; return the next row, ENDED or WRONG.
 
-    `returns` is its stack: how deep it is, then where to go back to.
+    `returns` is its stack: how deep it is; then, for each call, where to go back to, and registers.
     """
     row = rows[at]
     code = row.code
@@ -211,15 +235,13 @@ def step(rows, vectors, registers, at, returns, windows, regions, report):  # ty
     elif code == END:
         return ENDED
     elif code == CALL:
-        if returns[0] + 1 >= returns.shape[0]:
+        if returns[0] == DEEPEST:
             report[FAULT], report[AT] = TOO_DEEP, at
             return WRONG
-        returns[0] += 1
-        returns[returns[0]] = at + 1
+        _begin_call(row, vectors[at], registers, at + 1, returns)
         return row.place
     elif code == RETURN:
-        returns[0] -= 1
-        return returns[returns[0] + 1]
+        return _end_call(row, vectors[at], registers, returns)
     elif code != NOTHING:
         report[FAULT], report[AT] = TRAPPED, at
         return WRONG
@@ -651,7 +673,7 @@ class Grid:
         registers: Of each thread.
         at: The row where each thread is.
         waits: Whether it waits there.
-        returns: Its stack: how deep it is, then where to go back to.
+        returns: Its stack: how deep it is; then, for each call, where to go back to, and registers.
         standing: For each barrier, how many threads have come that do not wait.
         windows: For each space, where its memory begins and how long it is.
         local: Where the threads' own memory begins.
@@ -690,7 +712,9 @@ class Grid:
         self._first = _registers(program, grid, block, shared_bytes)
         self.registers = np.empty_like(self._first)
         self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
-        self.returns = np.zeros((self.threads, 1 + DEEPEST), np.int64)
+        self.returns = np.zeros(
+            (self.threads, 1 + DEEPEST * (1 + program.kept_registers)), np.int64
+        )
         self.standing = np.zeros(BARRIERS, np.int64)
         self.report = np.zeros(8, np.int64)
         self.block = 0, 0, 0
@@ -702,7 +726,7 @@ class Grid:
         for axis, place in zip("xyz", self.block, strict=True):
             if f"ctaid.{axis}" in self.program.specials:
                 self.registers[:, self.program.specials[f"ctaid.{axis}"]] = place
-        self.at[:], self.waits[:], self.returns[:], self.standing[:] = 0, False, 0, 0
+        self.at[:], self.waits[:], self.returns[:, 0], self.standing[:] = 0, False, 0, 0
 
     def error(self) -> PtxError:
         """What went wrong, as the report says."""

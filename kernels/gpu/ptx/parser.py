@@ -3,6 +3,10 @@
 A module has one kernel (`.entry`), the functions that it calls (`.func`), and tables. All their
 instructions come into one list, and the registers of all into one row for each thread; constants
 are registers that are set from the beginning. What is not known is refused with its line.
+
+So a function has its variables at one place, and its registers once. Where one calls itself, each
+call has a frame of its own: variables stand one frame further on than those of the caller, and the
+registers of the function are kept until it returns.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ SIZES = {
     "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
     "u32": 4, "f32": 4, "b64": 8, "s64": 8, "u64": 8, "f64": 8, "pred": 1, "tf32": 4,
 }  # fmt: skip
+DEEPEST = 32  # functions that call one another
 WIDEST = 14  # registers of one instruction, mma.m16n8k8
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 WINDOW = 1 << 24  # bytes that a space but the global has
@@ -102,6 +107,8 @@ class Program:
         shared_arrays: Where each shared array begins.
         dynamic: The address of the shared array whose size the launch decides; None: there is none.
         local_bytes: Of each thread's own memory.
+        frame_bytes: Of a call's part of it; 0: no function calls itself.
+        kept_registers: Of the function that has most, where functions call themselves.
         tables: Arrays that the module holds, and the registers that hold their addresses.
         find_sources: What finds out the lines of the source, where the text does not tell them.
     """
@@ -124,6 +131,7 @@ class Program:
         self._labels: dict[str, int] = {}
         self._addresses: dict[str, int] = {}
         self._parameters: dict[str, list[Variable]] = {}
+        self._turns: list[tuple[int, str]] = []  # calls and returns, and of which function
         self._place_variables()
         self._files = dict(re.findall(r'\.file\s+(\d+)\s+"(.*?)"', text))
         functions = list(self._functions())
@@ -131,16 +139,29 @@ class Program:
         if len(kernels) != 1:
             raise PtxError(f"expected one kernel in a module, got {kernels}")
         (self.name,) = kernels
+        self.frame_bytes = self.kept_registers = 0
+        if _recurs({name: body for _, name, _, body, _ in functions}):
+            self.frame_bytes = self.local_bytes
+            self.local_bytes *= 2 + DEEPEST  # also of the call that is refused
+            self._frame = self._slot("(frame)")  # how far on the variables stand
+            self.constants[self._frame] = 0
+        registers: dict[str, tuple[int, int]] = {}
         for _, name, _, body, begins in sorted(
             functions, key=lambda found: found[0]
         ):  # entry first
             self._labels[name] = len(self._rows)
+            first = len(self._slots)
             self._read(name, body, begins)
-            self._row("end" if name == self.name else "return", Line("", 0, 0, name))
+            self._leave(Line("", 0, 0, name))
+            registers[name] = first, len(self._slots)
         for row, label in self._jumps:
             if label not in self._labels:
                 raise PtxError(f"{self._where(row)}: nothing is called {label.split()[-1]!r}")
             self._rows[row]["place"] = self._labels[label]
+        for row, name in self._turns if self.frame_bytes else ():
+            self._rows[row]["size"] = self.frame_bytes
+            self._vectors[row] = [self._frame, *registers[name]]
+            self.kept_registers = max(self.kept_registers, registers[name][1] - registers[name][0])
         self.rows = np.zeros(len(self._rows), ROW)
         self.vectors = np.zeros((len(self._rows), WIDEST), np.int64)
         for number, (columns, vector) in enumerate(zip(self._rows, self._vectors, strict=True)):
@@ -312,17 +333,30 @@ class Program:
         else:
             for name in (f"{line.function} {text}", text):
                 if name in self._addresses:
-                    value = self._addresses[name]
-            if value is None and text in self._slots:  # a table
+                    return self._address(name, line)
+            if text in self._slots:  # a table
                 return self._slots[text]
         if value is None:
             raise PtxError(
                 f"line {line.number} of the PTX of {line.function}: nothing is called {text!r} "
                 f"in `{line.text}`"
             )
+        return self._constant(value)
+
+    def _constant(self, value: int) -> int:
         slot = self._slot(f"={value}")
         self.constants[slot] = value
         return slot
+
+    def _address(self, name: str, line: Line, ahead: int = 0) -> int:
+        """The register with the address of a variable, of a call `ahead` of this one."""
+        address = self._addresses[name] + ahead * self.frame_bytes
+        if not self.frame_bytes or space_at(address) != SPACES["local"]:
+            return self._constant(address)
+        out, silent = self._slot(f"{line.function} (at {address:#x})"), line._replace(text="")
+        begin = self._constant(address)
+        self._row("add.int", silent, out=out, a=begin, b=self._frame, bits=64)
+        return out
 
     def _memory(self, text: str, line: Line) -> dict[str, int]:
         """The columns of an address such as `[%rd1+8]`."""
@@ -481,7 +515,14 @@ class Program:
         self._jumps.append((len(self._rows) - 1, f"{line.function} {operands[0]}"))
 
     def _ret(self, words: list[str], operands: list[str], line: Line) -> None:
-        self._row("end" if line.function == self.name or words[0] == "exit" else "return", line)
+        self._leave(line, for_good=words[0] == "exit")
+
+    def _leave(self, line: Line, for_good: bool = False) -> None:
+        """Return from a function; from the kernel, or for good, the thread ends."""
+        if line.function == self.name or for_good:
+            return self._row("end", line)
+        self._turns.append((len(self._rows), line.function))
+        self._row("return", line)
 
     def _call(self, words: list[str], operands: list[str], line: Line) -> None:
         """Copy what is given, go there, and copy what comes back."""
@@ -494,24 +535,28 @@ class Program:
                            f"function {name!r} in this module for `{line.text}`")  # fmt: skip
         results = 1 if operands[0].startswith("(") else 0
         pairs = list(zip(actual, formal, strict=True))
-        for one, variable in pairs[results:]:
-            self._copy(f"{line.function} {one}", f"{name} {variable.name}", variable.size, line)
+        places = [
+            (self._address(f"{line.function} {one}", line),
+             self._address(f"{name} {variable.name}", line, ahead=1), variable.size)
+            for one, variable in pairs
+        ]  # fmt: skip
+        for ours, theirs, size in places[results:]:
+            self._copy(ours, theirs, size, line)
+        self._jumps.append((len(self._rows), name))
+        self._turns.append((len(self._rows), name))
         self._row("call", line)
-        self._jumps.append((len(self._rows) - 1, name))
-        for one, variable in pairs[:results]:
-            self._copy(f"{name} {variable.name}", f"{line.function} {one}", variable.size, line)
+        for ours, theirs, size in places[:results]:
+            self._copy(theirs, ours, size, line)
 
-    def _copy(self, source: str, target: str, size: int, line: Line) -> None:
+    def _copy(self, source: int, target: int, size: int, line: Line) -> None:
         """Copy a parameter of a call, 8 bytes at a time, or as many as there are."""
         passed = self._slot(f"{line.function} (passed)")
         silent = line._replace(text="")
         for offset in range(0, size, 8):
             part = min(8, size - offset)
             common = {"size": part, "space": SPACES["local"], "place": offset}
-            for operation, name in (("load", source), ("store", target)):
-                slot = self._slot(f"={self._addresses[name]}")
-                self.constants[slot] = self._addresses[name]
-                self._row(operation, silent, [passed], a=slot, **common)
+            for operation, address in (("load", source), ("store", target)):
+                self._row(operation, silent, [passed], a=address, **common)
 
     def _bar(self, words: list[str], operands: list[str], line: Line) -> None:
         """A barrier: its number, how many threads it is for, and what they tell one another."""
@@ -584,6 +629,17 @@ _FORMS: dict[str, Callable[[Program, list[str], list[str], Line], None]] = {
     "activemask": Program._activemask, "mma": Program._mma, "atom": Program._atom,
     "red": Program._atom,
 }  # fmt: skip
+
+
+def _recurs(bodies: dict[str, str]) -> bool:
+    """Whether a function comes back to itself by its calls."""
+    calls = {
+        name: {*re.findall(_NAME, " ".join(re.findall(r"\bcall\b[^;]*", body)))} & bodies.keys()
+        for name, body in bodies.items()
+    }
+    for _ in bodies:
+        calls = {name: found.union(*(calls[x] for x in found)) for name, found in calls.items()}
+    return any(name in found for name, found in calls.items())
 
 
 def _outputs(row: dict[str, int], vector: list[int]) -> list[int]:

@@ -189,6 +189,42 @@ st.param.u32 [out], %r1; ret; }
             run(made, x, threads=1)
 
 
+def test_each_call_has_variables_and_registers_of_its_own() -> None:
+    """Two functions that call each other, and add what they had before to what comes back.
+
+    Each gives the other the address of a variable of its own, and keeps a number in a register.
+    """
+    function = """
+.func (.param .b32 out) {name}(.param .b32 in, .param .b64 where)
+{{
+.local .align 4 .b8 own[4];
+ld.param.u32 %n, [in]; ld.param.u64 %w, [where]; mov.u64 %a, own;
+mov.u32 %sum, 0; st.local.u32 [%a], %n; setp.eq.u32 %p, %n, 0; @%p bra done;
+sub.u32 %m, %n, 1; cvta.local.u64 %g, %a;
+{{ .param .b32 given; st.param.u32 [given], %m; .param .b64 place; st.param.u64 [place], %g;
+.param .b32 back; call.uni (back), {other}, (given, place); ld.param.u32 %sum, [back]; }}
+ld.local.u32 %l, [%a]; add.u32 %sum, %sum, %l; add.u32 %sum, %sum, %n;
+done: mad.lo.u32 %l, %n, {factor}, 1000; st.u32 [%w], %l; st.param.u32 [out], %sum; ret; }}
+"""
+    first = function.format(name="first", other="second", factor=10)
+    second = function.format(name="second", other="first", factor=100)
+    body = (
+        ".local .align 4 .b8 mine[4];\n" + BEFORE + "mov.u64 %a, mine; cvta.local.u64 %g, %a;\n"
+        "{ .param .b32 given; st.param.u32 [given], %r1; .param .b64 place;"
+        " st.param.u64 [place], %g; .param .b32 back;\n"
+        "call.uni (back), first, (given, place); ld.param.u32 %r2, [back]; }\n"
+        "ld.local.u32 %l, [%a]; add.u32 %r2, %r2, %l;" + AFTER
+    )
+
+    def expected(n: int, factor: int) -> tuple[int, int]:
+        """What comes back, and what is left where the caller said."""
+        back, left = expected(n - 1, 110 - factor) if n else (0, 0)
+        return (back + left + n if n else 0), 1000 + factor * n
+
+    found = run(kernel(body, first + second), COUNT[:20], threads=20)[0].tolist()
+    assert found == [sum(expected(n, 10)) for n in range(20)]
+
+
 def test_what_is_given_is_copied_to_its_last_byte() -> None:
     """A structure of three numbers, which ends in the middle of 8 bytes; what lies behind stays."""
     functions = """

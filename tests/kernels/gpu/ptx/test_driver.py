@@ -1,0 +1,173 @@
+"""Kernels as a user writes them: on the machine they give what the CPU gives, or are refused."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numba
+import numpy as np
+import pytest
+
+from minitransformer_kernels.cuda import Launch, cuda
+from minitransformer_kernels.gpu import assembler, compilers
+from minitransformer_kernels.gpu.launch import types_of
+
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
+
+from minitransformer_kernels.gpu.ptx import ptx_machine
+from minitransformer_kernels.gpu.ptx.machine import DEEPEST
+
+
+def equals_the_loop(launch: Launch, result: np.ndarray, *arguments: Any) -> None:
+    """Launch on the CPU and on the machine, where warps go one by one, and in lockstep."""
+    launch(result, *arguments)
+    for options in ({}, {"counted": True}):
+        found = np.zeros_like(result)
+        with ptx_machine("8.0", **options):
+            launch(found, *arguments)
+        np.testing.assert_array_equal(found, result)
+
+
+# Functions that call themselves -------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def factorial(n):
+    if n < 2:
+        return 1
+    return n * factorial(n - 1)
+
+
+@cuda.jit(device=True)
+def fibonacci(n):
+    if n < 2:
+        return n
+    return fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@cuda.jit(device=True)
+def greatest(x, first, last):
+    """Of some elements; each call has an array of its own, which the next must leave."""
+    if last - first == 1:
+        return x[first]
+    both = cuda.local.array(2, numba.float64)
+    middle = (first + last) // 2
+    both[0] = greatest(x, first, middle)
+    both[1] = greatest(x, middle, last)
+    return max(both[0], both[1])
+
+
+@cuda.jit(device=True)
+def triangle(n):
+    return n + triangle(n - 1) if n > 0 else 0
+
+
+@cuda.jit("int64(int64)", device=True)
+def signed_triangle(n):
+    return n + signed_triangle(n - 1) if n > 0 else 0
+
+
+def power_of(base, *signature):
+    @cuda.jit(*signature, device=True)
+    def power(n):
+        return base * power(n - 1) if n > 0 else 1
+
+    return power
+
+
+cubed, signed_power = power_of(3), power_of(3, "int64(int64)")
+
+
+@cuda.jit
+def recursive(results):
+    i = cuda.grid(1)
+    results[i, 0] = factorial(i)
+    results[i, 1] = fibonacci(i)
+    results[i, 2] = cubed(i)
+
+
+def test_device_functions_may_call_themselves() -> None:
+    results = np.zeros((12, 3), np.int64)
+    equals_the_loop(recursive[2, 6], results)
+    text = assembler.ptx(recursive, types_of((results,)), (8, 0))
+    code, _ = assembler.assemble(text, (8, 0))
+    assert code.startswith(b"\x7fELF")
+
+
+def test_each_call_has_an_array_of_its_own() -> None:
+    """Which the CPU does not take."""
+
+    @cuda.jit
+    def greatest_so_far(results, x, first):
+        results[cuda.grid(1)] = greatest(x, first, cuda.grid(1) + 1)
+
+    x, results = np.random.default_rng(0).normal(size=12), np.zeros(12)
+    with ptx_machine():
+        greatest_so_far[2, 6](results, x, 0)
+    np.testing.assert_array_equal(results, np.maximum.accumulate(x))
+
+
+@pytest.mark.skipif(compilers.name() != "numba-cuda", reason="looks for a GPU elsewhere")
+def test_so_may_those_of_a_signature() -> None:
+    """Numba compiles these at once, for the GPU that it finds."""
+    for function in (signed_triangle, signed_power):
+        with patch("numba.cuda.dispatcher.get_current_device") as found:
+            found.return_value.compute_capability = 8, 0
+            assert function.on_gpu
+
+    @cuda.jit
+    def both(results):
+        results[cuda.grid(1)] = signed_triangle(cuda.grid(1)) + signed_power(cuda.grid(1))
+
+    equals_the_loop(both[1, 8], np.zeros(8, np.int64))
+
+
+def test_so_they_may_in_a_file_that_is_loaded_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "file_of_a_learner.py"
+    path.write_text(
+        "from minitransformer_kernels.cuda import cuda\n"
+        "@cuda.jit(device=True)\n"
+        "def down(n):\n"
+        "    return 0 if n == 0 else 1 + down(n - 1)\n"
+        "@cuda.jit\n"
+        "def counted(x):\n"
+        "    x[cuda.grid(1)] = down(cuda.grid(1))\n"
+    )
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    equals_the_loop(module.counted[1, 8], np.zeros(8, np.int64))
+
+
+def test_calls_that_are_too_deep_are_refused() -> None:
+    @cuda.jit
+    def deep(results, n):
+        results[0] = triangle(n)
+
+    equals_the_loop(deep[1, 1], np.zeros(1), DEEPEST - 1)
+    with pytest.raises(Exception, match=f"calls more than {DEEPEST} functions in one another"):
+        equals_the_loop(deep[1, 1], np.zeros(1), DEEPEST)
+
+
+@cuda.jit(device=True)
+def even(n):
+    return True if n == 0 else odd(n - 1)
+
+
+@cuda.jit(device=True)
+def odd(n):
+    return False if n == 0 else even(n - 1)
+
+
+def test_two_functions_that_call_each_other_are_refused() -> None:
+    @cuda.jit
+    def parity(results):
+        results[0] = even(3)
+
+    for _ in range(2):  # also where it has failed before
+        with pytest.raises(Exception, match="'even' calls itself by way of 'odd'"):
+            assembler.ptx(parity, types_of((np.zeros(1),)), (8, 0))
