@@ -28,7 +28,7 @@ from .gpu import compilers, limits
 from .gpu.launch import CudaKernel
 from .host import signatures
 
-NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
+NUMBERS = int, float, complex, np.number, np.bool_  # that a launch on a GPU takes
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
 _INT = {int}
 THREADS = 256  # of a block, where nobody says how many

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 
 from ..cpu import cache
@@ -133,9 +134,18 @@ def assemble(
 def _digest(kernel: Kernel, *others: Any, lineinfo: bool = False) -> str:
     """Return a digest of a kernel and what else decides what the machine code is."""
     digest = hashlib.sha256(_compiler(compilers.name()))
-    for part in (*_ingredients(kernel, set(), lineinfo), compilers.asked(), *others):
+    names = _names(others)
+    for part in (*_ingredients(kernel, set(), lineinfo), compilers.asked(), *others, *names):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _names(part: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the names of items of tuples, which stand in no type's text."""
+    if isinstance(part, (tuple, numba.types.BaseTuple)):
+        yield tuple(getattr(part, "fields", ()))
+        for each in part:
+            yield from _names(each)
 
 
 @functools.cache

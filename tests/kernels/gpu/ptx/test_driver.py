@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numba
@@ -17,8 +18,12 @@ from minitransformer_kernels.gpu.launch import types_of
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
-from minitransformer_kernels.gpu.ptx import ptx_machine
+from minitransformer_kernels.gpu.ptx import PtxError, ptx_machine
 from minitransformer_kernels.gpu.ptx.machine import DEEPEST
+
+numbas = pytest.mark.skipif(
+    compilers.name() != "numba-cuda", reason="its successor takes no complex numbers, no recursion"
+)
 
 
 def equals_the_loop(launch: Launch, result: np.ndarray, *arguments: Any) -> None:
@@ -29,6 +34,61 @@ def equals_the_loop(launch: Launch, result: np.ndarray, *arguments: Any) -> None
         with ptx_machine("8.0", **options):
             launch(found, *arguments)
         np.testing.assert_array_equal(found, result)
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    slope: Any
+    offset: Any
+
+
+class Steep(NamedTuple):
+    """The same items by other names: another kernel, also in the cache."""
+
+    offset: Any
+    slope: Any
+
+
+@cuda.jit
+def on_a_line(results, x, line, pairs):
+    i = cuda.grid(1)
+    results[i] = line.slope[i] * x[i] + line.offset + pairs[1].slope + pairs[0][1] * line[1]
+
+
+@pytest.mark.parametrize("kind", [Line, Steep, namedtuple("Line", "offset slope")])
+def test_tuples_keep_the_names_of_their_items(kind: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 8))
+    line = kind(slope=x[1], offset=2) if kind is Line else Line(slope=x[1], offset=np.float32(3))
+    pairs = (1.5, 2.5), kind(slope=3, offset=4)
+    equals_the_loop(on_a_line[1, 8], np.zeros(8), x[0], line, pairs)
+
+
+@cuda.jit
+def turned(results, z, by, share, x):
+    i = cuda.grid(1)
+    results[i] = z[i] * by + share.imag + x * share
+
+
+@numbas
+@pytest.mark.parametrize("kind", [complex, np.complex64, np.complex128])
+def test_complex_numbers_are_two(kind: Any) -> None:
+    z = np.arange(8) * (1 - 2j)
+    equals_the_loop(turned[1, 8], np.zeros(8, complex), z, kind(2 + 1j), np.complex64(4 - 3j), 0.5)
+
+
+def test_arrays_of_a_device_are_arrays() -> None:
+    @cuda.jit
+    def doubled(results, x):
+        results[cuda.grid(1)] = 2 * x[cuda.grid(1)]
+
+    equals_the_loop(doubled[1, 8], np.zeros(8), cuda.to_device(np.arange(8.0)))
+
+
+def test_what_is_no_argument_is_refused() -> None:
+    with ptx_machine(), pytest.raises(PtxError, match="and tuples of these, got a list"):
+        recursive[1, 1]([1])
 
 
 # Functions that call themselves -------------------------------------------------------------------
@@ -89,6 +149,7 @@ def recursive(results):
     results[i, 2] = cubed(i)
 
 
+@numbas
 def test_device_functions_may_call_themselves() -> None:
     results = np.zeros((12, 3), np.int64)
     equals_the_loop(recursive[2, 6], results)
@@ -97,6 +158,7 @@ def test_device_functions_may_call_themselves() -> None:
     assert code.startswith(b"\x7fELF")
 
 
+@numbas
 def test_each_call_has_an_array_of_its_own() -> None:
     """Which the CPU does not take."""
 
@@ -110,7 +172,7 @@ def test_each_call_has_an_array_of_its_own() -> None:
     np.testing.assert_array_equal(results, np.maximum.accumulate(x))
 
 
-@pytest.mark.skipif(compilers.name() != "numba-cuda", reason="looks for a GPU elsewhere")
+@numbas
 def test_so_may_those_of_a_signature() -> None:
     """Numba compiles these at once, for the GPU that it finds."""
     for function in (signed_triangle, signed_power):
@@ -125,6 +187,7 @@ def test_so_may_those_of_a_signature() -> None:
     equals_the_loop(both[1, 8], np.zeros(8, np.int64))
 
 
+@numbas
 def test_so_they_may_in_a_file_that_is_loaded_without_a_name(tmp_path: Path) -> None:
     path = tmp_path / "file_of_a_learner.py"
     path.write_text(
@@ -143,6 +206,7 @@ def test_so_they_may_in_a_file_that_is_loaded_without_a_name(tmp_path: Path) -> 
     equals_the_loop(module.counted[1, 8], np.zeros(8, np.int64))
 
 
+@numbas
 def test_calls_that_are_too_deep_are_refused() -> None:
     @cuda.jit
     def deep(results, n):
