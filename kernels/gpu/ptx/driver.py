@@ -46,7 +46,11 @@ def program(
     """
     key = kernel, types, architecture, compilers.asked()
     if key not in _programs:
-        made = _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+        try:
+            made = _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+        except PtxError:  # with the lines of its source it says where
+            Program(assembler.kept_ptx(kernel, types, architecture, True))
+            raise
 
         @cache
         def find_sources() -> None:

@@ -139,6 +139,7 @@ class Program:
         if len(kernels) != 1:
             raise PtxError(f"expected one kernel in a module, got {kernels}")
         (self.name,) = kernels
+        self._defined = {name for _, name, *_ in functions}
         self.frame_bytes = self.kept_registers = 0
         if _recurs({name: body for _, name, _, body, _ in functions}):
             self.frame_bytes = self.local_bytes
@@ -156,7 +157,7 @@ class Program:
             registers[name] = first, len(self._slots)
         for row, label in self._jumps:
             if label not in self._labels:
-                raise PtxError(f"{self._where(row)}: nothing is called {label.split()[-1]!r}")
+                raise self._refused(self.lines[row], f"names {label.split()[-1]!r}, which is nothing")
             self._rows[row]["place"] = self._labels[label]
         for row, name in self._turns if self.frame_bytes else ():
             self._rows[row]["size"] = self.frame_bytes
@@ -172,10 +173,6 @@ class Program:
         named = list(zip(self._rows, self._vectors, strict=True))
         self.written = [_outputs(row, vector) for row, vector in named]
         self.read = [_inputs(row, vector) for row, vector in named]
-
-    def _where(self, row: int) -> str:
-        line = self.lines[row]
-        return f"line {line.number} of the PTX of {line.function}, `{line.text}`"
 
     # Memory ---------------------------------------------------------------------------------------
 
@@ -301,7 +298,9 @@ class Program:
         self.lines.append(line)
 
     def _refused(self, line: Line, why: str) -> PtxError:
-        return PtxError(f"line {line.number} of the PTX of {line.function}: `{line.text}` {why}")
+        source = f", {line.file}:{line.source}" * bool(line.source)
+        where = f"line {line.number} of the PTX of {line.function}{source}"
+        return PtxError(f"{where}: `{line.text}` {why}")
 
     def _width(self, name: str, line: Line, otherwise: int) -> int:
         """The bits of a register, as it is declared."""
@@ -337,10 +336,7 @@ class Program:
             if text in self._slots:  # a table
                 return self._slots[text]
         if value is None:
-            raise PtxError(
-                f"line {line.number} of the PTX of {line.function}: nothing is called {text!r} "
-                f"in `{line.text}`"
-            )
+            raise self._refused(line, f"names {text!r}, which is nothing")
         return self._constant(value)
 
     def _constant(self, value: int) -> int:
@@ -529,10 +525,9 @@ class Program:
         name = next(x for x in operands if not x.startswith("("))
         actual = [x.strip() for part in operands if part.startswith("(")
                   for x in part.strip("()").split(",") if x.strip()]  # fmt: skip
-        formal = self._parameters.get(name)
-        if formal is None:
-            raise PtxError(f"line {line.number} of the PTX of {line.function}: there is no "
-                           f"function {name!r} in this module for `{line.text}`")  # fmt: skip
+        if name not in self._defined:
+            raise self._refused(line, f"calls {name!r}, which is not in this module")
+        formal = self._parameters[name]
         results = 1 if operands[0].startswith("(") else 0
         pairs = list(zip(actual, formal, strict=True))
         places = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -89,6 +90,22 @@ def test_arrays_of_a_device_are_arrays() -> None:
 def test_what_is_no_argument_is_refused() -> None:
     with ptx_machine(), pytest.raises(PtxError, match="and tuples of these, got a list"):
         recursive[1, 1]([1])
+
+
+# What the machine does not know -------------------------------------------------------------------
+
+
+def test_a_function_of_a_library_is_refused_by_name_and_line() -> None:
+    @cuda.jit
+    def together(x):
+        x[0] = 1
+        cuda.cg.this_grid().sync()
+
+    line = together.function.__code__.co_firstlineno + 3
+    said = rf"{re.escape(__file__)}:{line}: .* calls 'cudaCGGetIntrinsicHandle', which is not in"
+    for _ in range(2):
+        with ptx_machine(), pytest.raises(PtxError, match=said):
+            together[1, 1](np.zeros(1))
 
 
 # Functions that call themselves -------------------------------------------------------------------

@@ -160,7 +160,7 @@ add.u32 %r2, %r2, %r2; st.param.u32 [out], %r2; ret; }
         "call.uni (back), fourfold, (given); ld.param.u32 %r2, [back]; }" + AFTER
     )
     assert run(kernel(body, functions), COUNT)[0].tolist() == [4 * n for n in range(32)]
-    with pytest.raises(PtxError, match="there is no function 'nobody' in this module"):
+    with pytest.raises(PtxError, match="calls 'nobody', which is not in this module"):
         kernel(body.replace("fourfold", "nobody"), functions)
 
 
@@ -411,8 +411,8 @@ def test_what_a_gpu_does_not_allow(body: str, said: str) -> None:
 @pytest.mark.parametrize(
     "body, said",
     [
-        ("bra nowhere;", "line 7 of the PTX of one, `bra nowhere`: nothing is called 'nowhere'"),
-        ("mov.u32 %a, missing;", "nothing is called 'missing'"),
+        ("bra nowhere;", "line 7 of the PTX of one: `bra nowhere` names 'nowhere', which is nothing"),
+        ("mov.u32 %a, missing;", "names 'missing', which is nothing"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%a}, {%b}, {%c}, {%d};", "m16n8k8"),
     ],
 )
