@@ -157,7 +157,9 @@ class Program:
             registers[name] = first, len(self._slots)
         for row, label in self._jumps:
             if label not in self._labels:
-                raise self._refused(self.lines[row], f"names {label.split()[-1]!r}, which is nothing")
+                raise self._refused(
+                    self.lines[row], f"names {label.split()[-1]!r}, which is nothing"
+                )
             self._rows[row]["place"] = self._labels[label]
         for row, name in self._turns if self.frame_bytes else ():
             self._rows[row]["size"] = self.frame_bytes
@@ -405,9 +407,10 @@ class Program:
             )
             columns[column] = self._operand(operand, line, of)
         operation = _operation(words)
-        if operation.split(".")[1] == "float64" and NEAREST < columns["rounding"] < TO_WHOLE:
+        result = operation.split(".")[1]
+        if result in ("float16", "float64") and NEAREST < columns["rounding"] < TO_WHOLE:
             raise self._refused(
-                line, "rounds float64 in a way that is not known to the PTX machine"
+                line, f"rounds {result} in a way that is not known to the PTX machine"
             )
         self._row(operation, line, **columns)
         bits = columns["bits"]
@@ -675,7 +678,7 @@ def _declared(text: str, space: str = "param") -> list[Variable]:
 
 
 def _kind(kind: str) -> str:
-    if kind in ("f32", "f64"):
+    if kind in ("f16", "f32", "f64"):
         return f"float{kind[1:]}"
     if kind in ("pred", "tf32"):
         return kind
@@ -707,7 +710,7 @@ def _operation(words: list[str]) -> str:
     if base in ("mul", "mad") and kind in ("signed", "unsigned"):
         return f"{base}.lo" if "lo" in words else f"{base}.{words[1]}.{kind}"
     exact = f"{base}.{kind}"
-    return exact if exact in CODES else f"{base}.int"
+    return exact if exact in CODES or kind == "float16" else f"{base}.int"
 
 
 def _modifiers(words: list[str]) -> dict[str, int]:

@@ -108,6 +108,28 @@ def test_a_function_of_a_library_is_refused_by_name_and_line() -> None:
             together[1, 1](np.zeros(1))
 
 
+@cuda.jit
+def through_halves(results, wide, x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = wide[i]
+        results[i] = x[i]
+
+
+def test_every_float16_is_read_and_rounded_to() -> None:
+    """All that are finite, and what lies halfway between two, a little below it and above it."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    ties = (halves[1:] + halves[:-1]) / 2
+    positive = np.hstack([halves, ties, np.nextafter(ties, 0), np.nextafter(ties, 1e9), 65519.99])
+    wide = np.hstack([positive, -positive, np.inf, -np.inf, np.nan, 65520, 1e300])
+    rounded, results = np.zeros(wide.size, np.float16), np.zeros(wide.size)
+    with ptx_machine():
+        through_halves[(wide.size + 255) // 256, 256](results, wide, rounded)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(rounded, wide.astype(np.float16))
+    np.testing.assert_array_equal(results, rounded.astype(np.float64))
+
+
 # Functions that call themselves -------------------------------------------------------------------
 
 

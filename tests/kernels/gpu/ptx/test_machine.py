@@ -411,7 +411,10 @@ def test_what_a_gpu_does_not_allow(body: str, said: str) -> None:
 @pytest.mark.parametrize(
     "body, said",
     [
-        ("bra nowhere;", "line 7 of the PTX of one: `bra nowhere` names 'nowhere', which is nothing"),
+        (
+            "bra nowhere;",
+            "line 7 of the PTX of one: `bra nowhere` names 'nowhere', which is nothing",
+        ),
         ("mov.u32 %a, missing;", "names 'missing', which is nothing"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%a}, {%b}, {%c}, {%d};", "m16n8k8"),
     ],
