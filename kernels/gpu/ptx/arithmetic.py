@@ -414,7 +414,7 @@ def _cvt_tf32_float32(a):  # type: ignore[no-untyped-def]
 @compiled
 def _half(bits):  # type: ignore[no-untyped-def]
     """A float16 in a register, as a float64."""
-    exponent, fraction = np.int64(bits >> np.uint64(10)) & 31, np.float64(bits & low(10))
+    exponent, fraction = int(bits >> np.uint64(10)) & 31, np.float64(bits & low(10))
     if exponent == 31:
         size = np.inf if fraction == 0 else np.nan
     else:

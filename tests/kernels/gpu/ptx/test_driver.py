@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import namedtuple
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from minitransformer_kernels.cuda import Launch, cuda
-from minitransformer_kernels.gpu import assembler, compilers
+from minitransformer_kernels.gpu import assembler, compilers, cubins
 from minitransformer_kernels.gpu.launch import types_of
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
@@ -23,7 +24,7 @@ from minitransformer_kernels.gpu.ptx import PtxError, ptx_machine
 from minitransformer_kernels.gpu.ptx.machine import DEEPEST
 
 numbas = pytest.mark.skipif(
-    compilers.name() != "numba-cuda", reason="its successor takes no complex numbers, no recursion"
+    compilers.name() != "numba-cuda", reason="its successor compiles it in another way"
 )
 
 
@@ -128,6 +129,48 @@ def test_every_float16_is_read_and_rounded_to() -> None:
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(rounded, wide.astype(np.float16))
     np.testing.assert_array_equal(results, rounded.astype(np.float64))
+
+
+@cuda.jit
+def computed_in_halves(results, x, y):
+    i = cuda.grid(1)
+    a, b = x[i], y[i]
+    results[0, i] = a + b
+    results[1, i] = a - b
+    results[2, i] = a * b
+    results[3, i] = a / b
+    results[4, i] = -a
+    results[5, i] = abs(a)
+    results[6, i] = math.sqrt(b)
+    results[7, i] = math.floor(a)
+    results[8, i] = math.ceil(a)
+    results[9, i] = math.trunc(a)
+    results[10, i] = max(a, b)
+    results[11, i] = (a < b) + 2 * (a <= b) + 4 * (a > b) + 8 * (a >= b)
+    results[12, i] = (a == b) + 2 * (a != b)
+
+
+@numbas
+def test_halves_are_computed_with() -> None:
+    """All operations on float16 that have a function, on any bits; they are assembled, too."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 1 << 16, (2, 2048), np.uint16).view(np.float16)
+    y[:64] = x[:64]
+    results = np.zeros((13, 2048), np.float16)
+    with np.errstate(all="ignore"):
+        equals_the_loop(computed_in_halves[16, 128], results, x, y)
+    code, _ = cubins.build(computed_in_halves, types_of((results, x, y)), (8, 0))
+    assert code.startswith(b"\x7fELF")
+
+
+@numbas
+def test_other_functions_of_halves_are_refused() -> None:
+    @cuda.jit
+    def waves(x):
+        x[0] = math.sin(x[0])
+
+    with ptx_machine(), pytest.raises(PtxError, match="calls '_ZL4hsin6__half_nbst', which is not"):
+        waves[1, 1](np.zeros(1, np.float16))
 
 
 # Functions that call themselves -------------------------------------------------------------------
