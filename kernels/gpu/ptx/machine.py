@@ -9,7 +9,10 @@ block's shared memory, the thread's own memory and the parameters, and where it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import string_at
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -56,6 +59,8 @@ LOAD, STORE, JUMP, END, RETURN, CALL = (
 BARRIER, WARP_BARRIER, SHUFFLE = OWN["barrier"], OWN["warp_barrier"], OWN["shuffle"]
 VOTE, MATCH, MATRIX, ATOMIC = OWN["vote"], OWN["match"], OWN["matrix"], OWN["atomic"]
 PACK, UNPACK, NOTHING, ACTIVE = OWN["pack"], OWN["unpack"], OWN["nothing"], OWN["active"]
+PRINT, PRINTED = OWN["print"], 7  # of the windows, that of what is printed
+PRINTED_BYTES = 1 << 20  # as on a GPU: of more, some is lost
 GENERIC, GLOBAL, SHARED, CONST = (SPACES[x] for x in ("generic", "global", "shared", "const"))
 
 ENDED, WRONG = -1, -2  # in place of where a thread is
@@ -182,6 +187,38 @@ def _end_call(row, vector, registers, returns):  # type: ignore[no-untyped-def]
     return returns[place]
 
 
+@compiled
+def _keep_print(row, registers, windows, regions, report):  # type: ignore[no-untyped-def]
+    """Keep a text's address, and a number for each % in it; return whether all is there.
+
+    Before what is kept stands how many bytes it has. What does not fit is lost.
+    """
+    begin, room = windows[PRINTED, 0], windows[PRINTED, 1] - np.uint64(8)
+    word, one, text, given = np.uint64(8), np.uint64(1), registers[row.a], registers[row.b]
+    kept, new, letter = read_memory(begin, 8), text, np.uint64(ord("%"))
+    while letter != 0:
+        if letter == ord("%"):
+            kept += word
+            if kept <= room:
+                write_memory(begin + kept, 8, new)
+        place = _place(text, one, GENERIC, windows, regions)
+        if place == 0:
+            report[FAULT], report[ADDRESS], report[BYTES] = OUTSIDE, np.int64(text), 1
+            return False
+        letter = read_memory(place, 1)
+        text += one
+        if letter == ord("%"):
+            place = _place(given, word, GENERIC, windows, regions)
+            if place == 0:
+                report[FAULT], report[ADDRESS], report[BYTES] = OUTSIDE, np.int64(given), 8
+                return False
+            new = read_memory(place, 8)
+            given += word
+    if kept <= room:
+        write_memory(begin, 8, kept)
+    return True
+
+
 @partial(compiled, inline=True)
 def step(rows, vectors, registers, at, returns, windows, regions, report):  # type: ignore[no-untyped-def]
     """Have a thread make an instruction by itself; return the next row, ENDED or WRONG.
@@ -242,6 +279,10 @@ def step(rows, vectors, registers, at, returns, windows, regions, report):  # ty
         return row.place
     elif code == RETURN:
         return _end_call(row, vectors[at], registers, returns)
+    elif code == PRINT:
+        if not _keep_print(row, registers, windows, regions, report):
+            report[AT] = at
+            return WRONG
     elif code != NOTHING:
         report[FAULT], report[AT] = TRAPPED, at
         return WRONG
@@ -653,15 +694,16 @@ def launch(
     counts = np.zeros(len(made.rows), np.int64)
     shared = np.lib.array_utils.byte_bounds(made.shared)
     known = watch(made.threads, BARRIERS, len(made.rows), regions, shared, races)
-    for number in numbers.tolist():
-        made.begin(number)
-        order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
-        if not run_block(
-            made.rows, program.vectors, made.registers, made.at, made.waits, made.returns, order,
-            made.standing, made.windows, made.local, made.local_bytes, made.regions, known,
-            counts, made.report,
-        ):  # fmt: skip
-            raise made.error()
+    with printing(made):
+        for number in numbers.tolist():
+            made.begin(number)
+            order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
+            if not run_block(
+                made.rows, program.vectors, made.registers, made.at, made.waits, made.returns,
+                order, made.standing, made.windows, made.local, made.local_bytes, made.regions,
+                known, counts, made.report,
+            ):  # fmt: skip
+                raise made.error()
     return Run(program, counts)
 
 
@@ -707,6 +749,8 @@ class Grid:
         self.windows = np.zeros((8, 2), np.uint64)
         self.windows[SPACES["shared"]] = self.shared.ctypes.data, self.shared.size
         self.windows[SPACES["param"]] = self._given.ctypes.data, program.parameter_bytes
+        self._printed = np.zeros(PRINTED_BYTES // 8, np.uint64)
+        self.windows[PRINTED] = self._printed.ctypes.data, self._printed.nbytes
         tables = [np.lib.array_utils.byte_bounds(table) for _, table in program.tables]
         self.regions = np.array([*regions, *tables] or [(1, 1)], np.uint64)
         self._first = _registers(program, grid, block, shared_bytes)
@@ -731,6 +775,30 @@ class Grid:
     def error(self) -> PtxError:
         """What went wrong, as the report says."""
         return PtxError(_said(self.program, self.report, self.block, self.threads_shape))
+
+    def printed(self) -> Iterator[str]:
+        """Yield what threads printed."""
+        words = iter(self._printed[1 : 1 + int(self._printed[0]) // 8])
+        for address in words:
+            text = string_at(int(address)).decode()
+            kinds = re.findall(r"%l*(\w)", text)  # as `%lld`, of which Python knows one l
+            values = tuple(_READ[kind](next(words)) for kind in kinds)
+            yield re.sub("%l*", "%", text) % values
+
+
+_READ: dict[str, Callable[[np.uint64], Any]] = {
+    "d": lambda word: word.view(np.int64), "u": int, "f": lambda word: word.view(np.float64),
+    "s": lambda word: string_at(int(word)).decode(),
+}  # fmt: skip
+
+
+@contextmanager
+def printing(made: Grid) -> Iterator[None]:
+    """Print at the end what threads have printed, also where something goes wrong."""
+    try:
+        yield
+    finally:
+        print(*made.printed(), sep="", end="")
 
 
 def _shared(size: int) -> np.ndarray:

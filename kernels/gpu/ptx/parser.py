@@ -34,6 +34,7 @@ SIZES = {
     "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
     "u32": 4, "f32": 4, "b64": 8, "s64": 8, "u64": 8, "f64": 8, "pred": 1, "tf32": 4,
 }  # fmt: skip
+PRINT = "vprintf"  # CUDA's own function
 DEEPEST = 32  # functions that call one another
 WIDEST = 14  # registers of one instruction, mma.m16n8k8
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
@@ -49,7 +50,7 @@ SHUFFLES, VOTES = ("up", "down", "bfly", "idx"), ("any", "all", "uni", "ballot")
 # What the machine does itself, after the instructions that only compute.
 _OWN = (
     "load", "store", "jump", "end", "return", "call", "barrier", "warp_barrier", "shuffle", "vote",
-    "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active",
+    "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active", "print",
 )  # fmt: skip
 OWN = {name: len(CODES) + number for number, name in enumerate(_OWN)}
 SPECIAL = re.compile(
@@ -378,7 +379,10 @@ class Program:
         ]
         operands = [x for x in operands if x]
         first = len(self._rows)
-        self._decode(words, operands, line)
+        try:
+            self._decode(words, operands, line)
+        except (AssertionError, LookupError, StopIteration, ValueError) as error:
+            raise self._refused(line, "is not known to the PTX machine") from error
         for row in self._rows[first:]:
             row |= {"guard": guard, "negated": negated}
 
@@ -528,6 +532,8 @@ class Program:
         name = next(x for x in operands if not x.startswith("("))
         actual = [x.strip() for part in operands if part.startswith("(")
                   for x in part.strip("()").split(",") if x.strip()]  # fmt: skip
+        if name == PRINT and name not in self._defined:
+            return self._print(actual[-2:], line)
         if name not in self._defined:
             raise self._refused(line, f"calls {name!r}, which is not in this module")
         formal = self._parameters[name]
@@ -545,6 +551,15 @@ class Program:
         self._row("call", line)
         for ours, theirs, size in places[:results]:
             self._copy(theirs, ours, size, line)
+
+    def _print(self, given: list[str], line: Line) -> None:
+        """Print a text with the numbers that stand at an address; both are parameters."""
+        registers = [self._slot(f"{line.function} (print {x})") for x in range(2)]
+        for register, name in zip(registers, given, strict=True):
+            address = self._address(f"{line.function} {name}", line)
+            silent = line._replace(text="")
+            self._row("load", silent, [register], a=address, size=8, space=SPACES["local"])
+        self._row("print", line, a=registers[0], b=registers[1])
 
     def _copy(self, source: int, target: int, size: int, line: Line) -> None:
         """Copy a parameter of a call, 8 bytes at a time, or as many as there are."""

@@ -173,6 +173,49 @@ def test_other_functions_of_halves_are_refused() -> None:
         waves[1, 1](np.zeros(1, np.float16))
 
 
+@cuda.jit
+def talkative(x):
+    i = cuda.grid(1)
+    if i < 2:
+        print("thread", i, x[i], x[i] > 1, np.uint64(1 << 63))
+    print(-3)
+
+
+@numbas
+@pytest.mark.parametrize("options", [{"seed": None}, {"counted": True}])
+def test_threads_print(options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with ptx_machine("8.0", **options):
+        talkative[1, 4](np.array([1.5, 0.25]))
+    said = sorted(capsys.readouterr().out.splitlines())
+    assert said == [*["-3"] * 4, "thread 0 1.500000 True 9223372036854775808",
+                    "thread 1 0.250000 False 9223372036854775808"]  # fmt: skip
+
+
+@numbas
+def test_what_was_printed_is_there_when_a_launch_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    @cuda.jit
+    def beyond(x):
+        print(7)
+        x[5] = 0
+
+    with ptx_machine(), pytest.raises(PtxError, match="which no array of the launch has"):
+        beyond[1, 1](np.zeros(5))
+    assert capsys.readouterr().out == "7\n"
+
+
+@numbas
+def test_of_much_that_is_printed_some_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    @cuda.jit
+    def much(x):
+        for i in range(x.size):
+            print(i, i, i)
+
+    with ptx_machine():
+        much[1, 1](np.zeros(40_000, np.int8))
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"{i} {i} {i}" for i in range(((1 << 20) - 8) // 32)]
+
+
 # Functions that call themselves -------------------------------------------------------------------
 
 

@@ -416,6 +416,8 @@ def test_what_a_gpu_does_not_allow(body: str, said: str) -> None:
             "line 7 of the PTX of one: `bra nowhere` names 'nowhere', which is nothing",
         ),
         ("mov.u32 %a, missing;", "names 'missing', which is nothing"),
+        ("atom.global.none.u32 %a, [%x], 1;", "`atom.global.none.u32 .*` is not known"),
+        ("ld.global.b128 %a, [%x];", "`ld.global.b128 .*` is not known"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%a}, {%b}, {%c}, {%d};", "m16n8k8"),
     ],
 )
