@@ -19,7 +19,7 @@ import numpy as np
 
 from . import host
 from .cpu import CpuKernel, KernelError
-from .cpu.errors import to_the_point
+from .cpu.errors import UnsupportedKernel, to_the_point
 from .cpu.first_launches import Launches
 from .cpu.form import Shape3
 from .cpu.launch import COMMON, PACKED, unpacked
@@ -28,7 +28,7 @@ from .gpu import compilers, limits
 from .gpu.launch import CudaKernel
 from .host import signatures
 
-NUMBERS = int, float, np.integer, np.floating, np.bool_  # that a launch on a GPU takes
+NUMBERS = int, float, complex, np.number, np.bool_  # that a launch on a GPU takes
 TESTED = "minitransformer", __package__  # packages whose kernels need no check when they are new
 _INT = {int}
 THREADS = 256  # of a block, where nobody says how many
@@ -83,6 +83,7 @@ class DeviceFunction(_OnGpu):
     ) -> None:
         self.function = remembered(function)
         self.options = options
+        self.is_being_made = False  # by a compiler for GPUs
         self.given = () if signature is None else (signature,)
         self.signature = None if signature is None else signatures.of_device(signature)
         self.__doc__ = function.__doc__
@@ -109,10 +110,22 @@ class DeviceFunction(_OnGpu):
         return numba.typeof(self.on_host)
 
     def compiled(self, compiler: compilers.Compiler) -> Any:
-        """The compiler's device function."""
+        """The compiler's device function; where it calls itself, it finds what is made here."""
         given = map(compiler.counterpart, self.given)
         jit = compiler.namespace().jit(*given, device=True, **self.options)
-        return jit(_for_gpu(self.function, compiler))
+        self.is_being_made = True
+        try:
+            function = _for_gpu(self.function, compiler, self)
+            made = jit(function)
+        finally:
+            self.is_being_made = False
+        names = [name for name, value in self.function.__globals__.items() if value is self]
+        function.__globals__.update(dict.fromkeys(names, made))
+        cells = zip(function.__closure__ or (), self.function.__closure__ or (), strict=True)
+        for cell, ours in cells:
+            if ours.cell_contents is self:
+                cell.cell_contents = made
+        return made
 
 
 class Kernel(_OnGpu):
@@ -337,20 +350,42 @@ class Launch:
                 )
 
 
-def _for_gpu(function: types.FunctionType, compiler: compilers.Compiler) -> types.FunctionType:
-    """The same function, with a compiler's own objects behind the names bound to ours."""
+def _for_gpu(
+    function: types.FunctionType, compiler: compilers.Compiler, itself: DeviceFunction | None = None
+) -> types.FunctionType:
+    """The same function, with a compiler's own objects behind the names bound to ours.
+
+    What is bound to `itself` is left open: the function has to be there first.
+
+    Raises:
+        UnsupportedKernel: A device function calls itself by way of it.
+    """
 
     def swap(value: Any) -> Any:
-        if isinstance(value, DeviceFunction):
-            return value.on_gpu
-        return compiler.namespace() if value is cuda else compiler.counterpart(value)
+        if not isinstance(value, DeviceFunction):
+            return compiler.namespace() if value is cuda else compiler.counterpart(value)
+        if value.is_being_made:
+            code, name = function.__code__, value.function.__name__
+            raise UnsupportedKernel(
+                f"{code.co_filename}:{code.co_firstlineno}: {name!r} calls itself by way of "
+                f"{function.__name__!r}, which compilers for GPUs do not support. Write a loop"
+            )
+        return value.on_gpu
+
+    def is_open(value: Any) -> bool:
+        return itself is not None and value is itself
 
     names = set(function.__code__.co_names)
-    outside = {k: swap(v) if k in names else v for k, v in function.__globals__.items()}
-    cells = tuple(types.CellType(swap(c.cell_contents)) for c in function.__closure__ or ())
-    return types.FunctionType(
-        function.__code__, outside, function.__name__, function.__defaults__, cells
+    outside = {k: swap(v) if k in names else v for k, v in function.__globals__.items()
+               if not is_open(v)}  # fmt: skip
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    cells = [types.CellType() if is_open(v) else types.CellType(swap(v)) for v in values]
+    made = types.FunctionType(
+        function.__code__, outside, function.__name__, function.__defaults__, tuple(cells)
     )
+    if made.__module__ not in sys.modules:  # there Numba takes two names, of what calls itself
+        made.__module__ = None  # type: ignore[assignment]
+    return made
 
 
 def _of_our_functions(numbas: Callable[..., Any]) -> Callable[..., Any]:

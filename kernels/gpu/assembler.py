@@ -20,10 +20,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 
 from ..cpu import cache
-from . import compilers
+from . import compilers, halves
 
 if TYPE_CHECKING:
     from ..cuda import Kernel
@@ -54,7 +55,7 @@ def cubin(kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int])
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.cubin"
     code = cache.read(path)
     if code is None:
-        text = ptx(kernel, types, architecture, lineinfo)
+        text = halves.completed(ptx(kernel, types, architecture, lineinfo))
         code, _ = assemble(text, architecture, kernel.options.get("max_registers"))
         cache.write(path, code)
     return code
@@ -68,7 +69,7 @@ def kept_ptx(
     path = cache.folder() / f"{entry_name(kernel)}_{digest}.ptx"
     text = cache.read(path)
     if text is None:
-        text = ptx(kernel, types, architecture, lineinfo).encode()
+        text = halves.completed(ptx(kernel, types, architecture, lineinfo)).encode()
         cache.write(path, text)
     return text.decode()
 
@@ -143,16 +144,26 @@ def assemble(
 def _digest(kernel: Kernel, *others: Any, lineinfo: bool = False) -> str:
     """Return a digest of a kernel and what else decides what the machine code is."""
     digest = hashlib.sha256(_compiler(compilers.name()))
-    for part in (*_ingredients(kernel, set(), lineinfo), compilers.asked(), *others):
+    names = _names(others)
+    for part in (*_ingredients(kernel, set(), lineinfo), compilers.asked(), *others, *names):
         digest.update(f"{part!r}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _names(part: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the names of items of tuples, which stand in no type's text."""
+    if isinstance(part, (tuple, numba.types.BaseTuple)):
+        yield tuple(getattr(part, "fields", ()))
+        for each in part:
+            yield from _names(each)
 
 
 @functools.cache
 def _compiler(name: str) -> bytes:
     """Return what compiles: our own modules, Python, which makes the bytecode, and the compiler."""
     here = Path(__file__).parent
-    files = here / "assembler.py", here / "codegen.py", *sorted((here / "compilers").glob("*.py"))
+    modules = (here / f"{each}.py" for each in ("assembler", "codegen", "halves"))
+    files = *modules, *sorted((here / "compilers").glob("*.py"))
     ours = name, *(file.read_text() for file in files)
     found = {(each.name, each.version) for each in metadata.distributions()}
     theirs = sorted(pair for pair in found if pair[0].startswith(COMPILERS))

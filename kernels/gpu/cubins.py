@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ..cuda import Kernel
-from . import assembler, compilers
+from . import assembler, compilers, halves
 
 ARCHITECTURES = ((7, 5), (8, 0), (9, 0), (10, 0))  # Turing, Ampere, Hopper, Blackwell
 
@@ -55,7 +55,7 @@ def build(
     kernel: Kernel, types: tuple[Any, ...], architecture: tuple[int, int]
 ) -> tuple[bytes, Needs]:
     """Compile a kernel for arguments of Numba's types; return its cubin, and what it needs."""
-    text = assembler.ptx(kernel, types, architecture)
+    text = halves.completed(assembler.ptx(kernel, types, architecture))
     max_registers = kernel.options.get("max_registers")
     cubin, log = assembler.assemble(text, architecture, max_registers)
     return cubin, Needs(

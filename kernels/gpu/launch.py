@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from ..cuda import Kernel
 
 SLOT = 8  # bytes that an argument has for itself
-NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
+NUMBERS = {
+    bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}  # fmt: skip
 VARIABLE = "MINITRANSFORMER_LAUNCH"
 NUMBA = os.environ.get(VARIABLE) == "numba"
 
@@ -166,8 +169,9 @@ class Layout:
     def _format(self, kind: Any) -> str:
         """How arguments of a kind are laid out, in the language of `struct`."""
         if isinstance(kind, np.dtype):
-            return f"{kind.char}{SLOT - kind.itemsize}x"
-        if kind[0] is tuple:
+            part = np.zeros((), kind).real.dtype  # a complex number has two
+            return f"{part.char}{SLOT - part.itemsize}x" * (kind.itemsize // part.itemsize)
+        if isinstance(kind[0], type):
             return "".join(map(self._format, kind[1:]))
         return f"{self.compiler.WORDS + 2 * kind[1]}q"
 
@@ -175,7 +179,9 @@ class Layout:
         """What the arguments are on CUDA, one after the other."""
         numbers: list[Any] = []
         for argument in arguments:
-            if isinstance(argument, (int, float, np.generic)):
+            if isinstance(argument, (complex, np.complexfloating)):
+                numbers += argument.real, argument.imag
+            elif isinstance(argument, (int, float, np.generic)):
                 numbers.append(argument)
             elif isinstance(argument, tuple):
                 numbers += self._numbers(argument)
@@ -194,15 +200,17 @@ def _kind(argument: Any) -> Any:
 
     Returns:
         The dtype of a number; the dtype, the axes and the layout of an array, as Numba tells them
-        apart: "C" and "F" for the two orders without gaps, "A" for any other; the kinds in a tuple.
+        apart: "C" and "F" for the two orders without gaps, "A" for any other; the class of a tuple,
+        which may name its items, and their kinds.
     """
     if isinstance(argument, np.generic):
         return argument.dtype
     if isinstance(argument, tuple):
-        return (tuple, *map(_kind, argument))
+        named = hasattr(argument, "_fields")
+        return (type(argument) if named else tuple, *map(_kind, argument))
     dtype = NUMBERS.get(type(argument))
     if dtype is not None:
-        return np.dtype(np.uint64) if argument >= 1 << 63 and dtype == np.int64 else dtype
+        return np.dtype(np.uint64) if dtype.kind == "i" and argument >= 1 << 63 else dtype
     flags = argument.flags
     layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
     return argument.dtype, argument.ndim, layout
@@ -212,7 +220,7 @@ def _type(kind: Any) -> Any:
     """Numba's type for a kind."""
     if isinstance(kind, np.dtype):
         return numba.from_dtype(kind)
-    if kind[0] is tuple:
-        return numba.types.BaseTuple.from_types(tuple(map(_type, kind[1:])))
+    if isinstance(kind[0], type):
+        return numba.types.BaseTuple.from_types(tuple(map(_type, kind[1:])), kind[0])
     dtype, ndim, layout = kind
     return numba.types.Array(numba.from_dtype(dtype), ndim, layout)

@@ -186,7 +186,7 @@ def test_mixed_arrays_are_refused(gpu: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("cupy")
-@pytest.mark.parametrize("argument", [None, "text", [1.0], {}, 1j, np.complex64(1), object()])
+@pytest.mark.parametrize("argument", [None, "text", [1.0], {}, object()])
 def test_what_no_kernel_takes_is_refused(gpu: list[Any], argument: Any) -> None:
     @cuda.jit
     def copies(x, out):

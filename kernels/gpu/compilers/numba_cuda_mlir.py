@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import numba
 
+from ...cpu.errors import UnsupportedKernel
+
 WORDS = 3
 PACKAGE = "numba_cuda_mlir"
 NUMBAS = "numba.cuda"
@@ -45,11 +47,24 @@ def _type(kind: Any) -> Any:
     if isinstance(kind, numba.types.Array):
         return types.Array(_type(kind.dtype), kind.ndim, kind.layout)
     if isinstance(kind, numba.types.BaseTuple):
-        return types.BaseTuple.from_types(tuple(map(_type, kind)))
+        named = getattr(kind, "instance_class", None)
+        return types.BaseTuple.from_types(tuple(map(_type, kind)), named)
     if hasattr(types, str(kind)):
         return getattr(types, str(kind))
     support = import_module(f"{PACKAGE}.numba_cuda.np.numpy_support")  # of records and dates
     return support.from_dtype(numba.np.numpy_support.as_dtype(kind))
+
+
+def _argument(kind: Any) -> Any:
+    """Return its type for that of an argument."""
+    if isinstance(kind, numba.types.Complex):
+        raise UnsupportedKernel(
+            "numba-cuda-mlir takes a complex number in one piece, launches hand it over in two; "
+            "pass an array of one element, or take numba-cuda"
+        )
+    for item in kind if isinstance(kind, numba.types.BaseTuple) else ():
+        _argument(item)
+    return _type(kind)
 
 
 def words(array: Any) -> tuple[int, ...]:
@@ -68,7 +83,7 @@ def ptx(
     # It compiles for the GPU that it finds: let it find this one.
     with patch(f"{PACKAGE}.tools._cached_cc", architecture):
         text, _ = namespace().compile_ptx(
-            function, tuple(map(_type, types)), cc=architecture, abi_info={"abi_name": name},
+            function, tuple(map(_argument, types)), cc=architecture, abi_info={"abi_name": name},
             **options,
         )  # fmt: skip
     return str(text)

@@ -10,7 +10,7 @@ moves it within that error.
 
 from __future__ import annotations
 
-from math import copysign, isfinite, isnan
+from math import copysign, frexp, isfinite, isnan, ldexp
 from typing import Any
 
 import numpy as np
@@ -408,6 +408,34 @@ def _cvt_tf32_float32(a):  # type: ignore[no-untyped-def]
     return (a + np.uint64(0x1000)) & np.uint64(0xFFFF_E000) if isfinite(x) else a
 
 
+# float16, which is only converted ----------------------------------------------------------------
+
+
+@compiled
+def _half(bits):  # type: ignore[no-untyped-def]
+    """A float16 in a register, as a float64."""
+    exponent, fraction = int(bits >> np.uint64(10)) & 31, np.float64(bits & low(10))
+    if exponent == 31:
+        size = np.inf if fraction == 0 else np.nan
+    else:
+        size = ldexp(fraction + 1024 * (exponent > 0), max(exponent, 1) - 25)
+    return -size if bits & np.uint64(0x8000) else size
+
+
+@compiled
+def _bits_of_half(x):  # type: ignore[no-untyped-def]
+    """The float16 nearest to a float64."""
+    if isnan(x):
+        return np.uint64(0x7FFF)
+    size, sign = abs(x), np.uint64(0x8000 if copysign(1.0, x) < 0 else 0)
+    if size >= 65520:  # halfway from the greatest to the next, which would be 2^16
+        return sign | np.uint64(0x7C00)
+    exponent = frexp(max(size, 2.0**-14))[1] + 14  # below, that of the least normal number
+    fraction = np.rint(ldexp(size, 25 - exponent))
+    # From 1024 on it reaches into the exponent; a 2048 that it was rounded to is the next exponent.
+    return sign | np.uint64(((exponent - 1) << 10) + np.int64(fraction))
+
+
 # All of them --------------------------------------------------------------------------------------
 
 INSTRUCTIONS = {
@@ -520,6 +548,14 @@ INSTRUCTIONS = {
     "cvt.float64.float64": "bits_of_float64(_whole_if_wanted(float64_of(a), how))",
     "cvt.float64.float32": "bits_of_float64(_wide(a, how))",
     "cvt.float32.float64": "_finished(_nearby(float64_of(a), 0.0, how.rounding), how)",
+    "cvt.float32.float16": "bits_of_float32(np.float32(_half(a)))",
+    "cvt.float64.float16": "bits_of_float64(_half(a))",
+    "cvt.signed.float16": "_to_integer(_half(a), how, True)",
+    "cvt.unsigned.float16": "_to_integer(_half(a), how, False)",
+    "cvt.float16.float32": "_bits_of_half(_wide(a, how))",
+    "cvt.float16.float64": "_bits_of_half(float64_of(a))",
+    "cvt.float16.signed": "_bits_of_half(np.float64(signed(a, how.given_bits)))",
+    "cvt.float16.unsigned": "_bits_of_half(np.float64(a & low(how.given_bits)))",
     "cvt.tf32.float32": "_cvt_tf32_float32(a)",
 }
 

@@ -22,7 +22,7 @@ import numpy as np
 from .. import assembler, compilers
 from .. import launch as packing
 from .machine import Run, launch
-from .parser import Program
+from .parser import Program, PtxError
 from .profile import profile
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ def program(
     """
     key = kernel, types, architecture, compilers.asked()
     if key not in _programs:
-        made = _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+        try:
+            made = _programs[key] = Program(assembler.kept_ptx(kernel, types, architecture))
+        except PtxError:  # with the lines of its source it says where
+            Program(assembler.kept_ptx(kernel, types, architecture, True))
+            raise
 
         @cache
         def find_sources() -> None:
@@ -131,13 +135,14 @@ def ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Machine]:
         architecture: A compute capability.
         options: `counted`, and the other options of `run`.
     """
+    from ... import host
     from ...cuda import Launch
 
     machine = Machine(assembler.architecture(architecture), options=options)
 
     def call(self: Launch, *arguments: Any) -> None:
         if 0 not in self.grid:
-            given = self.kernel.completed(arguments)
+            given = self.kernel.completed(host.opened(arguments))
             machine.runs.append(run(self, given, machine.architecture, **machine.options))
 
     with patch.object(Launch, "__call__", call):
@@ -147,9 +152,15 @@ def ptx_machine(architecture: str = "8.0", **options: Any) -> Iterator[Machine]:
 def _as_on_gpu(argument: Any) -> Any:
     """An argument as the code that lays arguments out expects it: with CuPy's `data.ptr`."""
     if isinstance(argument, tuple):
-        return tuple(map(_as_on_gpu, argument))
-    if not isinstance(argument, np.ndarray):
+        items = map(_as_on_gpu, argument)
+        return argument._make(items) if hasattr(argument, "_make") else tuple(items)
+    if isinstance(argument, (*packing.NUMBERS, np.number, np.bool_)):
         return argument
+    if not isinstance(argument, np.ndarray):
+        raise PtxError(
+            "the PTX machine takes NumPy arrays, numbers and tuples of these, "
+            f"got a {type(argument).__name__}"
+        )
     names = "dtype", "ndim", "flags", "size", "itemsize", "shape", "strides"
     known: dict[str, Any] = {name: getattr(argument, name) for name in names}
     return SimpleNamespace(data=SimpleNamespace(ptr=argument.ctypes.data), **known)

@@ -9,7 +9,10 @@ block's shared memory, the thread's own memory and the parameters, and where it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import string_at
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -34,7 +37,7 @@ from .bits import (
     signed,
     write_memory,
 )  # fmt: skip
-from .parser import MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError, space_at
+from .parser import DEEPEST, MEETINGS, OWN, SPACES, WINDOW, Line, Program, PtxError, space_at
 from .races import (
     accessed,
     barrier_passed,
@@ -47,7 +50,6 @@ from .races import (
     watch,
 )  # fmt: skip
 
-DEEPEST = 32  # functions that call one another
 MOST = 200_000_000  # instructions of a thread between two waits: a loop without an end
 
 COMPUTES = len(CODES)  # rows with a smaller code only compute
@@ -57,6 +59,8 @@ LOAD, STORE, JUMP, END, RETURN, CALL = (
 BARRIER, WARP_BARRIER, SHUFFLE = OWN["barrier"], OWN["warp_barrier"], OWN["shuffle"]
 VOTE, MATCH, MATRIX, ATOMIC = OWN["vote"], OWN["match"], OWN["matrix"], OWN["atomic"]
 PACK, UNPACK, NOTHING, ACTIVE = OWN["pack"], OWN["unpack"], OWN["nothing"], OWN["active"]
+PRINT, PRINTED = OWN["print"], 7  # of the windows, that of what is printed
+PRINTED_BYTES = 1 << 20  # as on a GPU: of more, some is lost
 GENERIC, GLOBAL, SHARED, CONST = (SPACES[x] for x in ("generic", "global", "shared", "const"))
 
 ENDED, WRONG = -1, -2  # in place of where a thread is
@@ -158,11 +162,68 @@ def meets(code):  # type: ignore[no-untyped-def]
     return BARRIER <= code <= MATRIX or code == ACTIVE
 
 
+@compiled
+def _begin_call(row, vector, registers, after, returns):  # type: ignore[no-untyped-def]
+    """Keep where to go back to, and, for a frame of its own, the registers of what is called."""
+    place = 1 + returns[0] * (returns.shape[0] // DEEPEST)
+    returns[0], returns[place] = returns[0] + 1, after
+    if row.size:
+        frame, first, end = vector[0], vector[1], vector[2]
+        for i in range(first, end):
+            returns[place + 1 + i - first] = np.int64(registers[i])
+        registers[frame] += np.uint64(row.size)
+
+
+@compiled
+def _end_call(row, vector, registers, returns):  # type: ignore[no-untyped-def]
+    """Give the registers back; return where to go on."""
+    returns[0] -= 1
+    place = 1 + returns[0] * (returns.shape[0] // DEEPEST)
+    if row.size:
+        frame, first, end = vector[0], vector[1], vector[2]
+        for i in range(first, end):
+            registers[i] = np.uint64(returns[place + 1 + i - first])
+        registers[frame] -= np.uint64(row.size)
+    return returns[place]
+
+
+@compiled
+def _keep_print(row, registers, windows, regions, report):  # type: ignore[no-untyped-def]
+    """Keep a text's address, and a number for each % in it; return whether all is there.
+
+    Before what is kept stands how many bytes it has. What does not fit is lost.
+    """
+    begin, room = windows[PRINTED, 0], windows[PRINTED, 1] - np.uint64(8)
+    word, one, text, given = np.uint64(8), np.uint64(1), registers[row.a], registers[row.b]
+    kept, new, letter = read_memory(begin, 8), text, np.uint64(ord("%"))
+    while letter != 0:
+        if letter == ord("%"):
+            kept += word
+            if kept <= room:
+                write_memory(begin + kept, 8, new)
+        place = _place(text, one, GENERIC, windows, regions)
+        if place == 0:
+            report[FAULT], report[ADDRESS], report[BYTES] = OUTSIDE, np.int64(text), 1
+            return False
+        letter = read_memory(place, 1)
+        text += one
+        if letter == ord("%"):
+            place = _place(given, word, GENERIC, windows, regions)
+            if place == 0:
+                report[FAULT], report[ADDRESS], report[BYTES] = OUTSIDE, np.int64(given), 8
+                return False
+            new = read_memory(place, 8)
+            given += word
+    if kept <= room:
+        write_memory(begin, 8, kept)
+    return True
+
+
 @partial(compiled, inline=True)
 def step(rows, vectors, registers, at, returns, windows, regions, report):  # type: ignore[no-untyped-def]
     """Have a thread make an instruction by itself; return the next row, ENDED or WRONG.
 
-    `returns` is its stack: how deep it is, then where to go back to.
+    `returns` is its stack: how deep it is; then, for each call, where to go back to, and registers.
     """
     row = rows[at]
     code = row.code
@@ -211,15 +272,17 @@ def step(rows, vectors, registers, at, returns, windows, regions, report):  # ty
     elif code == END:
         return ENDED
     elif code == CALL:
-        if returns[0] + 1 >= returns.shape[0]:
+        if returns[0] == DEEPEST:
             report[FAULT], report[AT] = TOO_DEEP, at
             return WRONG
-        returns[0] += 1
-        returns[returns[0]] = at + 1
+        _begin_call(row, vectors[at], registers, at + 1, returns)
         return row.place
     elif code == RETURN:
-        returns[0] -= 1
-        return returns[returns[0] + 1]
+        return _end_call(row, vectors[at], registers, returns)
+    elif code == PRINT:
+        if not _keep_print(row, registers, windows, regions, report):
+            report[AT] = at
+            return WRONG
     elif code != NOTHING:
         report[FAULT], report[AT] = TRAPPED, at
         return WRONG
@@ -631,15 +694,16 @@ def launch(
     counts = np.zeros(len(made.rows), np.int64)
     shared = np.lib.array_utils.byte_bounds(made.shared)
     known = watch(made.threads, BARRIERS, len(made.rows), regions, shared, races)
-    for number in numbers.tolist():
-        made.begin(number)
-        order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
-        if not run_block(
-            made.rows, program.vectors, made.registers, made.at, made.waits, made.returns, order,
-            made.standing, made.windows, made.local, made.local_bytes, made.regions, known,
-            counts, made.report,
-        ):  # fmt: skip
-            raise made.error()
+    with printing(made):
+        for number in numbers.tolist():
+            made.begin(number)
+            order = np.arange(made.threads) if rng is None else rng.permutation(made.threads)
+            if not run_block(
+                made.rows, program.vectors, made.registers, made.at, made.waits, made.returns,
+                order, made.standing, made.windows, made.local, made.local_bytes, made.regions,
+                known, counts, made.report,
+            ):  # fmt: skip
+                raise made.error()
     return Run(program, counts)
 
 
@@ -651,7 +715,7 @@ class Grid:
         registers: Of each thread.
         at: The row where each thread is.
         waits: Whether it waits there.
-        returns: Its stack: how deep it is, then where to go back to.
+        returns: Its stack: how deep it is; then, for each call, where to go back to, and registers.
         standing: For each barrier, how many threads have come that do not wait.
         windows: For each space, where its memory begins and how long it is.
         local: Where the threads' own memory begins.
@@ -685,12 +749,16 @@ class Grid:
         self.windows = np.zeros((8, 2), np.uint64)
         self.windows[SPACES["shared"]] = self.shared.ctypes.data, self.shared.size
         self.windows[SPACES["param"]] = self._given.ctypes.data, program.parameter_bytes
+        self._printed = np.zeros(PRINTED_BYTES // 8, np.uint64)
+        self.windows[PRINTED] = self._printed.ctypes.data, self._printed.nbytes
         tables = [np.lib.array_utils.byte_bounds(table) for _, table in program.tables]
         self.regions = np.array([*regions, *tables] or [(1, 1)], np.uint64)
         self._first = _registers(program, grid, block, shared_bytes)
         self.registers = np.empty_like(self._first)
         self.at, self.waits = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.bool_)
-        self.returns = np.zeros((self.threads, 1 + DEEPEST), np.int64)
+        self.returns = np.zeros(
+            (self.threads, 1 + DEEPEST * (1 + program.kept_registers)), np.int64
+        )
         self.standing = np.zeros(BARRIERS, np.int64)
         self.report = np.zeros(8, np.int64)
         self.block = 0, 0, 0
@@ -702,11 +770,35 @@ class Grid:
         for axis, place in zip("xyz", self.block, strict=True):
             if f"ctaid.{axis}" in self.program.specials:
                 self.registers[:, self.program.specials[f"ctaid.{axis}"]] = place
-        self.at[:], self.waits[:], self.returns[:], self.standing[:] = 0, False, 0, 0
+        self.at[:], self.waits[:], self.returns[:, 0], self.standing[:] = 0, False, 0, 0
 
     def error(self) -> PtxError:
         """What went wrong, as the report says."""
         return PtxError(_said(self.program, self.report, self.block, self.threads_shape))
+
+    def printed(self) -> Iterator[str]:
+        """Yield what threads printed."""
+        words = iter(self._printed[1 : 1 + int(self._printed[0]) // 8])
+        for address in words:
+            text = string_at(int(address)).decode()
+            kinds = re.findall(r"%l*(\w)", text)  # as `%lld`, of which Python knows one l
+            values = tuple(_READ[kind](next(words)) for kind in kinds)
+            yield re.sub("%l*", "%", text) % values
+
+
+_READ: dict[str, Callable[[np.uint64], Any]] = {
+    "d": lambda word: word.view(np.int64), "u": int, "f": lambda word: word.view(np.float64),
+    "s": lambda word: string_at(int(word)).decode(),
+}  # fmt: skip
+
+
+@contextmanager
+def printing(made: Grid) -> Iterator[None]:
+    """Print at the end what threads have printed, also where something goes wrong."""
+    try:
+        yield
+    finally:
+        print(*made.printed(), sep="", end="")
 
 
 def _shared(size: int) -> np.ndarray:

@@ -3,6 +3,10 @@
 A module has one kernel (`.entry`), the functions that it calls (`.func`), and tables. All their
 instructions come into one list, and the registers of all into one row for each thread; constants
 are registers that are set from the beginning. What is not known is refused with its line.
+
+So a function has its variables at one place, and its registers once. Where one calls itself, each
+call has a frame of its own: variables stand one frame further on than those of the caller, and the
+registers of the function are kept until it returns.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ SIZES = {
     "b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4,
     "u32": 4, "f32": 4, "b64": 8, "s64": 8, "u64": 8, "f64": 8, "pred": 1, "tf32": 4,
 }  # fmt: skip
+PRINT = "vprintf"  # CUDA's own function
+DEEPEST = 32  # functions that call one another
 WIDEST = 14  # registers of one instruction, mma.m16n8k8
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 WINDOW = 1 << 24  # bytes that a space but the global has
@@ -44,7 +50,7 @@ SHUFFLES, VOTES = ("up", "down", "bfly", "idx"), ("any", "all", "uni", "ballot")
 # What the machine does itself, after the instructions that only compute.
 _OWN = (
     "load", "store", "jump", "end", "return", "call", "barrier", "warp_barrier", "shuffle", "vote",
-    "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active",
+    "match", "matrix", "atomic", "pack", "unpack", "nothing", "trap", "active", "print",
 )  # fmt: skip
 OWN = {name: len(CODES) + number for number, name in enumerate(_OWN)}
 SPECIAL = re.compile(
@@ -102,6 +108,8 @@ class Program:
         shared_arrays: Where each shared array begins.
         dynamic: The address of the shared array whose size the launch decides; None: there is none.
         local_bytes: Of each thread's own memory.
+        frame_bytes: Of a call's part of it; 0: no function calls itself.
+        kept_registers: Of the function that has most, where functions call themselves.
         tables: Arrays that the module holds, and the registers that hold their addresses.
         find_sources: What finds out the lines of the source, where the text does not tell them.
     """
@@ -124,6 +132,7 @@ class Program:
         self._labels: dict[str, int] = {}
         self._addresses: dict[str, int] = {}
         self._parameters: dict[str, list[Variable]] = {}
+        self._turns: list[tuple[int, str]] = []  # calls and returns, and of which function
         self._place_variables()
         self._files = dict(re.findall(r'\.file\s+(\d+)\s+"(.*?)"', text))
         functions = list(self._functions())
@@ -131,16 +140,32 @@ class Program:
         if len(kernels) != 1:
             raise PtxError(f"expected one kernel in a module, got {kernels}")
         (self.name,) = kernels
+        self._defined = {name for _, name, *_ in functions}
+        self.frame_bytes = self.kept_registers = 0
+        if _recurs({name: body for _, name, _, body, _ in functions}):
+            self.frame_bytes = self.local_bytes
+            self.local_bytes *= 2 + DEEPEST  # also of the call that is refused
+            self._frame = self._slot("(frame)")  # how far on the variables stand
+            self.constants[self._frame] = 0
+        registers: dict[str, tuple[int, int]] = {}
         for _, name, _, body, begins in sorted(
             functions, key=lambda found: found[0]
         ):  # entry first
             self._labels[name] = len(self._rows)
+            first = len(self._slots)
             self._read(name, body, begins)
-            self._row("end" if name == self.name else "return", Line("", 0, 0, name))
+            self._leave(Line("", 0, 0, name))
+            registers[name] = first, len(self._slots)
         for row, label in self._jumps:
             if label not in self._labels:
-                raise PtxError(f"{self._where(row)}: nothing is called {label.split()[-1]!r}")
+                raise self._refused(
+                    self.lines[row], f"names {label.split()[-1]!r}, which is nothing"
+                )
             self._rows[row]["place"] = self._labels[label]
+        for row, name in self._turns if self.frame_bytes else ():
+            self._rows[row]["size"] = self.frame_bytes
+            self._vectors[row] = [self._frame, *registers[name]]
+            self.kept_registers = max(self.kept_registers, registers[name][1] - registers[name][0])
         self.rows = np.zeros(len(self._rows), ROW)
         self.vectors = np.zeros((len(self._rows), WIDEST), np.int64)
         for number, (columns, vector) in enumerate(zip(self._rows, self._vectors, strict=True)):
@@ -151,10 +176,6 @@ class Program:
         named = list(zip(self._rows, self._vectors, strict=True))
         self.written = [_outputs(row, vector) for row, vector in named]
         self.read = [_inputs(row, vector) for row, vector in named]
-
-    def _where(self, row: int) -> str:
-        line = self.lines[row]
-        return f"line {line.number} of the PTX of {line.function}, `{line.text}`"
 
     # Memory ---------------------------------------------------------------------------------------
 
@@ -280,7 +301,9 @@ class Program:
         self.lines.append(line)
 
     def _refused(self, line: Line, why: str) -> PtxError:
-        return PtxError(f"line {line.number} of the PTX of {line.function}: `{line.text}` {why}")
+        source = f", {line.file}:{line.source}" * bool(line.source)
+        where = f"line {line.number} of the PTX of {line.function}{source}"
+        return PtxError(f"{where}: `{line.text}` {why}")
 
     def _width(self, name: str, line: Line, otherwise: int) -> int:
         """The bits of a register, as it is declared."""
@@ -312,17 +335,27 @@ class Program:
         else:
             for name in (f"{line.function} {text}", text):
                 if name in self._addresses:
-                    value = self._addresses[name]
-            if value is None and text in self._slots:  # a table
+                    return self._address(name, line)
+            if text in self._slots:  # a table
                 return self._slots[text]
         if value is None:
-            raise PtxError(
-                f"line {line.number} of the PTX of {line.function}: nothing is called {text!r} "
-                f"in `{line.text}`"
-            )
+            raise self._refused(line, f"names {text!r}, which is nothing")
+        return self._constant(value)
+
+    def _constant(self, value: int) -> int:
         slot = self._slot(f"={value}")
         self.constants[slot] = value
         return slot
+
+    def _address(self, name: str, line: Line, ahead: int = 0) -> int:
+        """The register with the address of a variable, of a call `ahead` of this one."""
+        address = self._addresses[name] + ahead * self.frame_bytes
+        if not self.frame_bytes or space_at(address) != SPACES["local"]:
+            return self._constant(address)
+        out, silent = self._slot(f"{line.function} (at {address:#x})"), line._replace(text="")
+        begin = self._constant(address)
+        self._row("add.int", silent, out=out, a=begin, b=self._frame, bits=64)
+        return out
 
     def _memory(self, text: str, line: Line) -> dict[str, int]:
         """The columns of an address such as `[%rd1+8]`."""
@@ -346,7 +379,10 @@ class Program:
         ]
         operands = [x for x in operands if x]
         first = len(self._rows)
-        self._decode(words, operands, line)
+        try:
+            self._decode(words, operands, line)
+        except (AssertionError, LookupError, StopIteration, ValueError) as error:
+            raise self._refused(line, "is not known to the PTX machine") from error
         for row in self._rows[first:]:
             row |= {"guard": guard, "negated": negated}
 
@@ -375,9 +411,10 @@ class Program:
             )
             columns[column] = self._operand(operand, line, of)
         operation = _operation(words)
-        if operation.split(".")[1] == "float64" and NEAREST < columns["rounding"] < TO_WHOLE:
+        result = operation.split(".")[1]
+        if result in ("float16", "float64") and NEAREST < columns["rounding"] < TO_WHOLE:
             raise self._refused(
-                line, "rounds float64 in a way that is not known to the PTX machine"
+                line, f"rounds {result} in a way that is not known to the PTX machine"
             )
         self._row(operation, line, **columns)
         bits = columns["bits"]
@@ -481,37 +518,58 @@ class Program:
         self._jumps.append((len(self._rows) - 1, f"{line.function} {operands[0]}"))
 
     def _ret(self, words: list[str], operands: list[str], line: Line) -> None:
-        self._row("end" if line.function == self.name or words[0] == "exit" else "return", line)
+        self._leave(line, for_good=words[0] == "exit")
+
+    def _leave(self, line: Line, for_good: bool = False) -> None:
+        """Return from a function; from the kernel, or for good, the thread ends."""
+        if line.function == self.name or for_good:
+            return self._row("end", line)
+        self._turns.append((len(self._rows), line.function))
+        self._row("return", line)
 
     def _call(self, words: list[str], operands: list[str], line: Line) -> None:
         """Copy what is given, go there, and copy what comes back."""
         name = next(x for x in operands if not x.startswith("("))
         actual = [x.strip() for part in operands if part.startswith("(")
                   for x in part.strip("()").split(",") if x.strip()]  # fmt: skip
-        formal = self._parameters.get(name)
-        if formal is None:
-            raise PtxError(f"line {line.number} of the PTX of {line.function}: there is no "
-                           f"function {name!r} in this module for `{line.text}`")  # fmt: skip
+        if name == PRINT and name not in self._defined:
+            return self._print(actual[-2:], line)
+        if name not in self._defined:
+            raise self._refused(line, f"calls {name!r}, which is not in this module")
+        formal = self._parameters[name]
         results = 1 if operands[0].startswith("(") else 0
         pairs = list(zip(actual, formal, strict=True))
-        for one, variable in pairs[results:]:
-            self._copy(f"{line.function} {one}", f"{name} {variable.name}", variable.size, line)
+        places = [
+            (self._address(f"{line.function} {one}", line),
+             self._address(f"{name} {variable.name}", line, ahead=1), variable.size)
+            for one, variable in pairs
+        ]  # fmt: skip
+        for ours, theirs, size in places[results:]:
+            self._copy(ours, theirs, size, line)
+        self._jumps.append((len(self._rows), name))
+        self._turns.append((len(self._rows), name))
         self._row("call", line)
-        self._jumps.append((len(self._rows) - 1, name))
-        for one, variable in pairs[:results]:
-            self._copy(f"{name} {variable.name}", f"{line.function} {one}", variable.size, line)
+        for ours, theirs, size in places[:results]:
+            self._copy(theirs, ours, size, line)
 
-    def _copy(self, source: str, target: str, size: int, line: Line) -> None:
+    def _print(self, given: list[str], line: Line) -> None:
+        """Print a text with the numbers that stand at an address; both are parameters."""
+        registers = [self._slot(f"{line.function} (print {x})") for x in range(2)]
+        for register, name in zip(registers, given, strict=True):
+            address = self._address(f"{line.function} {name}", line)
+            silent = line._replace(text="")
+            self._row("load", silent, [register], a=address, size=8, space=SPACES["local"])
+        self._row("print", line, a=registers[0], b=registers[1])
+
+    def _copy(self, source: int, target: int, size: int, line: Line) -> None:
         """Copy a parameter of a call, 8 bytes at a time, or as many as there are."""
         passed = self._slot(f"{line.function} (passed)")
         silent = line._replace(text="")
         for offset in range(0, size, 8):
             part = min(8, size - offset)
             common = {"size": part, "space": SPACES["local"], "place": offset}
-            for operation, name in (("load", source), ("store", target)):
-                slot = self._slot(f"={self._addresses[name]}")
-                self.constants[slot] = self._addresses[name]
-                self._row(operation, silent, [passed], a=slot, **common)
+            for operation, address in (("load", source), ("store", target)):
+                self._row(operation, silent, [passed], a=address, **common)
 
     def _bar(self, words: list[str], operands: list[str], line: Line) -> None:
         """A barrier: its number, how many threads it is for, and what they tell one another."""
@@ -586,6 +644,17 @@ _FORMS: dict[str, Callable[[Program, list[str], list[str], Line], None]] = {
 }  # fmt: skip
 
 
+def _recurs(bodies: dict[str, str]) -> bool:
+    """Whether a function comes back to itself by its calls."""
+    calls = {
+        name: {*re.findall(_NAME, " ".join(re.findall(r"\bcall\b[^;]*", body)))} & bodies.keys()
+        for name, body in bodies.items()
+    }
+    for _ in bodies:
+        calls = {name: found.union(*(calls[x] for x in found)) for name, found in calls.items()}
+    return any(name in found for name, found in calls.items())
+
+
 def _outputs(row: dict[str, int], vector: list[int]) -> list[int]:
     """The registers that a row writes."""
     code = row["code"]
@@ -624,7 +693,7 @@ def _declared(text: str, space: str = "param") -> list[Variable]:
 
 
 def _kind(kind: str) -> str:
-    if kind in ("f32", "f64"):
+    if kind in ("f16", "f32", "f64"):
         return f"float{kind[1:]}"
     if kind in ("pred", "tf32"):
         return kind
@@ -656,7 +725,7 @@ def _operation(words: list[str]) -> str:
     if base in ("mul", "mad") and kind in ("signed", "unsigned"):
         return f"{base}.lo" if "lo" in words else f"{base}.{words[1]}.{kind}"
     exact = f"{base}.{kind}"
-    return exact if exact in CODES else f"{base}.int"
+    return exact if exact in CODES or kind == "float16" else f"{base}.int"
 
 
 def _modifiers(words: list[str]) -> dict[str, int]:

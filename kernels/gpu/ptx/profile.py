@@ -16,7 +16,7 @@ import numpy as np
 
 from .arithmetic import CODES
 from .lockstep import COUNTED, Lockstep
-from .machine import COMPUTES, Run
+from .machine import COMPUTES, Run, printing
 from .parser import OWN, SPACES, Program, space_at
 
 NAMES = {number: name for name, number in (CODES | OWN).items()}
@@ -25,7 +25,7 @@ _KINDS = {
     "jump": "branch", "end": "branch", "return": "branch", "call": "branch", "trap": "branch",
     "barrier": "barrier", "warp_barrier": "barrier", "nothing": "barrier",
     "shuffle": "warp", "vote": "warp", "match": "warp", "active": "warp",
-    "matrix": "tensor core", "pack": "move", "unpack": "move",
+    "print": "print", "matrix": "tensor core", "pack": "move", "unpack": "move",
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ class Row(NamedTuple):
         text: The instruction.
         kind: What it is for: "arithmetic" on floats, "address", other "integer" arithmetic,
             "compare", "conversion", "move", "load", "store", "atomic", "branch", "barrier",
-            "warp" (shuffles and votes) or "tensor core".
+            "warp" (shuffles and votes), "print" or "tensor core".
         space: Of memory, for accesses: "global", "shared", "local", "param", "const", or "generic"
             where the text leaves it open.
         bytes: That a thread accesses.
@@ -129,7 +129,8 @@ def profile(
         PtxError: The kernel did something that a GPU does not allow, or leaves open.
     """
     made = Lockstep(program, grid, block, parameters, regions, shared_bytes, origins=origins)
-    made.run(blocks)
+    with printing(made):
+        made.run(blocks)
     return Profile(program, *made.counted)
 
 

@@ -320,9 +320,15 @@ def test_types_of_arrays_are_numbas(layout: str, dtype: Any) -> None:
     assert launching.types_of((array,)) == found[:1]
 
 
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
 def test_types_of_numbers_are_numbas() -> None:
     numbers: tuple[Any, ...] = (True, 3, -3, 1 << 40, 1 << 63, 0.5, (1, (2.0, False)))
     numbers += tuple(dtype(1) for dtype in (np.bool_, np.int32, np.uint8, np.float32, np.float64))
+    numbers += 1j, np.complex64(1), Point(1, 2), Point(1, (0.5, Point(2.5, 3)))
     assert launching.types_of(numbers) == tuple(map(numba.typeof, numbers))
 
 

@@ -376,12 +376,28 @@ def _conversions() -> Iterator[tuple[str, str, str, Expected]]:
             return bits_of(math.copysign(found, number), 32)
 
         yield f"cvt.{way}.f32.f64", "f64", "f32", narrowed
+    for bits in (32, 64):
+        f = f"f{bits}"
+        yield f"cvt.{f}.f16", "u16", f, lambda x, n=bits: bits_of(float_of(x & mask(16), 16), n)
+        yield f"cvt.rn.f16.{f}", f, "u16", lambda x, n=bits: _half_of(float_of(x, n))
+        for (name, way), kind in product(whole.items(), "su"):
+            yield (f"cvt.{name}.{kind}{bits}.f16", "u16", f"u{bits}",
+                   lambda x, b=bits, s=kind == "s", w=way:
+                       to_integer(float_of(x & mask(16), 16), b, s, w))  # fmt: skip
+        yield f"cvt.rn.f16.s{bits}", f"u{bits}", "u16", lambda x, n=bits: _half_of(signed(x, n))
+        yield f"cvt.rn.f16.u{bits}", f"u{bits}", "u16", _half_of
     yield "cvt.sat.f32.f32", "f32", "f32", of_floats(_saturated, 32)
     yield "cvt.rna.tf32.f32", "f32", "f32", _tf32
 
 
 def _of_int(x: int, way: str) -> float:
     return rounded(Fraction(x), way) if x else 0.0
+
+
+def _half_of(x: float) -> int:
+    """The bits of the float16 nearest to a number."""
+    with np.errstate(over="ignore"):
+        return 0x7FFF if math.isnan(x) else int(np.float64(x).astype(np.float16).view(np.uint16))
 
 
 def _tf32(x: int) -> int:
@@ -517,10 +533,15 @@ def test_what_else_a_name_may_say_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "given"),
-    [("add.rz.f64", "f64 f64"), ("fma.rm.f64", "f64 f64 f64"), ("cvt.rp.f64.s64", "u64")],
+    [
+        ("add.rz.f64", "f64 f64"),
+        ("fma.rm.f64", "f64 f64 f64"),
+        ("cvt.rp.f64.s64", "u64"),
+        ("cvt.rz.f16.f32", "f32"),
+    ],
 )
-def test_float64_is_rounded_to_nearest_alone(text: str, given: str) -> None:
-    with pytest.raises(PtxError, match="rounds float64 in a way that is not known"):
+def test_what_is_rounded_to_nearest_alone(text: str, given: str) -> None:
+    with pytest.raises(PtxError, match=r"rounds float\d\d in a way that is not"):
         program(text, given.split(), "f64")
 
 

@@ -250,7 +250,22 @@ def tensor_core() -> Case:
     return Case("matrix", text, body, expected.tolist(), x=held)
 
 
-CASES = [*accesses(), *ways(), *of_warps(), *barriers(), *atomics(), tensor_core()]
+def print_() -> Case:
+    """Of a text with one number, where there is none; `test_driver` has what is printed."""
+    text = "call.uni (back), vprintf, (text, given)"
+    body = (
+        "mov.u64 %s, line; mov.u64 %a, 5;\n{ .param .b64 text; .param .b64 given;"
+        " .param .b32 back; st.param.u64 [text], %s; st.param.u64 [given], %a;\n"
+        f"{text}; }} ret;"
+    )
+    declared = (
+        ".extern .func (.param .b32 out) vprintf (.param .b64 text, .param .b64 given);\n"
+        ".const .align 1 .b8 line[3] = {37, 100};\n"
+    )
+    return Case("print", text, body, "accesses 8 bytes at global 0x5", declared=declared)
+
+
+CASES = [print_(), *accesses(), *ways(), *of_warps(), *barriers(), *atomics(), tensor_core()]
 
 # What is done with them ---------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ add.u32 %r2, %r2, %r2; st.param.u32 [out], %r2; ret; }
         "call.uni (back), fourfold, (given); ld.param.u32 %r2, [back]; }" + AFTER
     )
     assert run(kernel(body, functions), COUNT)[0].tolist() == [4 * n for n in range(32)]
-    with pytest.raises(PtxError, match="there is no function 'nobody' in this module"):
+    with pytest.raises(PtxError, match="calls 'nobody', which is not in this module"):
         kernel(body.replace("fourfold", "nobody"), functions)
 
 
@@ -187,6 +187,42 @@ st.param.u32 [out], %r1; ret; }
     else:
         with pytest.raises(PtxError, match=f"calls more than {DEEPEST} functions in one another"):
             run(made, x, threads=1)
+
+
+def test_each_call_has_variables_and_registers_of_its_own() -> None:
+    """Two functions that call each other, and add what they had before to what comes back.
+
+    Each gives the other the address of a variable of its own, and keeps a number in a register.
+    """
+    function = """
+.func (.param .b32 out) {name}(.param .b32 in, .param .b64 where)
+{{
+.local .align 4 .b8 own[4];
+ld.param.u32 %n, [in]; ld.param.u64 %w, [where]; mov.u64 %a, own;
+mov.u32 %sum, 0; st.local.u32 [%a], %n; setp.eq.u32 %p, %n, 0; @%p bra done;
+sub.u32 %m, %n, 1; cvta.local.u64 %g, %a;
+{{ .param .b32 given; st.param.u32 [given], %m; .param .b64 place; st.param.u64 [place], %g;
+.param .b32 back; call.uni (back), {other}, (given, place); ld.param.u32 %sum, [back]; }}
+ld.local.u32 %l, [%a]; add.u32 %sum, %sum, %l; add.u32 %sum, %sum, %n;
+done: mad.lo.u32 %l, %n, {factor}, 1000; st.u32 [%w], %l; st.param.u32 [out], %sum; ret; }}
+"""
+    first = function.format(name="first", other="second", factor=10)
+    second = function.format(name="second", other="first", factor=100)
+    body = (
+        ".local .align 4 .b8 mine[4];\n" + BEFORE + "mov.u64 %a, mine; cvta.local.u64 %g, %a;\n"
+        "{ .param .b32 given; st.param.u32 [given], %r1; .param .b64 place;"
+        " st.param.u64 [place], %g; .param .b32 back;\n"
+        "call.uni (back), first, (given, place); ld.param.u32 %r2, [back]; }\n"
+        "ld.local.u32 %l, [%a]; add.u32 %r2, %r2, %l;" + AFTER
+    )
+
+    def expected(n: int, factor: int) -> tuple[int, int]:
+        """What comes back, and what is left where the caller said."""
+        back, left = expected(n - 1, 110 - factor) if n else (0, 0)
+        return (back + left + n if n else 0), 1000 + factor * n
+
+    found = run(kernel(body, first + second), COUNT[:20], threads=20)[0].tolist()
+    assert found == [sum(expected(n, 10)) for n in range(20)]
 
 
 def test_what_is_given_is_copied_to_its_last_byte() -> None:
@@ -375,8 +411,13 @@ def test_what_a_gpu_does_not_allow(body: str, said: str) -> None:
 @pytest.mark.parametrize(
     "body, said",
     [
-        ("bra nowhere;", "line 7 of the PTX of one, `bra nowhere`: nothing is called 'nowhere'"),
-        ("mov.u32 %a, missing;", "nothing is called 'missing'"),
+        (
+            "bra nowhere;",
+            "line 7 of the PTX of one: `bra nowhere` names 'nowhere', which is nothing",
+        ),
+        ("mov.u32 %a, missing;", "names 'missing', which is nothing"),
+        ("atom.global.none.u32 %a, [%x], 1;", "`atom.global.none.u32 .*` is not known"),
+        ("ld.global.b128 %a, [%x];", "`ld.global.b128 .*` is not known"),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%a}, {%b}, {%c}, {%d};", "m16n8k8"),
     ],
 )
