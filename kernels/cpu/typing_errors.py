@@ -150,6 +150,9 @@ def _in_order(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _sentence(error: Exception) -> Sentence:
     """Numba's error in plain words: its usual causes, or else the first line that says a thing."""
     message = re.sub(COLOURS, "", str(error))
+    if isinstance(error, KeyError) and isinstance(error.args[0], tuple):
+        what = "the function calls itself with other types than it was called with"
+        return what, "A number that is written down has a type of its own: f(int64(5)) for f(5)"
     if isinstance(error, KeyError):
         return f"a record has no field {message}", "See the fields of its dtype: x.dtype.names"
     for pattern, say in _CAUSES:

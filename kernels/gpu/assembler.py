@@ -135,7 +135,9 @@ def assemble(
         nvjitlink.get_error_log(linker, log)
         said = log.decode().rstrip("\n\0 ")
         first = re.search(r"; error\s*: (.*)", said)
-        raise NotAssembled(first[1] if first else said) from error
+        refusal = NotAssembled(first[1] if first else said)
+        refusal.add_note(said)
+        raise refusal from error
     finally:
         nvjitlink.destroy(linker)
     return bytes(code), log.decode()

@@ -325,6 +325,19 @@ def recursive(x):
     x[0] = even(5)
 
 
+@cuda.jit(device=True)
+def factorial(n):
+    if n < 2:
+        return 1
+    return n * factorial(n - 1)  # here
+
+
+@wrong("in `return n * factorial(n - 1)`, the function calls itself with other", inside=factorial)
+@cuda.jit
+def of_five(x):
+    x[0] = factorial(5)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_with_file_and_line(case: Wrong, tmp_path: Path) -> None:
     case.assert_explained(tmp_path)
