@@ -2,7 +2,7 @@
 
 Beside each array that a kernel writes to stands *shadow memory*, of the same shape: where the array
 has a number, it has one word that says who wrote it last, and, where threads also read it, one or
-twelve words for the last who read it, or changed it by an atomic. A word is
+fifteen words for the last who read it, or changed it by an atomic. A word is
 
     when << 23 | where << 11 | atomic << 10 | thread
 
@@ -54,7 +54,7 @@ THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
 # In a word for all who read or changed an element, in place of the place.
 MANY, FAR, LOOKED, CHANGED, SWAPPED = (1 << bit for bit in range(11, 16))
-READERS = 4  # words for those who read an element, for those who changed it, and who swapped it
+READERS = 5  # words for those who read an element, for those who changed it, and who swapped it
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
 NOW, SINCE, FIRST, ROWS = 0, 1, 2, 3  # places in `clock`
@@ -497,7 +497,7 @@ def _suspects(swaps: bool) -> Any:
     return suspect
 
 
-# The run that tells what is wrong keeps four who read an element, four who changed it, and four who
+# The run that tells what is wrong keeps five who read an element, five who changed it, and five who
 # swapped it.
 
 
@@ -512,12 +512,14 @@ def _last_of(words, clock, thread, is_global):
 
 @register_jitable
 def _remember(words, word):
-    """Keep the last, and the last ones of another lane, another warp and another block."""
+    """Keep the last, and the last ones of another lane, half of a warp, warp and block."""
     last = words[0]
     if (last >> TIME_SHIFT) // EPOCHS != (word >> TIME_SHIFT) // EPOCHS:
         words[3] = last
     elif (last & THREAD_BITS) // 32 != (word & THREAD_BITS) // 32:
         words[2] = last
+    elif (last & THREAD_BITS) // 16 != (word & THREAD_BITS) // 16:
+        words[4] = last
     elif last & THREAD_BITS != word & THREAD_BITS:
         words[1] = last
     words[0] = word

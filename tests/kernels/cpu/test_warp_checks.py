@@ -191,6 +191,19 @@ def written_while_the_other_half_reads(x, out):
     out[t] = mirrored
 
 
+@cuda.jit
+def written_by_one_half_where_all_have_read(x, out):
+    tile = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        tile[0] = x[t]
+    cuda.syncwarp()
+    out[t] = tile[0]
+    cuda.syncwarp(LOW if t < 16 else HIGH)
+    if t == 20:
+        tile[0] = 1  # here
+
+
 WRONG = {
     UninitializedRead: [
         sum_of_those_left, sum_of_those_in_a_branch, lane_of_the_other_half,
@@ -204,6 +217,7 @@ WRONG = {
     DataRace: [
         ordered_for_half, ordered_in_either_half, ordered_by_two_masks,
         read_by_the_half_that_waits, written_while_the_other_half_reads,
+        written_by_one_half_where_all_have_read,
     ],
 }  # fmt: skip
 SAID = {
