@@ -6,7 +6,7 @@
     cuda.gridDim.x            grid_x
     cuda.grid(1)              block_x * BLOCK_X + thread_x
     cuda.syncthreads()        barrier()
-    cuda.syncwarp()           syncwarp()
+    cuda.syncwarp(m)          syncwarp()             where it is watched: sent = m; syncwarp(sent)
     a[i][j]                   a[i, j], where a is declared in the kernel (others: see `typed`)
     x, y = a, b               x = a; y = b
     v = cuda.float4(...); v.x v_0 = float32(...); ...; v_0
@@ -35,7 +35,7 @@ from . import hints
 from .declared import NONE, check_local, ndims, with_sizes, without_rows
 from .definitions import name_each
 from .flatten import BLOCK_VOTES, WARP_OPERATIONS, cuda_path, flatten
-from .form import AXES, WARP, Array, Canonical, Shape3, called_name, is_barrier, linear, whole
+from .form import AXES, WARP, Array, Canonical, Shape3, called_name, linear, whole
 from .paths import joined
 from .source import Source, dtype_text
 from .trees import (
@@ -55,6 +55,7 @@ from .trees import (
 from .tuples import at_once, without_tuples
 
 BITS = {"popc", "clz", "ffs", "brev", "cbrt", "selp", "fma"}
+EVERYONE = 0xFFFFFFFF  # the mask of a whole warp
 FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
 
 
@@ -129,7 +130,7 @@ def _with_shared_meetings(sent: set[str], body: list[ast.stmt]) -> list[ast.stmt
                 ast.Assign(targets=[ast.Name(id=variable)], value=value) as send,
                 ast.Expr() as meet,
                 ast.Assign(targets=[ast.Name(id=target)]) as take,
-            ] if variable in sent and not is_barrier(meet):
+            ] if variable in sent and called_name(meet.value) == "meet":
                 if taken and _is_of_other_names(value, taken):
                     new.insert(meeting, send)
                     meeting += 1
@@ -171,7 +172,7 @@ class _Rewriter(Transformer):
                 case ["syncthreads"] if not node.value.args:
                     return ast.Expr(call("barrier"))
                 case ["syncwarp"]:
-                    return ast.Expr(call("syncwarp"))
+                    return self.sync_warp(node.value)
                 case [called] if called in FENCES:
                     return None
         return self.generic_visit(node)
@@ -238,6 +239,14 @@ class _Rewriter(Transformer):
         send, sent = self.send(value)
         arguments = [sent, self.visit(members), *map(self.visit, lane), linear(self.draft.block)]
         return [send, ast.Expr(call("meet")), ast.Assign([target], call(operation, *arguments))]
+
+    def sync_warp(self, node: ast.Call) -> list[ast.stmt]:
+        """`cuda.syncwarp(mask)`: only who watches asks for the mask."""
+        if not self.draft.instrumented:
+            return [ast.Expr(call("syncwarp"))]
+        members = [*node.args, *(k.value for k in node.keywords), ast.Constant(EVERYONE)][0]
+        send, sent = self.send(members)
+        return [send, ast.Expr(call("syncwarp", sent))]
 
     def block_vote(self, target: ast.Name, operation: str, node: ast.Call) -> list[ast.stmt]:
         self.check_arguments(node, hints.CUDA[self.cuda_path(node.func)[0]])

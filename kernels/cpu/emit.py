@@ -115,8 +115,8 @@ class Body:
                         self.compound("else:", orelse)
                 case Barrier():
                     self.barrier(node)
-                case Meeting(mask, orders_memory=True):
-                    self.meeting(mask)
+                case Meeting(syncwarp=ast.Call()):
+                    self.meeting(node)
                 case Strip(body):
                     self.strip(body)
                 case Lanes():
@@ -147,7 +147,7 @@ class Body:
             with self.text.block(f"if block_parts({reached}):"):
                 self.text.line(f"return divergence(block, {number}, {reached})")
 
-    def meeting(self, mask: str | None) -> None:
+    def meeting(self, node: Meeting) -> None:
         """The threads of a warp meet: when all have run the region before, they have."""
 
     def compound(self, header: str, body: list[Node]) -> None:

@@ -81,7 +81,7 @@ class Mistake(KernelError):
 
 
 class DivergentBarrier(Mistake):
-    """A barrier that not every thread of the block reaches."""
+    """A barrier that not all of the block reach, or not all that a warp operation's mask names."""
 
 
 class OutOfBounds(Mistake):
@@ -89,7 +89,7 @@ class OutOfBounds(Mistake):
 
 
 class UninitializedRead(Mistake):
-    """A read of shared or local memory that nobody has written."""
+    """A read of memory that nobody has written, or a use of what no lane has sent."""
 
 
 class EndlessLoop(Mistake):

@@ -19,7 +19,8 @@ WARP = 32
 # The calls that stand for these: of atomics, of what looks at all threads, of what looks at a warp.
 ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in hints.ATOMICS)
 VOTES = frozenset(BLOCK_VOTES.values())
-TAKES = frozenset({*WARP_OPERATIONS.values(), "warp_active"})
+OF_A_WARP = frozenset(WARP_OPERATIONS.values())
+TAKES = OF_A_WARP | {"warp_active", "warp_origin"}
 Shape3 = tuple[int, int, int]
 
 

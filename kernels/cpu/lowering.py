@@ -25,6 +25,7 @@ from .text import function_name
 from .typed import RUNTIME, typed
 from .uniformity import uniformity
 from .watchers import checked_text, traced_text
+from .watchers.origins import with_origins
 
 MAX_FRAME = 4 * 2**20
 
@@ -101,6 +102,8 @@ class Variant:
         form = typed(form, self.arguments)
         if self.mode.each_alone:
             form = traced_text.marked(form)
+        elif self.mode.instrumented:
+            form = with_origins(form)
         known = uniformity(form, self.aliased, exact=self.mode.each_alone)
         regions = cut(known, each_alone=self.mode.each_alone)
         return self.mode.body(regions, _slot_types(regions))

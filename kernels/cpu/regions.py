@@ -30,9 +30,20 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from .form import Canonical, is_barrier, is_meeting, looks_at_others, orders_a_warp, whole
+from .form import (
+    OF_A_WARP,
+    Canonical,
+    Whole,
+    called_name,
+    is_barrier,
+    is_meeting,
+    looks_at_others,
+    orders_a_warp,
+    whole,
+)
 from .trees import Names, assign, call, name, named, negated, nodes, parse, stores
 from .trees import target as stored
 from .uniformity import (
@@ -97,11 +108,12 @@ class Barrier:
 class Meeting:
     """A point that all threads of a warp that are here reach before any goes on.
 
-    Only `cuda.syncwarp()` orders what they do in memory; any other is a cut, no more.
+    Only `cuda.syncwarp()`, which is kept where somebody watches, orders what they do in memory;
+    any other is a cut, no more.
     """
 
     mask: str | None = None
-    orders_memory: bool = False
+    syncwarp: ast.Call | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +190,17 @@ class _Cutter:
         self.shown: set[str] = set(self.form.sent)
         self.numbers = itertools.count(1)
         self.loops: list[list[str]] = []  # for each loop around: the masks that its `break` clears
+        self.is_last = True  # is what is being cut the end of the kernel?
+        self.running: str | None = None  # the mask of those who have not ended yet, if any have
 
     def cut(self, body: list[ast.stmt], mask: str | None) -> list[Node]:
         """The tree of a list of statements that run under a mask."""
         nodes: list[Node] = []
+        is_last = self.is_last
         for statement in body:
+            self.is_last = is_last and statement is body[-1]
             self.add(nodes, statement, mask)
+        self.is_last = is_last
         return nodes
 
     def add(self, nodes: list[Node], statement: ast.stmt, mask: str | None) -> None:
@@ -192,10 +209,14 @@ class _Cutter:
             case ast.Expr() if is_barrier(statement):
                 self.show(mask)
                 nodes.append(Barrier(statement, mask))
+            case ast.Expr(value=ast.Call(args=[Whole(id=sent)]) as call) if orders_a_warp(
+                statement
+            ):
+                self.show(mask)
+                self.add_arrival(nodes, call, name(sent), mask)
+                nodes.append(Meeting(mask, call))
             case ast.Expr() if is_meeting(statement):
-                if self.form.instrumented and orders_a_warp(statement):
-                    self.show(mask)
-                nodes.append(Meeting(mask, orders_a_warp(statement)))
+                nodes.append(Meeting(mask))
             case ast.For() | ast.While() if statement in uniform.masked_loops:
                 self.add_masked(nodes, statement, mask)
             case ast.For() | ast.While() if statement in uniform.block_loops:
@@ -218,7 +239,7 @@ class _Cutter:
                 self.add_scalar(nodes, statement, target)
             case ast.AugAssign(target=ast.Name(id=target)) if target not in uniform.varying:
                 self.add_scalar(nodes, statement, target)
-            case ast.Assign(value=ast.Call() as call) if mask and looks_at_others(call):
+            case ast.Assign(value=ast.Call() as call) if looks_at_others(call):
                 self.add_look(nodes, statement, call, mask)
             case _:
                 self.add_lanes(nodes, [statement], mask)
@@ -233,12 +254,33 @@ class _Cutter:
         nodes.append(Meeting())  # the others may still look at these masks
         self.add_lanes(nodes, [_assign(m, ast.Constant(False)) for m in cleared], mask)
 
-    def add_look(self, nodes: list[Node], look: ast.Assign, call: ast.Call, mask: str) -> None:
-        """Half of a warp operation under a mask: it asks the mask who takes part."""
-        self.show(mask)
-        asks = ast.Call(call.func, [*call.args, whole(mask)], [])
-        taken = ast.Assign(look.targets, ast.copy_location(asks, call))
-        self.add_lanes(nodes, [ast.copy_location(taken, look)], mask)
+    def add_look(
+        self, nodes: list[Node], look: ast.Assign, call: ast.Call, mask: str | None
+    ) -> None:
+        """Half of a warp operation; under a mask it asks the mask who takes part."""
+        if self.form.instrumented and called_name(call) in OF_A_WARP:
+            self.add_arrival(nodes, call, call.args[1], mask)
+        if mask:
+            self.show(mask)
+            asks = ast.Call(call.func, [*call.args, whole(mask)], [])
+            taken = ast.Assign(look.targets, ast.copy_location(asks, call))
+            look = ast.copy_location(taken, look)
+        self.add_lanes(nodes, [look], mask)
+
+    def add_arrival(
+        self, nodes: list[Node], at: ast.Call, members: ast.expr, mask: str | None
+    ) -> None:
+        """A question for who watches: are those here whom a lane names as members?
+
+        Those who have ended need not be: if only they are not, nobody asks who is.
+        """
+        asks = call("warp_arrives", ast.Constant(called_name(at)), members, self.form.linear)
+        if mask != self.running:
+            for each in filter(None, (mask, self.running)):
+                self.show(each)
+                asks.args.append(whole(each))
+        located = ast.copy_location(ast.Expr(ast.copy_location(asks, at)), at)
+        self.add_lanes(nodes, [ast.fix_missing_locations(located)], mask)
 
     def show(self, mask: str | None) -> None:
         """Let other threads look at a mask."""
@@ -253,12 +295,25 @@ class _Cutter:
         inside = any(inner in loops for inner in nodes(statement))
         return inside or clears_masks or has_meeting(statement)
 
-    def inside(self, loop: ast.For | ast.While, mask: str | None, masks: list[str]) -> list[Node]:
-        """The tree of a loop's body."""
+    def inside(
+        self, loop: ast.For | ast.While, mask: str | None, masks: list[str], live: str | None = None
+    ) -> list[Node]:
+        """The tree of a loop's body; `live` is the mask of those who are still in the loop."""
         self.loops.append(masks)
-        nodes = self.cut(loop.body, mask)
+        with self.among(live):
+            self.is_last = False
+            nodes = self.cut(loop.body, mask)
         self.loops.pop()
         return nodes
+
+    @contextmanager
+    def among(self, mask: str | None) -> Iterator[None]:
+        """What is cut is run by those in a mask; after it, or beside it, the others may end."""
+        is_last, running = self.is_last, self.running
+        if is_last and mask:
+            self.running = mask
+        yield
+        self.is_last, self.running = is_last, running
 
     def if_anybody(self, loop: Loop, mask: str | None) -> list[Node]:
         """A loop under a mask: a `while` may never end if nobody is in it, so ask first."""
@@ -287,7 +342,7 @@ class _Cutter:
         body.append(Scalar(ast.fix_missing_locations(ast.copy_location(leave, loop))))
         if first:
             body.append(Lanes(first, turn))
-        body += self.inside(loop, turn, [live, turn])
+        body += self.inside(loop, turn, [live, turn], live)
         header = ast.copy_location(ast.While(ast.Constant(True), [], []), loop)
         nodes.append(Loop(header, body, isinstance(loop, ast.For)))
 
@@ -338,7 +393,7 @@ class _Cutter:
         self.uniform = self.uniform.with_loop(header).with_definition(target, own)
         nodes: list[Node] = [Lanes([_assign(target, own)])]
         self.mask(nodes, turn, test, mask)
-        nodes += self.inside(loop, turn, [])
+        nodes += self.inside(loop, turn, [], turn)
         return Loop(ast.copy_location(header, loop), nodes)
 
     def split(self, nodes: list[Node], statement: ast.If, mask: str | None) -> None:
@@ -348,10 +403,12 @@ class _Cutter:
         self.mask(nodes, active, statement.test, mask)
         if statement.orelse:
             self.mask(nodes, inactive, negated(name(active)), mask)
-        for body, own in (statement.body, active), (statement.orelse, inactive):
+        then, otherwise = statement.body, statement.orelse
+        for body, own, others in (then, active, otherwise), (otherwise, inactive, then):
             if self.loops and self.loops[-1]:
                 self.loops[-1].append(own)
-            nodes += self.cut(body, own)
+            with self.among(None if any(map(has_meeting, others)) else own):
+                nodes += self.cut(body, own)
             if self.loops and self.loops[-1]:
                 self.loops[-1].pop()
 

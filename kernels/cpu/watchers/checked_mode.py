@@ -4,9 +4,11 @@
 arrays with shadow memory (see `shadow`). The first mistake is raised:
 
     OutOfBounds          an index past the end, or below zero unless it is written so: x[-1]
-    UninitializedRead    shared or local memory that nobody has written
+    UninitializedRead    shared or local memory that nobody has written, or what a shuffle takes
+                         from a lane that sends nothing, if memory or a branch comes of it
     DataRace             two accesses of two threads, one a write, with no barrier between
-    DivergentBarrier     a barrier that not all threads of the block reach
+    DivergentBarrier     a barrier that not all threads of the block reach, or a warp operation that
+                         not all lanes reach that its mask names
     EndlessLoop          a `while` that does not come to its end
     FailedAssertion      an `assert` that does not hold, or a `raise`
 """
@@ -26,6 +28,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..errors import (
     DataRace,
+    DivergentBarrier,
     EndlessLoop,
     FailedAssertion,
     KernelError,
@@ -34,7 +37,8 @@ from ..errors import (
     Place3,
     UninitializedRead,
 )
-from ..form import Shape3
+from ..flatten import WARP_OPERATIONS
+from ..form import WARP, Shape3
 from ..launch import RAISED, CpuKernel, place_of
 from ..lowering import CHECKED, DIAGNOSED, Mode, Variant
 from ..runtime import pool
@@ -44,6 +48,8 @@ SMALL = 1 << 16  # threads of a launch that one CPU thread runs, so that chance 
 DOES = {
     "read": "reads", "write": "writes to", "atomic": "changes", "part": "takes a part of",
 }  # fmt: skip
+_IN_CUDA = {name: f"cuda.{called}" for called, name in WARP_OPERATIONS.items()}
+_IN_CUDA["syncwarp"] = "cuda.syncwarp"
 _chosen: ContextVar[tuple[bool, bool] | None] = ContextVar("checked", default=None)
 
 
@@ -276,6 +282,10 @@ def _mistake(
         message = (f"in block {block}, thread {accessing} fails: `{place.array}`. A GPU tells of "
                    "it where @cuda.jit has debug=True")  # fmt: skip
         return FailedAssertion(message, *given, (accessing,))
+    if kind == shadow.ABSENT:
+        return _absent(place, given, accessing, place_of(indices[0], variant.block), indices[0])
+    if kind == shadow.UNSENT:
+        return _unsent(variant, place, given, other - 1)
     where = f"{place.space} array {array!r} at {list(index)}" if index else f"record {array!r}"
     if place.fields:
         where += f", field {'.'.join(place.fields)!r}"
@@ -296,6 +306,41 @@ def _mistake(
                    "left over from something else: write to it first")  # fmt: skip
         return UninitializedRead(message, *given, (accessing,), array, index)
     return _race(variant, grid, number, (place, accessing), other, where, array, index)
+
+
+def _absent(
+    place: Any, given: tuple[str, str, int, Place3], accessing: Place3, absent: Place3, number: int
+) -> DivergentBarrier:
+    """The error for a warp operation whose mask names a lane that does not come, or not its own."""
+    what, lane = _IN_CUDA[place.array], f"lane {number % WARP}"
+    message = f"in block {given[-1]}, thread {accessing} "
+    if absent == accessing:
+        message += (f"calls {what} with a mask in which its own {lane} is not: what comes of that "
+                    "on a GPU is undefined. Let the mask name all who call it, and no others"
+        )  # fmt: skip
+    else:
+        message += (f"waits at {what} for thread {absent}, {lane}, which the mask names and which "
+                    "does not come: a GPU waits for ever, or gives anything. Move the call out of "
+                    "the branch or the loop, and guard what comes of it instead; or take the mask "
+                    "before the branch, with cuda.ballot_sync(0xffffffff, condition)")  # fmt: skip
+    return DivergentBarrier(message, *given, tuple(dict.fromkeys((accessing, absent))))
+
+
+def _unsent(
+    variant: Variant, seen: Any, given: tuple[str, str, int, Place3], origin: int
+) -> UninitializedRead:
+    """The error for what a shuffle took from a lane that sent nothing, and somebody sees."""
+    code, lane = divmod(origin, WARP)
+    number, thread = divmod(code, shadow.THREAD_BITS + 1)
+    place = variant.written().places[number]
+    taker, source = (place_of(t, variant.block) for t in (thread, thread - thread % WARP + lane))
+    kernel, _, _, block = given
+    message = (f"in block {block}, thread {taker} takes with {_IN_CUDA[place.array]} what thread "
+               f"{source}, lane {lane}, sends, but that takes no part: on a GPU the value is "
+               f"undefined, and what line {seen.line} does comes of it. Guard what is added, and "
+               "not the shuffle, to which all lanes come then; or use the value only where its "
+               "lane takes part, as in `if i + offset < n: total += other`")  # fmt: skip
+    return UninitializedRead(message, kernel, place.filename, place.line, block, (taker, source))
 
 
 def _race(

@@ -10,13 +10,13 @@ from typing import Any
 from numba.core import types
 
 from ..compiler import LANES
-from ..form import Array
-from ..regions import Barrier, Lanes, Loop, Node
+from ..form import WARP, Array, orders_a_warp
+from ..regions import Barrier, Lanes, Loop, Meeting, Node
 from ..source import place as place_in_file
-from ..trees import assign, name, parse
+from ..trees import assign, name, parse, walk
 from .instrument import Spot, Watched
 from .intervals import Intervals
-from .shadow import ALL, CLOCK, MOST_COMMON_TURNS, NOTES, shadow_type
+from .shadow import ALL, MOST_COMMON_TURNS, NOTES, ROWS, shadow_type
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class Checked(Watched):
 
     def write(self) -> None:
         """Write the function's body."""
-        self.text.line(f"run__clock = stack(({CLOCK},), numba.int64)")
+        rows = WARP * self.threads if any(map(orders_a_warp, walk(self.form.body))) else 0
+        self.text.line(f"run__clock = stack(({ROWS + rows},), numba.int64)")
+        self.text.line("run__clock[:] = 0")
         self.text.line(f"run__fault = stack({self.fault.format(self.threads)})")
         self.text.line("run__fault[:] = 0")
         self.text.line(f"run__differs = stack(({self.threads},), numba.int32)")
@@ -197,10 +199,35 @@ class Checked(Watched):
         super().barrier(node)
         self.text.line("run__checks.all_met(run__clock)")
 
-    def meeting(self, mask: str | None) -> None:
-        """Move the clock on for the warps that meet."""
-        here = f", {self.slot_names[mask]}" if mask else ""
-        self.text.line(f"run__checks.some_met(run__clock, {self.threads}{here})")
+    def meeting(self, node: Meeting) -> None:
+        """Move the clock on for the lanes that meet."""
+        assert node.syncwarp is not None
+        masks = self.source(node.syncwarp.args[0])
+        here = f", {self.slot_names[node.mask]}" if node.mask else ""
+        self.text.line(f"run__checks.some_met(run__clock, {self.threads}, {masks}{here})")
+
+    def arrives(self, node: ast.Call) -> ast.stmt:
+        """Ask whether those are here whom a lane names in its mask."""
+        operation, *given = node.args
+        place = self.place_of_meeting(node, operation)
+        known = ["run__fault", place, str(self.threads), *map(ast.unparse, given)]
+        return ast.Expr(parse(f"run__checks.arrives({', '.join(known)})"))
+
+    def origin(self, node: ast.Call) -> ast.expr:
+        """Where what a shuffle takes comes from."""
+        operation, *given = node.args
+        known = [self.place_of_meeting(node, operation), *map(ast.unparse, given)]
+        return parse(f"run__checks.origin_of_{ast.literal_eval(operation)}({', '.join(known)})")
+
+    def seen(self, node: ast.Call) -> ast.expr:
+        """Ask where a value comes from that somebody sees."""
+        place = self.place_of_meeting(node, ast.Constant(""))
+        known = [*map(ast.unparse, node.args), "run__fault", place, self.thread()]
+        return parse(f"run__checks.seen({', '.join(known)})")
+
+    def place_of_meeting(self, node: ast.Call, operation: ast.expr) -> str:
+        """Number a place where lanes of a warp wait for others; return its number as text."""
+        return self.numbered_place(node, ast.literal_eval(operation), (), "", "meeting", 0, 1)
 
     # Accesses
 

@@ -132,6 +132,18 @@ class Watched(Body):
         """An `assert` that does not hold."""
         return ast.Pass()
 
+    def arrives(self, node: ast.Call) -> ast.stmt:
+        """A thread comes to `cuda.syncwarp()`, or takes what others sent."""
+        return ast.Pass()
+
+    def origin(self, node: ast.Call) -> ast.expr:
+        """The origin of what a shuffle takes: see `origins`."""
+        raise NotImplementedError
+
+    def seen(self, node: ast.Call) -> ast.expr:
+        """A value that somebody sees, with its origin."""
+        raise NotImplementedError
+
     def view(self, name: str, value: ast.expr) -> list[ast.stmt]:
         """What goes with the assignment of a view."""
         return []
@@ -319,6 +331,8 @@ class Watcher(Rewriter):
         match node.value:
             case ast.Call(func=ast.Name(id=called)) if called == MARK:
                 return self.body.executed(node)
+            case ast.Call(func=ast.Name(id="warp_arrives")) as call:
+                return self.body.arrives(self.generic_visit(call))
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -327,6 +341,10 @@ class Watcher(Rewriter):
             text = copied(node)
             self.generic_visit(node)
             match node:
+                case ast.Call(ast.Name(id="warp_origin")):
+                    return self.body.origin(node)
+                case ast.Call(ast.Name(id="warp_seen")):
+                    return self.body.seen(node)
                 case ast.Call(ast.Name(id="max" | "min"), [_, _]) if any(
                     map(self.may_be_real, text.args)
                 ):

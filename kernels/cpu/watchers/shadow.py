@@ -2,13 +2,18 @@
 
 Beside each array that a kernel writes to stands *shadow memory*, of the same shape: where the array
 has a number, it has one word that says who wrote it last, and, where threads also read it, one or
-twelve words for the last who read it, or changed it by an atomic. A word is
+fifteen words for the last who read it, or changed it by an atomic. A word is
 
     when << 23 | where << 11 | atomic << 10 | thread
 
 `when` counts: each block has a range of its own (`EPOCHS` numbers), and within a block each barrier
 and each `cuda.syncwarp()` moves it on. So two words tell whether a barrier lies between two
 accesses. Zero means never. `where` is the number of the place in the kernel.
+
+`cuda.syncwarp(mask)` orders what the lanes in the mask do, and only those that come to it. So where
+a kernel calls it, each thread has a row in the clock, of 32 times: what that lane of its warp did
+before that time comes before all that the thread does now. Lanes that meet take over what any of
+them knows, of others as well: a *vector clock* (Mattern 1988).
 
 What is wrong is noted for the thread in `fault`, and nothing stops: an index out of bounds is moved
 to the nearest element, where the access does no harm. A first run only notes whether something is
@@ -34,24 +39,26 @@ from numba.np.numpy_support import as_dtype
 from .. import runtime
 from ..runtime import *  # noqa: F403
 from ..runtime import on_stack
+from ..runtime.warps import WARP
 from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
 ENDLESS, FAILED = 5, 6  # of loops and `assert`
+ABSENT, UNSENT = 7, 8  # of what the lanes of a warp do together
 MOST_TURNS = 1 << 28  # of a thread's loop, those of loops inside included: seconds
 MOST_COMMON_TURNS = 1 << 29  # of all threads, in a loop that they walk in step
 OVER, ALL = 0, 1  # places in `turns`: whether somebody took too many; all, for common loops
-KINDS = 8
+KINDS = 16
+EVERYONE = 0xFFFFFFFF  # the mask of a whole warp
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
 # In a word for all who read or changed an element, in place of the place.
 MANY, FAR, LOOKED, CHANGED, SWAPPED = (1 << bit for bit in range(11, 16))
-READERS = 4  # words for those who read an element, for those who changed it, and who swapped it
+READERS = 5  # words for those who read an element, for those who changed it, and who swapped it
 EPOCHS = 1 << 18  # barriers and meetings of a block
 BLOCKS = 1 << 21
-NOW, SINCE, FIRST, WARPS = 0, 1, 2, 3  # places in `clock`
+NOW, SINCE, FIRST, ROWS = 0, 1, 2, 3  # places in `clock`
 DIFFERS, BLOCK, THREAD, NOTED = 0, 1, 2, 3  # places in `found`
-CLOCK = WARPS + 32
 
 run__checks = sys.modules[__name__]  # what emitted code calls us: nobody else uses such a name
 
@@ -165,30 +172,61 @@ _told = _by_dimensions(  # with one more, so that there is one
 
 @register_jitable
 def block_starts(clock, block):
-    """Set the clock to the beginning of a block's range."""
-    clock[:] = (block % BLOCKS + 1) * EPOCHS
+    """Set the clock to the beginning of a block's range; what rows hold is earlier than that."""
+    clock[NOW] = clock[SINCE] = clock[FIRST] = (block % BLOCKS + 1) * EPOCHS
+
+
+@register_jitable(forceinline=True)
+def _moves_on(clock):
+    """Move the clock on; if no numbers are left, nothing counts as unordered from now on."""
+    if clock[NOW] < clock[FIRST] + EPOCHS - 2:
+        clock[NOW] += 1
+        return True
+    clock[SINCE] = clock[NOW] + 1
+    return False
 
 
 @register_jitable
 def all_met(clock):
     """All threads of the block have met at a barrier."""
-    if clock[NOW] < clock[FIRST] + EPOCHS - 2:
-        clock[NOW] += 1
+    if _moves_on(clock):
         clock[SINCE] = clock[NOW]
-        clock[WARPS:] = clock[NOW]
-    else:  # no numbers left: nothing counts as unordered from now on
-        clock[SINCE] = clock[NOW] + 1
-        clock[WARPS:] = clock[NOW] + 1
 
 
 @numba.njit
-def some_met(clock, threads, here=None):
-    """The threads of each warp that are here have met."""
-    if clock[NOW] < clock[FIRST] + EPOCHS - 2:
-        clock[NOW] += 1
-        for thread in range(threads):
-            if here is None or here[thread]:
-                clock[WARPS + thread // 32] = clock[NOW]
+def some_met(clock, threads, masks, here=None):
+    """Of each warp the threads that are here have met, each with those who name the same mask."""
+    if not _moves_on(clock):
+        return
+    for thread in range(threads):
+        met, first = _met(thread, threads, masks, here), thread - thread % WARP
+        if met & -met != 1 << thread - first:
+            continue  # it is not the first of those, which learns from all, and then tells all
+        for lane in range(WARP):
+            known = clock[NOW] if met >> lane & 1 else 0
+            for other in range(WARP):
+                if met >> other & 1:
+                    known = max(known, clock[_row(first + other) + lane])
+            for other in range(WARP):
+                if met >> other & 1:
+                    clock[_row(first + other) + lane] = known
+
+
+@numba.njit
+def _met(thread, threads, masks, here):
+    """A bit for each lane that a thread meets, itself included; 0 if it is not here."""
+    first, met = thread - thread % WARP, 0
+    mask = np.int64(masks[thread]) & EVERYONE
+    for other in range(first, min(first + WARP, threads)):
+        if (here is None or here[other]) and np.int64(masks[other]) & EVERYONE == mask:
+            met |= mask & 1 << other - first
+    return met
+
+
+@register_jitable(forceinline=True)
+def _row(thread):
+    """Where the row of a thread begins in the clock."""
+    return ROWS + thread * WARP
 
 
 # Accesses -----------------------------------------------------------------------------------------
@@ -230,8 +268,10 @@ def _is_near(word, clock):
 def _unordered(word, clock, thread, is_global):
     """Whether nothing orders an access after the one that left a word."""
     other, near = word & THREAD_BITS, _is_near(word, clock)
-    since = clock[WARPS + thread // 32] if thread // 32 == other // 32 else clock[SINCE]
-    mine = other == thread
+    since, mine = clock[SINCE], other == thread
+    if clock.size > ROWS:  # which is known when this is compiled
+        met = clock[_row(thread) + other % WARP]
+        since = max(since, met if thread // WARP == other // WARP else since)
     return (near & (not mine) & (word >> TIME_SHIFT >= since)) | (
         is_global & (word != 0) & (not near)
     )
@@ -457,7 +497,7 @@ def _suspects(swaps: bool) -> Any:
     return suspect
 
 
-# The run that tells what is wrong keeps four who read an element, four who changed it, and four who
+# The run that tells what is wrong keeps five who read an element, five who changed it, and five who
 # swapped it.
 
 
@@ -472,12 +512,14 @@ def _last_of(words, clock, thread, is_global):
 
 @register_jitable
 def _remember(words, word):
-    """Keep the last, and the last ones of another lane, another warp and another block."""
+    """Keep the last, and the last ones of another lane, half of a warp, warp and block."""
     last = words[0]
     if (last >> TIME_SHIFT) // EPOCHS != (word >> TIME_SHIFT) // EPOCHS:
         words[3] = last
     elif (last & THREAD_BITS) // 32 != (word & THREAD_BITS) // 32:
         words[2] = last
+    elif (last & THREAD_BITS) // 16 != (word & THREAD_BITS) // 16:
+        words[4] = last
     elif last & THREAD_BITS != word & THREAD_BITS:
         words[1] = last
     words[0] = word
@@ -611,6 +653,58 @@ def _goes_on_for(turns, fault, place, thread, taken):
         return fault[0, thread] == 0
 
     return whether if fault.ndim == 1 else what
+
+
+# What the lanes of a warp do together -------------------------------------------------------------
+
+
+@register_jitable
+def arrives(fault, place, threads, members, thread, here=None, running=None):
+    """Note that a lane is not in the mask that it names, or that another in it does not come here.
+
+    Those that are no longer `running` need not come.
+    """
+    mask, first, absent = np.int64(members), thread - thread % WARP, -1
+    if mask >> thread - first & 1 == 0:
+        absent = thread
+    if here is not None:
+        for other in range(first, min(first + WARP, threads)):
+            waited = mask >> other - first & 1 == 1 and not here[other]
+            if running is not None:
+                waited = waited and running[other]
+            absent = other if waited else absent
+    _note(fault, thread, place, ABSENT if absent >= 0 else 0, (np.int64(absent),), 0)
+
+
+def _origins(source: Callable[[Any, Any], Any]) -> Any:
+    """A function for the origin of what a shuffle takes: 0, or one that was sent, or its own."""
+    lane_of = register_jitable(forceinline=True)(source)
+
+    @register_jitable(forceinline=True)
+    def origin(place, sent, members, other, thread, here=None):
+        there = lane_of(thread, other % WARP)
+        inside = (there // WARP == thread // WARP) & (there < sent.size)
+        there = there if inside else thread  # there is no such lane: it keeps what it has
+        takes_part = np.int64(members) >> there % WARP & 1 == 1
+        if here is not None:
+            takes_part &= here[there]
+        own = ((place * (THREAD_BITS + 1) + thread) * WARP + there % WARP) + 1
+        return sent[there] if takes_part else own
+
+    return origin
+
+
+origin_of_warp_from = _origins(lambda thread, lane: thread - thread % WARP + lane)
+origin_of_warp_up = _origins(lambda thread, delta: thread - delta)
+origin_of_warp_down = _origins(lambda thread, delta: thread + delta)
+origin_of_warp_xor = _origins(lambda thread, bits: thread ^ bits)
+
+
+@register_jitable(forceinline=True)
+def seen(value, origin, fault, place, thread):
+    """A value that somebody sees; note that no lane sent it."""
+    _note(fault, thread, place, UNSENT if origin != 0 else 0, (np.int64(0),), origin)
+    return value
 
 
 @register_jitable

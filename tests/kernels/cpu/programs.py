@@ -8,6 +8,7 @@ What makes each of them valid:
   Some are uniform by how they are made, others (a flag in shared memory, a table) only as it runs.
 - A warp operation names the lanes that arrive with it: all of them, a ballot that was taken before
   the branch, or `activemask()`. Where lanes may have gone their own ways the mask is forgotten.
+- What a shuffle takes is from one of the lanes that it names, or nobody looks at it.
 - A jump that threads decide differently leaves no loop in which others would wait for them, and
   after such a `return` there is no barrier.
 - What atomics leave behind does not depend on their order, and nobody looks at the old value.
@@ -84,9 +85,16 @@ def neighbour(tile, t, value):
 def lane_sum(mask, value):
     offset = 16
     while offset:
-        value += cuda.shfl_xor_sync(mask, value, offset)
+        other = cuda.shfl_xor_sync(mask, value, offset)
+        if mask >> (cuda.laneid ^ offset) & 1:
+            value += other
         offset >>= 1
     return value
+
+
+@cuda.jit(device=True)
+def member(mask, lane):
+    return lane % 32 if mask >> lane % 32 & 1 else cuda.ffs(mask) - 1
 
 
 @cuda.jit(device=True)
@@ -332,10 +340,16 @@ class Program:
                 f"cuda.all_sync({self.mask}, {self.test()})",
                 f"t // 32 == {self.shared_integer(0)} % 2",
                 f"agreed({self.mask}, {self.test()}) == {self.pick(0, 1, 2)}",
-                f"cuda.shfl_sync({self.mask}, int64({self.integer(1)}), 0) > 3",
+                f"{self.shuffle(f'int64({self.integer(1)})', 'from', '0')} > 3",
                 f"cuda.ballot_sync({self.mask}, {self.test()}) & 6 == 2",
             )
         )
+
+    def shuffle(self, value: str, way: str, lane: int | str) -> str:
+        """What a shuffle gives; where not all lanes are here, it is from one that is."""
+        if way == "from" or self.mask != "FULL":
+            return f"cuda.shfl_sync({self.mask}, {value}, member({self.mask}, {lane}))"
+        return f"cuda.shfl_{way}_sync(FULL, {value}, {lane})"
 
     def warp_integer(self) -> str:
         """An integer that a warp operation gives."""
@@ -343,11 +357,11 @@ class Program:
         shuffled = self.pick(value, f"int32({self.integer(1)})")
         return str(
             self.pick(
-                f"cuda.shfl_sync({mask}, {shuffled}, ({self.integer(0)}) % 32)",
-                f"cuda.shfl_up_sync({mask}, {shuffled}, {self.pick(1, 2, 9)})",
-                f"cuda.shfl_down_sync({mask}, {shuffled}, {self.pick(1, 3, 16)})",
-                f"cuda.shfl_xor_sync({mask}, {shuffled}, {self.pick(1, 6, 31)})",
-                f"cuda.shfl_down_sync({mask}, {shuffled}, {self.shared_integer(0)})",
+                self.shuffle(shuffled, "from", self.integer(0)),
+                self.shuffle(shuffled, "up", self.pick(1, 2, 9)),
+                self.shuffle(shuffled, "down", self.pick(1, 3, 16)),
+                self.shuffle(shuffled, "xor", self.pick(1, 6, 31)),
+                self.shuffle(shuffled, "down", self.shared_integer(0)),
                 f"int64(cuda.popc(cuda.ballot_sync({mask}, {self.test()})))",
                 f"int64(cuda.popc(cuda.match_any_sync({mask}, {value} % 3)))",
                 f"int64(cuda.popc(cuda.match_all_sync({mask}, {value} % 2)[0]))",
@@ -510,16 +524,15 @@ class Program:
     def warp_assign(self) -> None:
         """An assignment of what a warp operation gives."""
         bits, value = self.pick("64", "32"), self.real(1)
-        moved = f"cuda.shfl_xor_sync({self.mask}, float{bits}({value}), {self.pick(1, 2, 31)})"
-        source = f"({self.integer(0)}) % 32"
+        moved = self.shuffle(f"float{bits}({value})", "xor", self.pick(1, 2, 31))
         self.line(
             self.pick(
                 f"{self.pick('v0', 'v1')} = {self.warp_integer()} % 37",
                 f"v2 = ({self.warp_integer()} + {self.integer(1)}) % 41",
                 f"w0 = int32({self.warp_integer()})",
                 f"f0 = float64({moved})",
-                f"e0 = cuda.shfl_sync({self.mask}, e0, {source})",
-                f"f1 = cuda.shfl_up_sync({self.mask}, f1, 1)",
+                f"e0 = {self.shuffle('e0', 'from', self.integer(0))}",
+                f"f1 = {self.shuffle('f1', 'up', 1)}",
                 f"outi[g] += {self.warp_integer()}",
                 f"cuda.syncwarp({self.mask})",
             )

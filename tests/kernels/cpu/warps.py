@@ -354,7 +354,9 @@ def lanes_that_left(x, out):
     mask = cuda.activemask()
     total = x[i]
     for level in range(5):
-        total = max(total, cuda.shfl_xor_sync(mask, total, 1 << level))
+        other = cuda.shfl_xor_sync(mask, total, 1 << level)
+        if mask >> (cuda.laneid ^ (1 << level)) & 1:  # else nobody sent it
+            total = max(total, other)
     out[i] = total + 1000 * cuda.popc(mask)
 
 
