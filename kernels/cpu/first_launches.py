@@ -9,7 +9,6 @@ with `cuda.threadfence` is left alone: what its blocks tell each other would be 
 
 from __future__ import annotations
 
-import ast
 import warnings
 from functools import cached_property
 from time import perf_counter
@@ -22,7 +21,6 @@ from .errors import DataRace, line_of
 from .form import Shape3
 from .launch import CpuKernel, kind_of
 from .lowering import CHECKED
-from .trees import nodes
 from .watchers import checked_mode
 
 SECONDS = 1.0  # as much as nobody minds once: 30,000 checks of a small launch
@@ -82,7 +80,7 @@ class Launches:
             return False
         kinds = (block, shared_bytes, *map(kind_of, arguments))
         taken = self._seconds.get(kinds, 0.0)
-        if self._has_fences or self._written_elements(arguments) > ELEMENTS:
+        if self.kernel.source.has_fences or self._written_elements(arguments) > ELEMENTS:
             return False
         if taken >= SECONDS and not self.debug:
             return False
@@ -111,18 +109,6 @@ class Launches:
         warnings.warn(reason, RuntimeWarning, stacklevel=6)  # of the line with the launch
         self.checked = False
         return False
-
-    @cached_property
-    def _has_fences(self) -> bool:
-        """Whether the kernel orders memory by hand, in a way that checks cannot follow."""
-        sources = [self.kernel.source]
-        for source in sources:  # which grows
-            sources += source.device_functions.values()
-        return any(
-            isinstance(node, ast.Attribute) and node.attr.startswith("threadfence")
-            for source in sources
-            for node in nodes(source.tree)
-        )
 
     def _written_elements(self, arguments: tuple[Any, ...]) -> int:
         written = (arguments[i] for i in self.kernel.written if i < len(arguments))

@@ -98,6 +98,14 @@ class Source:
         return bool(self.arrays) or any(f.takes_arrays for f in self.device_functions.values())
 
     @cached_property
+    def has_fences(self) -> bool:
+        """Whether it, or one that it calls, orders memory by hand: no check can follow that."""
+        return any(f.has_fences for f in self.device_functions.values()) or any(
+            isinstance(node, ast.Attribute) and node.attr.startswith("threadfence")
+            for node in nodes(self.tree)
+        )
+
+    @cached_property
     def text(self) -> str:
         """Everything that decides what will be emitted, for the name of the cache file."""
         parts = [ast.dump(self.tree), repr(sorted(self.constants.items())), str(self.first_line)]

@@ -181,7 +181,7 @@ class _Frame(NamedTuple):
 
     places: list[int]  # of the arrays among the arguments
     low: int  # its address
-    unit: int  # bytes for a word: a multiple leads from there to each element of several arrays
+    unit: int  # bytes for a word: a multiple leads from there to each element; 0: all in order
     words: int
 
 
@@ -219,7 +219,7 @@ def _laid_out_as(array: np.ndarray, frame: _Frame, words: np.ndarray) -> np.ndar
     """The words of an array's elements; one for all if the frame has none."""
     if frame.words == 0:
         return words[:1].reshape((1,) * array.ndim)
-    if len(frame.places) == 1:
+    if frame.unit == 0:
         return words.reshape(array.shape)
     first = (array.__array_interface__["data"][0] - frame.low) // frame.unit
     strides = [stride // frame.unit * words.itemsize for stride in array.strides]
@@ -234,8 +234,8 @@ def _frames(arrays: dict[int, np.ndarray]) -> Iterator[_Frame]:
         return word, *np.lib.array_utils.byte_bounds(arrays[place])
 
     def frame(places: list[int], low: int, high: int) -> _Frame:
-        if len(places) == 1:
-            return _Frame(places, low, 1, arrays[places[0]].size)
+        if len(places) == 1 and not _overlaps_itself(arrays[places[0]]):
+            return _Frame(places, low, 0, arrays[places[0]].size)
         unit = gcd(*(
             step
             for place in places
@@ -256,6 +256,16 @@ def _frames(arrays: dict[int, np.ndarray]) -> Iterator[_Frame]:
         high = max(high, end)
     if together:
         yield frame(together, low, high)
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether elements of an array may lie in each other's memory, as those of a window do."""
+    reach = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
 
 
 def _mistake(
@@ -380,12 +390,14 @@ def _race(
         message += (f" of block {home_block} {DOES[earlier.kind]} in line {earlier.line}, and "
                     "blocks run in any order. Let each block write to elements of its own, use "
                     "cuda.atomic, or launch a second kernel for what comes after")  # fmt: skip
+        if variant.source.has_fences:
+            message += ". What cuda.threadfence() orders is not known here: this may be no mistake"
     given = body.form.source.name, later.filename, later.line, block
     return DataRace(message, *given, (partner, accessing), array, index, earlier.line)
 
 
 def _shape(body: Any, place: Any, arguments: tuple[Any, ...]) -> str:
-    """The shape of an array, as the end of a clause; nothing for a view, whose shape changes."""
+    """The shape of an array, as the end of a clause; of a view, which argument it is one of."""
     array = body.form.arrays.get(place.array)
     if array is not None:
         return (
@@ -395,4 +407,6 @@ def _shape(body: Any, place: Any, arguments: tuple[Any, ...]) -> str:
         )
     if place.array in body.form.parameters:
         return f" its shape {arguments[body.form.parameters.index(place.array)].shape}"
-    return ""
+    owners = body.arrays.roots.get(place.array, set()) & set(body.form.parameters)
+    named = sorted(repr(body.form.source.original(owner)) for owner in owners)
+    return f" this view of {' or '.join(named)}" if named else ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import minitransformer_kernels as mk
 from minitransformer_kernels import (
@@ -392,6 +393,47 @@ def test_an_array_that_is_given_twice() -> None:
         mirrored[4, 256](x, np.zeros(1000))
         with pytest.raises(DataRace, match="array 'x'"):
             mirrored[4, 256](x, x)
+
+
+def test_an_array_that_overlaps_itself() -> None:
+    @cuda.jit
+    def numbered(x):
+        t = cuda.threadIdx.x
+        x[t, 0] = t
+        x[t, 2] = -t
+
+    memory = np.zeros(12, np.float32)
+    apart, windows, one = (as_strided(memory, (3, 3), s) for s in ((12, 4), (8, 4), (0, 4)))
+    with mk.checked():
+        numbered[1, 3](apart)
+        for overlapping in windows, one:
+            with pytest.raises(DataRace, match="writes to in"):
+                numbered[1, 3](overlapping)
+
+
+def test_the_argument_of_a_view_is_named() -> None:
+    @cuda.jit
+    def of_rows(x, k, out):
+        t = cuda.threadIdx.x
+        row = x[t]
+        out[t] = row[k]
+
+    of_view = r"array 'row' at \[4\], which is outside this view of 'x'\. On a GPU"
+    with mk.checked(), pytest.raises(OutOfBounds, match=of_view):
+        of_rows[1, 8](np.ones((8, 4)), 4, np.zeros(8))
+
+
+def test_a_race_between_blocks_with_fences_may_be_none() -> None:
+    @cuda.jit
+    def in_turns(count, turn):
+        while cuda.atomic.cas(turn, 0, 0, 1) != 0:
+            pass
+        count[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(turn, 0, 0)
+
+    with mk.checked(), pytest.raises(DataRace, match=r"cuda.threadfence\(\) orders is not known"):
+        in_turns[4, 1](np.zeros(1), np.zeros(1, np.int32))
 
 
 def test_arrays_that_overlap() -> None:
