@@ -132,6 +132,12 @@ class Context:
                 f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one per "
                 f"input of forward, got {len(gradients)}; return None where there is none"
             )
+        for gradient in gradients:
+            if gradient is not None and not hasattr(gradient, "base"):  # of arrays, and their items
+                raise TypeError(
+                    f"{self.function.__name__}.backward: expected arrays or None, got "
+                    f"{type(gradient).__name__}"
+                )
         return gradients
 
 
@@ -191,6 +197,12 @@ class Function:
                 ) from error
             raise
         outputs = result if isinstance(result, tuple) else (result,)
+        for output in outputs:
+            if not hasattr(output, "base"):
+                raise TypeError(
+                    f"{cls.__name__}.forward: expected an array or a tuple of arrays, got "
+                    f"{type(output).__name__}"
+                )
         tensors = ctx.record(inputs, outputs) if True in needs else list(map(Tensor.wrap, outputs))
         return tuple(tensors) if isinstance(result, tuple) else tensors[0]
 

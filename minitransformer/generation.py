@@ -89,8 +89,9 @@ class Sampler:
 
     def __call__(self, logits: NDArray[np.floating[Any]]) -> Tokens:
         """Choose one token for each row of logits (N, V); return (N,) integers."""
-        likeliest_first = np.argsort(-_checked_logits("Sampler", logits), axis=-1, kind="stable")
-        scores = np.take_along_axis(logits.astype(np.float64), likeliest_first, -1)
+        wide = _checked_logits("Sampler", logits).astype(np.float64)
+        likeliest_first = np.argsort(-wide, axis=-1, kind="stable")
+        scores = np.take_along_axis(wide, likeliest_first, -1)
         scores = (scores - scores[:, :1]) / self.temperature
         scores = np.where(self._considered(scores), scores, -np.inf)
         # The largest of scores plus Gumbel noise is a draw from their softmax.

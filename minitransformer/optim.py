@@ -24,6 +24,7 @@ from minitransformer_kernels.checks import finite, flag, is_array
 from minitransformer_kernels.layers import optimizer as updates
 
 from .device import Array, array_module, to_numpy
+from .functions.checks import widened
 from .tensor import Tensor
 
 SMALL = 2048  # elements
@@ -343,15 +344,19 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> f
     gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
         return 0.0
-    # float16 ends at 65,504, and its squares sooner.
-    wide = [g.astype(np.float32) if g.dtype == np.float16 else g for g in gradients]
-    squares = [array_module(g).vdot(g, g) for g in wide]
-    # They become numbers in one copy: a GPU is waited for once.
-    norm = math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
+    norm = _joint_norm([widened(gradient) for gradient in gradients])
+    if norm in (0.0, math.inf):  # squares that float32 does not hold
+        norm = _joint_norm([gradient.astype(np.float64) for gradient in gradients])
     if max_norm < norm < math.inf:
         for gradient in gradients:
             gradient *= max_norm / norm
     return norm
+
+
+def _joint_norm(arrays: list[Array]) -> float:
+    squares = [array_module(array).vdot(array, array) for array in arrays]
+    # They become numbers in one copy: a GPU is waited for once.
+    return math.sqrt(sum(array_module(squares[0]).stack(squares).tolist()))
 
 
 def _tensors(function: str, parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:

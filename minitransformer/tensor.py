@@ -227,6 +227,14 @@ class Tensor:
             raise ValueError(f"Tensor: from {self.device} NumPy gets a copy; copy=False has no way")
         return np.array(self.numpy(), dtype, copy=copy)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.edge is not None:
+            raise TypeError(
+                "Tensor: only leaves are copied and pickled; with this one would go all that made "
+                "it, and gradients to copies of its leaves: take x.detach()"
+            )
+        return super().__reduce_ex__(protocol)
+
     def __len__(self) -> int:
         if self.ndim == 0:
             raise TypeError("len: a tensor without dimensions has no length")

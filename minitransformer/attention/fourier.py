@@ -184,10 +184,13 @@ def _fourier_guard(form: str, denominator: str) -> str:
 def _positions(
     name: str, argument: str, positions: Any, batch: int, length: int | None, query: Tensor
 ) -> Tensor:
-    """Return positions as a float64 Tensor, (N or 1, L, P), or (N or 1, P) of a token."""
+    """Return positions as a float64 Tensor, (N or 1, L, P), or (N or 1, P) of a token.
+
+    An array is copied: backward needs what it holds now.
+    """
     places: Tensor = positions
     if not isinstance(positions, Tensor):
-        places = Tensor(as_array(positions, query.device, np.float64))
+        places = Tensor(as_array(positions, query.device, np.float64).copy())
     rows = () if length is None else (length,)
     shape = places.shape
     if len(shape) != 2 + len(rows) or shape[0] not in (1, batch) or shape[1:-1] != rows:

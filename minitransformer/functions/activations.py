@@ -11,7 +11,7 @@ import math
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import floating
+from .checks import floating, number
 
 _ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715  # of the approximate GELU
 
@@ -106,7 +106,7 @@ class _Relu(Function):
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
         (y,) = ctx.saved
-        return gradient * (y > 0)
+        return gradient * (y != 0)  # NaN, which is neither, is passed on
 
 
 class _Elu(Function):
@@ -147,19 +147,24 @@ class _Gelu(Function):
 
 
 class _GeluTanh(Function):
-    """The approximation ``x (1 + tanh u) / 2`` with ``u = sqrt(2/pi) (x + 0.044715 x³)``."""
+    """The approximation ``x (1 + tanh u) / 2`` with ``u = sqrt(2/pi) (x + 0.044715 x³)``.
+
+    From |x| = 20 on, tanh u is 1 or -1 in any precision: there the cube does not grow.
+    """
 
     @staticmethod
     def forward(ctx: Context, x: Array) -> Array:
-        phi = 0.5 * (1 + array_module(x).tanh(_ROOT * x * (1 + _CUBIC * x * x)))
-        ctx.save(x, phi)
+        xp = array_module(x)
+        near = xp.clip(x, -20, 20)
+        phi = 0.5 * (1 + xp.tanh(_ROOT * near * (1 + _CUBIC * near * near)))
+        ctx.save(near, phi)
         return x * phi
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> Array:
-        x, phi = ctx.saved  # phi = (1 + tanh u) / 2, so phi' = 2 phi (1 - phi) u'
-        rise = _ROOT * (1 + 3 * _CUBIC * x * x)
-        return gradient * (phi + 2 * x * phi * (1 - phi) * rise)
+        near, phi = ctx.saved  # phi = (1 + tanh u) / 2, so phi' = 2 phi (1 - phi) u'
+        rise = _ROOT * (1 + 3 * _CUBIC * near * near)
+        return gradient * (phi + 2 * near * phi * (1 - phi) * rise)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -203,7 +208,7 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     For the feature map elu(x) + 1 of linear attention use the kernels' own: adding 1 here rounds
     away every value below float32's resolution near 1.
     """
-    return _Elu.apply(floating("elu", x), alpha)
+    return _Elu.apply(floating("elu", x), number("elu", "a number alpha", alpha))
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:

@@ -166,8 +166,8 @@ class _Power(Function):
         dx = dy = None
         if ctx.needs_input_grad[0]:  # y x^(y-1), and 0 where y = 0, even at x = 0
             dx = sum_to(gradient * y * x ** (y - (y != 0)), x.shape)
-        if ctx.needs_input_grad[1]:  # x^y log x, and its limit 0 at x = 0
-            dy = sum_to(gradient * result * xp.log(x + (x == 0)), y.shape)
+        if ctx.needs_input_grad[1]:  # x^y log x, and its limit 0 at x = 0 where y is not negative
+            dy = sum_to(gradient * result * xp.log(x + ((x == 0) & (y >= 0))), y.shape)
         return dx, dy
 
 

@@ -27,6 +27,11 @@ def shape_of(name: str, x: Tensor) -> tuple[int, ...]:
     return x.shape
 
 
+def widened(x: Array) -> Array:
+    """Return an array in which sums and squares fit: float32 for float16, which ends at 65,504."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
 def number(name: str, expected: str, value: float) -> float:
     """Return a number, having refused anything else by a TypeError."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):

@@ -8,7 +8,7 @@ from typing import Any
 from ..device import Array, array_module, as_array
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import floating, indices_below, shape_of
+from .checks import floating, indices_below, shape_of, widened
 
 
 class _CrossEntropy(Function):
@@ -43,9 +43,11 @@ class _MeanSquaredError(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, y: Array, scale: float) -> Array:
         difference = x - y
-        ctx.save(difference, scale)
-        flat = difference.reshape(-1)
-        return flat.dot(flat) * flat.dtype.type(scale)
+        wide = widened(difference)
+        ctx.save(wide, scale)
+        flat = wide.reshape(-1)
+        loss = flat.dot(flat) * flat.dtype.type(scale)
+        return loss if wide is difference else loss.astype(difference.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array | None, Array | None, None]:

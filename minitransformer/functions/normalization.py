@@ -12,14 +12,14 @@ import numpy as np
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Tensor
-from .checks import WHOLE, floating, in_range, number, shape_of
+from .checks import WHOLE, floating, in_range, number, shape_of, widened
 
 
 class _Softmax(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, dim: int) -> Array:
         y: Array = array_module(x).exp(x - x.max(axis=dim, keepdims=True))
-        y /= y.sum(axis=dim, keepdims=True)
+        y /= widened(y).sum(axis=dim, keepdims=True)
         ctx.save(y, dim)
         return y
 

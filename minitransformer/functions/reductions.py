@@ -7,7 +7,7 @@ import math
 from ..device import Array, array_module
 from ..function import Context, Function
 from ..tensor import Dim, Tensor
-from .checks import dims, floating, in_range, shape_of
+from .checks import dims, floating, in_range, number, shape_of, widened
 
 
 def _spread(gradient: Array, shape: tuple[int, ...], dim: Dim, keepdim: bool) -> Array:
@@ -43,16 +43,19 @@ class _Mean(Function):
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None]:
         shape, dim, keepdim = ctx.saved
-        return _spread(gradient / _count(shape, dim), shape, dim, keepdim), None, None
+        share = widened(gradient) / _count(shape, dim)
+        return _spread(share, shape, dim, keepdim), None, None
 
 
 class _Var(Function):
     @staticmethod
     def forward(ctx: Context, x: Array, dim: Dim, correction: float, keepdim: bool) -> Array:
-        centred = x - x.mean(axis=dim, keepdims=True)
-        divisor = x.dtype.type(max(_count(x.shape, dim) - correction, 0))
+        wide = widened(x)
+        centred = wide - wide.mean(axis=dim, keepdims=True)
+        divisor = wide.dtype.type(max(_count(x.shape, dim) - correction, 0))
         ctx.save(centred, dim, divisor, keepdim)
-        return (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
+        variance = (centred * centred).sum(axis=dim, keepdims=keepdim) / divisor
+        return variance.astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, gradient: Array) -> tuple[Array, None, None, None]:
@@ -118,10 +121,11 @@ def var(x: Tensor, dim: Dim = None, *, correction: float = 1, keepdim: bool = Fa
     The count less ``correction`` is the divisor: 1 is Bessel's, 0 gives the biased variance.
 
     Raises:
-        TypeError: ``x`` is not floating.
+        TypeError: ``x`` is not floating, or ``correction`` is no number.
         ValueError: ``dim`` is out of range.
     """
     in_range("var", dim, shape_of("var", x))
+    number("var", "a number correction", correction)
     return _Var.apply(floating("var", x), dim, correction, keepdim)
 
 

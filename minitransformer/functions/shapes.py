@@ -28,6 +28,8 @@ def _sizes(sizes: Sequence[int | tuple[int, ...]]) -> tuple[int, ...]:
 
 def _place(name: str, dim: int, shape: tuple[int, ...]) -> int:
     """Return a dimension counted from the front."""
+    if not isinstance(dim, WHOLE):
+        raise TypeError(f"{name}: dim must be one whole number, got {dim!r}")
     in_range(name, dim, shape)
     return dim % len(shape)
 

@@ -506,3 +506,18 @@ def test_refusal_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"key is on cuda, but query is on cpu; move it: key\.to\(query\.device\)"
     with pytest.raises(ValueError, match=message):
         softmax_attention(query, key, value)
+
+
+def test_positions_may_be_written_over_before_backward() -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = (Tensor(x) for x in rng.standard_normal((3, 1, 1, 4, 3)))
+    learned = [rng.standard_normal((1, 3, 1)), rng.standard_normal((1, 3)), np.full((1, 3), 0.3)]
+    slopes = []
+    for writes_over in False, True:
+        places = np.arange(4.0)[None, :, None]
+        frequency, *others = (Tensor(x, requires_grad=True) for x in learned)
+        output = fourier_linear_attention(query, key, value, places, places, frequency, *others)
+        places *= not writes_over
+        output.sum().backward()
+        slopes.append(frequency.grad.numpy())
+    np.testing.assert_array_equal(*slopes)

@@ -89,6 +89,20 @@ def test_a_wrong_shape_is_refused() -> None:
             returning(np.ones(3)).apply(x).backward(np.ones(2))
 
 
+@pytest.mark.parametrize("wrong", [2.0, [np.ones(2)], Tensor(np.ones(2))])
+def test_what_is_no_array_is_refused(wrong: Any) -> None:
+    class Returning(Function):
+        @staticmethod
+        def forward(ctx: Context, x: Any) -> Any:
+            return wrong
+
+    given = type(wrong).__name__
+    with pytest.raises(TypeError, match=rf"Wrong.backward: expected arrays or None, got {given}"):
+        returning(wrong).apply(leaf(1.0, 2.0)).backward(np.ones(2))
+    with pytest.raises(TypeError, match=rf"Returning.forward: .* of arrays, got {given}"):
+        Returning.apply(Tensor(1.0))
+
+
 def test_a_kept_array_does_not_become_a_gradient() -> None:
     kept = np.ones(2)
     x = leaf(1.0, 2.0)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minitransformer import Tensor
+from minitransformer import functions as F
 from tests.cases import LAYOUTS
 from tests.minitransformer.function_cases import CASES, Array, Example, FunctionCase
 
@@ -154,3 +155,39 @@ def test_each_gradient_alone_equals_all_together(case: FunctionCase, data: st.Da
 
         single = FunctionCase(case.name, alone, case.reference, case.examples)
         check_all(run(single, [arrays[number]], {})[1], [expected], 1e-12, 1e-14)
+
+
+def test_float16_holds_means_of_more_than_it_counts() -> None:
+    size = 70_000  # float16 ends at 65,504
+    signs = Tensor(np.tile(np.float16([-1, 1]), size // 2), requires_grad=True)
+    for loss, slopes in (
+        (F.mean(signs), 1 / size),
+        (F.var(signs, correction=0), 2 / size),
+        (F.mse_loss(signs, Tensor(np.zeros(size, np.float16))), 2 / size),
+    ):
+        signs.grad = None
+        loss.backward()
+        assert loss.dtype == signs.grad.dtype == np.float16
+        np.testing.assert_allclose(abs(signs.grad.numpy()), np.float16(slopes), rtol=1e-2)
+        assert loss.item() in (0, 1)
+    shares = F.softmax(Tensor(np.zeros(size, np.float16))).numpy()
+    np.testing.assert_allclose(shares, 1 / size, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_gelu_by_tanh_of_large_numbers(dtype: Any) -> None:
+    x = Tensor(np.array([-1e3, -20, 0, 20, 1e3], dtype), requires_grad=True)
+    y = F.gelu(x, "tanh")
+    y.sum().backward()
+    assert y.tolist() == [0, 0, 0, 20, 1000]
+    assert x.grad.tolist() == [0, 0, 0.5, 1, 1]
+
+
+def test_gradients_at_the_edges() -> None:
+    x = Tensor([np.nan, 1.0, -1.0], requires_grad=True)
+    F.relu(x).sum().backward()
+    assert x.grad.tolist() == [1, 1, 0]
+    y = Tensor([-1.5, 0.0, 2.0], requires_grad=True)
+    with np.errstate(divide="ignore"):
+        F.power(Tensor([0.0, 0.0, 0.0]), y).sum().backward()
+    assert y.grad.tolist() == [-np.inf, 0, 0]

@@ -106,6 +106,7 @@ def test_the_coldest_samples_are_greedy(batch: int, tokens: int, seed: int) -> N
 
 def test_enormous_logits_are_sampled_too() -> None:
     assert Sampler(seed=0)(np.array([[1e30, -1e30, 0.0]], np.float32)).tolist() == [0]
+    assert Sampler(top_k=1, seed=0)(np.array([[0, 200]], np.uint8)).tolist() == [1]
 
 
 def test_a_seed_repeats_the_samples() -> None:

@@ -381,6 +381,14 @@ def test_gradients_of_half_precision_are_clipped_by_a_norm_beyond_their_squares(
     assert x.grad.tolist() == [0.5] * 4
 
 
+@pytest.mark.parametrize("size", [1e19, 1e-25])
+def test_gradients_whose_squares_float32_does_not_hold_are_clipped(size: float) -> None:
+    x = Tensor(np.zeros(2, np.float32), requires_grad=True)
+    x.grad = Tensor(np.float32([3 * size, 4 * size]))
+    assert math.isclose(optim.clip_grad_norm_(x, size), 5 * size, rel_tol=1e-6)
+    np.testing.assert_allclose(x.grad.numpy(), [0.6 * size, 0.8 * size], rtol=1e-6)
+
+
 def test_one_tensor_alone_may_be_clipped_and_optimized() -> None:
     parameter = nn.Parameter(np.zeros(2, np.float32))
     parameter.grad = Tensor(np.float32([30, 40]))

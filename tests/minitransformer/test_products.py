@@ -1,5 +1,7 @@
 """Products in blocks: small ones here, of blocks made small, beside NumPy's."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -94,6 +96,14 @@ def test_blas_has_one_thread_within_and_its_own_again_after(monkeypatch):
     products.shared_products((np.ones((2, 2)), np.ones((2, 2))))
     assert within == [[1] * len(before)]
     assert counts() == before
+
+
+def test_products_are_the_same_from_any_thread():
+    x, y = (Tensor(np.random.default_rng(0).standard_normal((600, 600), np.float32)) for _ in "xy")
+    first = (x @ y).numpy()
+    with ThreadPoolExecutor(1) as other:
+        np.testing.assert_array_equal(other.submit(lambda: (x @ y).numpy()).result(), first)
+    np.testing.assert_array_equal((x @ y).numpy(), first)
 
 
 @pytest.mark.parametrize(

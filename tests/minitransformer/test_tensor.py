@@ -1,5 +1,6 @@
 """What a tensor is, and how gradients travel through the graphs it builds."""
 
+import copy
 import gc
 import tracemalloc
 import weakref
@@ -312,6 +313,7 @@ def test_a_matrix_is_an_array_like_others() -> None:
         (lambda: leaf(3, 4).backward(), RuntimeError, r"shape \(3, 4\) needs gradient=\.\.\."),
         (lambda: leaf(3).backward(np.ones(4)), ValueError, r"shape \(3,\), got \(4,\)"),
         (lambda: leaf(3).__setitem__(0, 1.0), TypeError, "use functions.where or functions.masked"),
+        (lambda: copy.deepcopy(leaf(3) * 2), TypeError, r"only leaves are copied .* x.detach\(\)"),
     ],
 )
 def test_errors(call: Callable[[], Any], error: type[Exception], message: str) -> None:
