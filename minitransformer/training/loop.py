@@ -181,7 +181,7 @@ class Trainer:
         where = (
             f"{spoilt} is the first parameter whose gradient is not finite"
             if spoilt
-            else f"each gradient is finite, but their norm is {norm}"
+            else "each gradient is finite"
         )
         raise TrainingError(f"step {self.step + 1}: the loss is {loss}, and {where}; {_REMEDY}")
 
