@@ -239,7 +239,8 @@ def rows(array: Array) -> Array:
     """Return ``(..., D)`` as the matrix ``(rows, D)``."""
     if array.ndim == 2:
         return array
-    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])  # -1 fails where D = 0
+    *many, width = array.shape
+    return array.reshape(-1 if width else math.prod(many), width)
 
 
 def column_sums(matrix: Array) -> Array:
@@ -271,7 +272,7 @@ def products(*terms: tuple[Array, ...]) -> list[Array]:
 
     Large ones are shared out among threads together.
     """
-    if terms and all(type(x) is type(y) is np.ndarray and _is_large(x, y) for x, y, *_ in terms):
+    if _are_large(terms):
         from .products import shared_products  # brings Numba along, small tensors do not need it
 
         return shared_products(*terms)
@@ -284,9 +285,14 @@ def products(*terms: tuple[Array, ...]) -> list[Array]:
     return results
 
 
-def _is_large(x: Array, y: Array) -> bool:
-    """Return whether BLAS would start threads of its own; OpenBLAS does beyond this."""
-    return min(x.size * y.shape[-1], x.shape[-2] * y.size) > 2**18
+def _are_large(terms: Sequence[tuple[Array, ...]]) -> bool:
+    """Return whether BLAS would start threads of its own for each; OpenBLAS does beyond this."""
+    for x, y, *_ in terms:  # a loop: most products are small, and ask here first
+        if x.size * y.shape[-1] <= 2**18 or x.shape[-2] * y.size <= 2**18:
+            return False
+        if type(x) is not np.ndarray or type(y) is not np.ndarray:
+            return False
+    return bool(terms)
 
 
 def add(x: Operand, y: Operand) -> Tensor:
