@@ -35,7 +35,7 @@ from . import hints
 from .declared import NONE, check_local, ndims, with_sizes, without_rows
 from .definitions import name_each
 from .flatten import BLOCK_VOTES, WARP_OPERATIONS, cuda_path, flatten
-from .form import AXES, WARP, Array, Canonical, Shape3, called_name, linear, whole
+from .form import AXES, EVERYONE, WARP, Array, Canonical, Shape3, called_name, linear, whole
 from .paths import joined
 from .source import Source, dtype_text
 from .trees import (
@@ -55,7 +55,6 @@ from .trees import (
 from .tuples import at_once, without_tuples
 
 BITS = {"popc", "clz", "ffs", "brev", "cbrt", "selp", "fma"}
-EVERYONE = 0xFFFFFFFF  # the mask of a whole warp
 FENCES = {"threadfence", "threadfence_block", "threadfence_system", "nanosleep"}
 
 

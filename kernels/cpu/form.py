@@ -16,6 +16,7 @@ from .trees import parse
 
 AXES = "xyz"
 WARP = 32
+EVERYONE = 0xFFFFFFFF  # the mask of a whole warp
 # The calls that stand for these: of atomics, of what looks at all threads, of what looks at a warp.
 ATOMIC_CALLS = frozenset(f"atomic_{operation}" for operation in hints.ATOMICS)
 VOTES = frozenset(BLOCK_VOTES.values())

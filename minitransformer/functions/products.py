@@ -82,8 +82,8 @@ def _one_blas_thread() -> Iterator[None]:
     finally:
         for library, threads in before:
             library.set_num_threads(threads)
-            if hasattr(library, "clear_controlling_thread"):  # else no other thread of ours may
-                library.clear_controlling_thread()
+            if hasattr(library, "clear_controlling_thread"):
+                library.clear_controlling_thread()  # OpenBLAS's obeys one thread, until it lets go
 
 
 def _row_blocks(

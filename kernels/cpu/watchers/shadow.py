@@ -37,9 +37,9 @@ from numba.extending import intrinsic, overload, register_jitable
 from numba.np.numpy_support import as_dtype
 
 from .. import runtime
+from ..form import EVERYONE, WARP
 from ..runtime import *  # noqa: F403
 from ..runtime import on_stack
-from ..runtime.warps import WARP
 from .fields import run__field
 
 OUT, UNWRITTEN, WRITTEN, READ = 1, 2, 3, 4  # by whom: nobody wrote; another wrote; another read
@@ -49,7 +49,6 @@ MOST_TURNS = 1 << 28  # of a thread's loop, those of loops inside included: seco
 MOST_COMMON_TURNS = 1 << 29  # of all threads, in a loop that they walk in step
 OVER, ALL = 0, 1  # places in `turns`: whether somebody took too many; all, for common loops
 KINDS = 16
-EVERYONE = 0xFFFFFFFF  # the mask of a whole warp
 THREAD_BITS, ATOMIC, PLACE_SHIFT, TIME_SHIFT = 1023, 1024, 11, 23
 PLACES = 4096
 # In a word for all who read or changed an element, in place of the place.

@@ -7,7 +7,7 @@ from numba import float32, int64
 
 from minitransformer_kernels.cuda import cuda
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
 from minitransformer_kernels.gpu import assembler
 

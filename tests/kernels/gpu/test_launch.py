@@ -27,7 +27,7 @@ from minitransformer_kernels.gpu.compilers import numba_cuda
 from ...conftest import why_no_cuda
 
 with_assembler = pytest.mark.skipif(
-    importlib.util.find_spec("numba_cuda") is None, reason="needs the extra cuda13"
+    importlib.util.find_spec("numba_cuda") is None, reason="needs the extra gate"
 )
 
 

@@ -54,7 +54,7 @@ KINDS = (
     *(Kind("plain", dtype, tiles=(2, 7, 64)) for dtype in ("float32", "float64")),
 )
 kinds = pytest.mark.parametrize("kind", KINDS, ids=str)
-needs_the_extra = pytest.mark.skipif(not cubins.available(), reason="needs the extra cuda13")
+needs_the_extra = pytest.mark.skipif(not cubins.available(), reason="needs the extra gate")
 
 
 def around(size: int) -> Any:

@@ -18,7 +18,7 @@ from ...properties import array_library
 
 U = 2.0**-11  # the largest share that a number loses when it becomes TF32
 single = st.floats(width=32)
-needs_the_extra = pytest.mark.skipif(not cubins.available(), reason="needs the extra cuda13")
+needs_the_extra = pytest.mark.skipif(not cubins.available(), reason="needs the extra gate")
 
 
 def nearest_tf32(x: np.float32) -> np.float32:

@@ -27,7 +27,7 @@ MATRIX = np.random.default_rng(0).standard_normal((kernels.SIDE, kernels.SIDE), 
 ELEMENTS = MATRIX.size
 REQUESTS = ELEMENTS // 32
 
-needs_cuda = pytest.mark.skipif(not cubins.available(), reason="needs the extra cuda13")
+needs_cuda = pytest.mark.skipif(not cubins.available(), reason="needs the extra gate")
 
 
 def look(kernel, *arguments, grid=GRID, block=BLOCK, **options) -> Report:

@@ -18,7 +18,7 @@ from ...cpu.test_corpus import CASES, assert_same, expected_of
 from ...cpu.test_programs import assert_equal, effort
 from ...cpu.test_programs import expected_of as expected_of_program
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
 from minitransformer_kernels.gpu.ptx import ptx_machine
 

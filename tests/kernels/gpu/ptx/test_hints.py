@@ -16,7 +16,7 @@ import pytest
 from minitransformer_kernels.cuda import Launch
 from minitransformer_kernels.gpu.launch import types_of
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
 from minitransformer_kernels.gpu.ptx import PtxError, launch
 from minitransformer_kernels.gpu.ptx.driver import arrays, prepared

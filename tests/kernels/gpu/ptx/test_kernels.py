@@ -29,7 +29,7 @@ from ...operations import in_several_tiles, ragged
 from ...test_mutants import BARRIERS, SURVIVORS
 from ..test_needs import kernels, place
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
 from minitransformer_kernels.gpu.ptx import PtxError, Run, ptx_machine, run
 

@@ -16,7 +16,7 @@ from ....properties import Check, Operation, derive, equals_the_reference, exami
 from ....stand_in_cupy import on_ptx_machine
 from ...operations import NARROW, OPERATIONS, launches, ragged
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 pytestmark = pytest.mark.skipif(
     np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="this CuPy's rules are NumPy 2's"
 )

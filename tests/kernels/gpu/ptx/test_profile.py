@@ -11,7 +11,7 @@ import pytest
 from minitransformer_kernels.gpu import assembler
 from minitransformer_kernels.microscope import transpose, watch
 
-pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra cuda13")
+pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the extra gate")
 
 from minitransformer_kernels.gpu.ptx import Profile, Program, PtxError, launch, profile, ptx_machine
 
